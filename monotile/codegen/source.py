@@ -1,0 +1,14 @@
+"""What an emitter gives."""
+
+import msgspec
+
+
+class Source(msgspec.Struct, frozen=True):
+    """text: one translation unit that includes the `device/` headers by name (`"cuda/..."`, `"cpu/..."`).
+
+    entry: the symbol to launch or call. checks: the message of each run-time index check, by number.
+    """
+
+    text: str
+    entry: str
+    checks: tuple[str, ...]

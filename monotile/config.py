@@ -1,0 +1,34 @@
+"""The options of a compilation, all in one place.
+
+Every field enters the key of the on-disk cache except those in `NOT_IN_CACHE_KEY`.
+"""
+
+import msgspec
+
+NOT_IN_CACHE_KEY = frozenset({"cache", "cache_dir", "dump_dir", "progress"})
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to compile.
+
+    allow_tf32:        float32 matrix products may use TF32 tensor cores (about 1e-3 relative error).
+    fast_math:         approximate division, square root and transcendental functions.
+    excess_precision:  values inside a fused expression stay in float32 where PyTorch would round them
+                       to float16 or bfloat16 in between.
+    roll:              find repeated layers and unrolled recurrences and emit them once.
+    workers:           resident thread blocks (CUDA) or threads (CPU); None: all that the target has.
+    cache:             look up and store binaries on disk.
+    cache_dir:         where; None: `$MONOTILE_CACHE_DIR`, else the user's cache directory.
+    dump_dir:          write the product of every compilation step to this directory.
+    progress:          show progress on standard error for steps that take over a second.
+    """
+
+    allow_tf32: bool = False
+    fast_math: bool = False
+    excess_precision: bool = True
+    roll: bool = True
+    workers: int | None = None
+    cache: bool = True
+    cache_dir: str | None = None
+    dump_dir: str | None = None
+    progress: bool = False

@@ -1,0 +1,1 @@
+"""The language: element types, scalar expressions, Programs; printed, verified and evaluated here."""

@@ -1,0 +1,51 @@
+"""Element types."""
+
+import enum
+
+import ml_dtypes
+import numpy as np
+
+
+class DType(enum.Enum):
+    """The type of one element. The value is the NumPy and PyTorch name."""
+
+    BOOL = "bool"
+    U8 = "uint8"
+    I8 = "int8"
+    I16 = "int16"
+    I32 = "int32"
+    I64 = "int64"
+    F16 = "float16"
+    BF16 = "bfloat16"
+    F32 = "float32"
+    F64 = "float64"
+
+    @property
+    def numpy(self) -> "np.dtype[np.generic]":
+        return np.dtype(ml_dtypes.bfloat16) if self is DType.BF16 else np.dtype(self.value)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+    @property
+    def is_int(self) -> bool:
+        """An integer type, signed or not; `BOOL` is none."""
+        return self in (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
+
+    @property
+    def compute(self) -> "DType":
+        """The type that arithmetic on this element runs in: float32 for the 16-bit floats."""
+        return DType.F32 if self in (DType.F16, DType.BF16) else self
+
+    def __repr__(self) -> str:
+        return self.value
+
+    @staticmethod
+    def from_numpy(dtype: "np.dtype[np.generic]") -> "DType":
+        return DType.BF16 if dtype == ml_dtypes.bfloat16 else DType(dtype.name)

@@ -1,0 +1,276 @@
+"""Scalar expressions: what one element of a Compute is.
+
+Semantics
+- An expression has one type. Both sides of a Binary have the same type; nothing is promoted silently.
+- Index arithmetic is int64. Integers wrap (two's complement). `floordiv` and `mod` round towards
+  minus infinity, `truncdiv` and `rem` towards zero; a zero integer divisor gives 0, no trap.
+- Floating point is IEEE; `max` and `min` return NaN if either side is NaN.
+- `Select` evaluates only the side it takes, `and` / `or` evaluate left to right and stop early:
+  a Load on the other side need not be in bounds.
+- A Load that is evaluated must be in bounds. An index computed from loaded data is checked when the
+  kernel runs; every other index is the compiler's promise, checked by the verifier where it can.
+- `Cast` to an integer truncates towards zero, to `bool` tests for non-zero.
+- Every Axis in a body is an axis of its Compute or Scatter, or the axis of an enclosing Loop.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from monotile.ir.dtype import DType
+
+COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+LOGIC = frozenset({"and", "or"})  # bool only, short-circuit
+ARITHMETIC = frozenset({"add", "sub", "mul", "min", "max"})
+FLOAT_BINARY = frozenset({"div", "pow", "atan2", "copysign", "hypot", "nextafter", "fmod"})
+INT_BINARY = frozenset({"floordiv", "mod", "truncdiv", "rem", "ipow"})
+BITS = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})  # integers and bool (no shifts on bool)
+BINARY = COMPARE | LOGIC | ARITHMETIC | FLOAT_BINARY | INT_BINARY | BITS
+
+FLOAT_UNARY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
+    " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
+)
+UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf"}  # not: logical on bool, bits on integers
+
+COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+
+
+class Const(msgspec.Struct, frozen=True, tag="const", cache_hash=True):
+    """A literal. Infinities and NaN are spelt as strings ("inf", "-inf", "nan") so that JSON holds them."""
+
+    value: bool | int | float | str
+    dtype: DType
+
+
+class Axis(msgspec.Struct, frozen=True, tag="axis", cache_hash=True):
+    """An integer that runs from 0 to extent - 1. int64."""
+
+    name: str
+    extent: int
+
+    @property
+    def dtype(self) -> DType:
+        return DType.I64
+
+
+class Tensor(msgspec.Struct, frozen=True, cache_hash=True):
+    """A named value, row-major: two tensors with one name are the same value."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each dimension (row-major)."""
+        out: list[int] = []
+        step = 1
+        for extent in reversed(self.shape):
+            out.append(step)
+            step *= extent
+        return tuple(reversed(out))
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", cache_hash=True):
+    """The element of `tensor` at `index`, one int64 expression a dimension."""
+
+    tensor: Tensor
+    index: tuple["Expr", ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+
+class Unary(msgspec.Struct, frozen=True, tag="unary", cache_hash=True):
+    op: str
+    x: "Expr"
+
+    @property
+    def dtype(self) -> DType:
+        return DType.BOOL if self.op in ("isnan", "isinf") else self.x.dtype
+
+
+class Binary(msgspec.Struct, frozen=True, tag="binary", cache_hash=True):
+    op: str
+    a: "Expr"
+    b: "Expr"
+
+    @property
+    def dtype(self) -> DType:
+        return DType.BOOL if self.op in COMPARE else self.a.dtype
+
+
+class Select(msgspec.Struct, frozen=True, tag="select", cache_hash=True):
+    """`then` where `cond` (bool), else `otherwise`."""
+
+    cond: "Expr"
+    then: "Expr"
+    otherwise: "Expr"
+
+    @property
+    def dtype(self) -> DType:
+        return self.then.dtype
+
+
+class Cast(msgspec.Struct, frozen=True, tag="cast", cache_hash=True):
+    x: "Expr"
+    dtype: DType
+
+
+Expr = Const | Axis | Load | Unary | Binary | Select | Cast
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Const() | Axis():
+            return ()
+        case Load():
+            return e.index
+        case Unary() | Cast():
+            return (e.x,)
+        case Binary():
+            return (e.a, e.b)
+        case Select():
+            return (e.cond, e.then, e.otherwise)
+
+
+def rebuild(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """`e` with `f` applied to its children; `e` itself where no child changed."""
+    match e:
+        case Const() | Axis():
+            return e
+        case Load(tensor, index):
+            new = tuple(f(i) for i in index)
+            return e if all(a is b for a, b in zip(new, index, strict=True)) else Load(tensor, new)
+        case Unary(op, x):
+            y = f(x)
+            return e if y is x else Unary(op, y)
+        case Cast(x, dtype):
+            y = f(x)
+            return e if y is x else Cast(y, dtype)
+        case Binary(op, a, b):
+            na, nb = f(a), f(b)
+            return e if na is a and nb is b else Binary(op, na, nb)
+        case Select(c, t, o):
+            nc, nt, no = f(c), f(t), f(o)
+            return e if nc is c and nt is t and no is o else Select(nc, nt, no)
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node of `e`, parents first."""
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def loads(e: Expr) -> tuple[Load, ...]:
+    """Every Load in `e`, in order, those inside the indices of others included."""
+    return tuple(node for node in walk(e) if isinstance(node, Load))
+
+
+def axes_of(e: Expr) -> frozenset[Axis]:
+    """Every Axis that `e` mentions."""
+    return frozenset(node for node in walk(e) if isinstance(node, Axis))
+
+
+def substitute(e: Expr, axes: dict[str, Expr]) -> Expr:
+    """`e` with every Axis whose name is in `axes` replaced, all at once."""
+
+    def go(node: Expr) -> Expr:
+        if isinstance(node, Axis):
+            return axes.get(node.name, node)
+        return rebuild(node, go)
+
+    return go(e)
+
+
+def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
+    """`e` with every Load replaced by `f` of it, innermost first (indices before the Load itself)."""
+
+    def go(node: Expr) -> Expr:
+        new = rebuild(node, go)
+        return f(new) if isinstance(new, Load) else new
+
+    return go(e)
+
+
+# Builders. They fold constants of index arithmetic, so that lowering rules may be written plainly.
+
+
+def const(value: bool | int | float, dtype: DType) -> Const:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return Const("nan" if value != value else "inf" if value > 0 else "-inf", dtype)
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    return Const(bool(value) if dtype is DType.BOOL else int(value), dtype)
+
+
+def idx(value: int) -> Const:
+    """An int64 literal, for indices."""
+    return Const(value, DType.I64)
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    """Binary, with int64 literals folded and 0 and 1 dropped."""
+    if a.dtype is DType.I64:
+        x = a.value if isinstance(a, Const) else None
+        y = b.value if isinstance(b, Const) else None
+        if isinstance(x, int) and isinstance(y, int):
+            match op:
+                case "add":
+                    return idx(x + y)
+                case "sub":
+                    return idx(x - y)
+                case "mul":
+                    return idx(x * y)
+                case "floordiv" if y:
+                    return idx(x // y)
+                case "mod" if y:
+                    return idx(x % y)
+                case _:
+                    pass
+        if op == "add" and x == 0:
+            return b
+        if op in ("add", "sub") and y == 0:
+            return a
+        if op == "mul" and (x == 1 or y == 1):
+            return b if x == 1 else a
+        if op == "mul" and (x == 0 or y == 0):
+            return idx(0)
+        if op == "floordiv" and y == 1:
+            return a
+        if op == "mod" and y == 1:
+            return idx(0)
+    return Binary(op, a, b)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    return binary("add", a, b)
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    return binary("sub", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    return binary("mul", a, b)
+
+
+def cast(x: Expr, dtype: DType) -> Expr:
+    return x if x.dtype is dtype else Cast(x, dtype)

@@ -1,0 +1,182 @@
+"""The Program: a network as tensor expressions. The whole language is this page and `expr.py`.
+
+Semantics
+- A Program is straight-line: a statement sees the inputs, the weights and what stands before it.
+  Every Tensor name is defined exactly once in the whole Program, loop bodies included.
+- Compute: out[axes] = combine over `reduce` of `body`. The combination runs in the body's type and is
+  then cast to `out.dtype`; its order is not defined (sums of floats may differ in rounding). The
+  axes' extents are `out.shape`. `argmax` and `argmin` give the row-major position among the reduce
+  axes, the first of equals (NaN counts as the extreme); a reduction over nothing gives the
+  combiner's identity. Where `combiner` is None, `reduce` is empty.
+- Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
+  last write wins; with a combiner, out[index] = combine(out[index], value). Written in place where
+  `base` is dead afterwards.
+- Loop: `axis` runs over its extent, or, given `count` (a scalar int64 tensor), over the smaller of
+  the two, or, given `predicate` (the `result` of a scalar bool carry), as long as that carry's
+  current value holds and the extent is not reached. In iteration i the body sees each carry's
+  `param`: `init` in the first, the last iteration's `result` later; after the loop `out` is the
+  last `result` (`init` if there was no iteration). A Stack's `out[i]` is its `value` of iteration i.
+- Branch: exactly one of two bodies runs; `outs` are its values of the taken side.
+- A Weight is stored as `parts`, arrays that the caller holds, one for each index over the leading
+  `table` dimensions (none: one part): layers rolled into a Loop read their weights through this
+  table of pointers, and nothing is copied.
+
+By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that two
+statements of one structure have equal bodies but for the tensors they load.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Tensor, loads
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """shape = tensor.shape; its first `table` dimensions select one of `parts` (row-major)."""
+
+    tensor: Tensor
+    parts: tuple[str, ...]
+    table: int = 0
+
+
+class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):
+    out: Tensor
+    axes: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    combiner: str | None
+    body: Expr
+    origin: str = ""  # the user's source line
+
+
+class Scatter(msgspec.Struct, frozen=True, tag="scatter", cache_hash=True):
+    out: Tensor
+    base: Tensor
+    axes: tuple[Axis, ...]
+    index: tuple[Expr, ...]
+    value: Expr
+    combiner: str | None = None
+    origin: str = ""
+
+
+class Carry(msgspec.Struct, frozen=True, cache_hash=True):
+    """One carried value: four tensors of one type."""
+
+    init: Tensor
+    param: Tensor
+    result: Tensor
+    out: Tensor
+
+
+class Stack(msgspec.Struct, frozen=True, cache_hash=True):
+    """out.shape = (axis.extent, *value.shape)."""
+
+    value: Tensor
+    out: Tensor
+
+
+class Loop(msgspec.Struct, frozen=True, tag="loop", cache_hash=True):
+    axis: Axis
+    carried: tuple[Carry, ...]
+    stacked: tuple[Stack, ...]
+    body: tuple["Statement", ...]
+    count: Tensor | None = None
+    predicate: Tensor | None = None
+    origin: str = ""
+
+
+class BranchOut(msgspec.Struct, frozen=True, cache_hash=True):
+    then: Tensor
+    otherwise: Tensor
+    out: Tensor
+
+
+class Branch(msgspec.Struct, frozen=True, tag="branch", cache_hash=True):
+    predicate: Tensor  # scalar bool
+    then: tuple["Statement", ...]
+    otherwise: tuple["Statement", ...]
+    outs: tuple[BranchOut, ...]
+    origin: str = ""
+
+
+Statement = Compute | Scatter | Loop | Branch
+
+
+class Program(msgspec.Struct, frozen=True, cache_hash=True):
+    inputs: tuple[Tensor, ...]
+    weights: tuple[Weight, ...]
+    body: tuple[Statement, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def compute(
+    out: Tensor,
+    body: Callable[..., Expr],
+    *,
+    reduce: tuple[int, ...] = (),
+    combiner: str | None = None,
+    origin: str = "",
+) -> Compute:
+    """A Compute with axes in canonical names; `body` is called with the axes, then the reduce axes."""
+    axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(out.shape))
+    inner = tuple(Axis(f"r{k}", n) for k, n in enumerate(reduce))
+    return Compute(out, axes, inner, combiner, body(*axes, *inner), origin)
+
+
+def defined(s: Statement) -> tuple[Tensor, ...]:
+    """The tensors that `s` defines for the statements after it."""
+    match s:
+        case Compute() | Scatter():
+            return (s.out,)
+        case Loop():
+            return tuple(c.out for c in s.carried) + tuple(k.out for k in s.stacked)
+        case Branch():
+            return tuple(o.out for o in s.outs)
+
+
+def used(s: Statement) -> tuple[Tensor, ...]:
+    """The tensors that `s` reads, in order and with repetition; of a Loop or Branch only those from outside."""
+    match s:
+        case Compute():
+            return tuple(x.tensor for x in loads(s.body))
+        case Scatter():
+            inner = tuple(x.tensor for e in (*s.index, s.value) for x in loads(e))
+            return (s.base, *inner)
+        case Loop():
+            own = {c.param for c in s.carried}
+            ahead = [c.init for c in s.carried] + ([s.count] if s.count else [])
+            results = [c.result for c in s.carried] + [k.value for k in s.stacked]
+            return (*ahead, *_free(s.body, results, own))
+        case Branch():
+            sides = (
+                *_free(s.then, [o.then for o in s.outs], set()),
+                *_free(s.otherwise, [o.otherwise for o in s.outs], set()),
+            )
+            return (s.predicate, *sides)
+
+
+def _free(body: tuple[Statement, ...], results: list[Tensor], own: set[Tensor]) -> Iterator[Tensor]:
+    known = set(own)
+    for s in body:
+        yield from (t for t in used(s) if t not in known)
+        known.update(defined(s))
+    yield from (t for t in results if t not in known)
+
+
+def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement, those inside loops and branches after the one that holds them."""
+    for s in body:
+        yield s
+        match s:
+            case Loop():
+                yield from statements(s.body)
+            case Branch():
+                yield from statements(s.then)
+                yield from statements(s.otherwise)
+            case _:
+                pass
+
+
+def scalar(name: str, dtype: DType) -> Tensor:
+    return Tensor(name, (), dtype)

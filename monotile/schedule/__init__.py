@@ -1,0 +1,1 @@
+"""Program + Target -> Plan: stages, tiles, memory levels, workers, hand-offs."""

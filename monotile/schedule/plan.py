@@ -1,0 +1,219 @@
+"""The Plan: a Program in time and space. Frozen, printable, JSON both ways; the emitters add nothing to it.
+
+Vocabulary (Rammer's rTask, Welder's tile graph)
+- A worker is a resident thread block (CUDA) or a thread (CPU). All workers run the Plan's body together.
+- A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
+  row-major. Task t runs on worker `first + t % workers`; a worker runs its tasks in ascending order.
+- A Step is one Compute (the anchor) with the Computes that follow it element by element, held in a
+  register (`computes`, in order). A task runs its stage's steps one after the other; `barrier`
+  says that the threads of the worker wait for each other before the step.
+- A Dim is how a step's task walks some of the anchor's axes, flattened row-major: the task at
+  coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). A Dim whose
+  `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
+- `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
+  worker itself wrote), "grid" (everything that any worker wrote before).
+"""
+
+from typing import Literal
+
+import msgspec
+
+Handoff = Literal["none", "block", "grid"]
+
+
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the Plan's nodes."""
+
+
+class Dim(Frozen):
+    axes: tuple[int, ...]
+    extent: int
+    tile: int
+    stage: int | None
+
+
+# How a step computes its anchor over one task's region.
+
+
+class Map(Frozen, tag="map"):
+    """Independent elements; a thread takes `vector` neighbours along the last axis at once."""
+
+    vector: int = 1
+
+
+class Serial(Frozen, tag="serial"):
+    """One thread in row-major order: a Scatter whose writes may collide."""
+
+
+class Reduce(Frozen, tag="reduce"):
+    """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
+
+    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once.
+    """
+
+    lanes: int
+    vector: int = 1
+    order: tuple[int, ...] = ()
+
+
+class Operand(Frozen):
+    """How a contraction reads one side.
+
+    major:  the direction in which neighbours in memory lie: along "k", along "mn" (m of the left side, n of
+            the right), or "none".
+    vector: elements one copy moves.
+    copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
+            memory), "element" (evaluated one by one into shared memory).
+    """
+
+    major: Literal["k", "mn", "none"]
+    vector: int
+    copy: Literal["direct", "async", "element"]
+
+
+class Contract(Frozen, tag="contract"):
+    """A sum of products as a tiled matrix product; `m` and `n` are positions in the step's dims.
+
+    Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in
+    which they are flattened. A task's region is walked in blocks of block_m x block_n; inside, every
+    warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
+    block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
+    of `depth` chunks in shared memory; the slices are added up at the end.
+    On the CPU a block is one register tile, and slices, warps and depth are 1.
+    """
+
+    m: int
+    n: int
+    k: tuple[int, ...]
+    block_m: int
+    block_n: int
+    block_k: int
+    instruction: Literal["mma.m16n8k16", "fma", "dot", "outer"]
+    left: Operand
+    right: Operand
+    warps_m: int = 1
+    warps_n: int = 1
+    slices: int = 1
+    depth: int = 1
+
+
+Method = Map | Serial | Reduce | Contract
+
+
+class Step(Frozen):
+    computes: tuple[str, ...]
+    dims: tuple[Dim, ...]
+    method: Method
+    barrier: bool = False
+
+
+# Where a tensor lives.
+
+
+class Pointer(Frozen, tag="pointer"):
+    """Entry `slot` of the launch's pointers; a weight with a table has its parts in consecutive slots."""
+
+    slot: int
+
+
+class Workspace(Frozen, tag="workspace"):
+    """Bytes into the call's workspace (global memory)."""
+
+    offset: int
+
+
+class BoxDim(Frozen):
+    """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the
+    stage's tile axis `stage` (at 0 for None) and is `extent` long."""
+
+    stage: int | None
+    tile: int
+    extent: int
+
+
+class Shared(Frozen, tag="shared"):
+    """Bytes into the worker's on-chip memory; only the part `box` of the tensor, row-major with `pitch`
+    elements from row to row along the second last dimension."""
+
+    offset: int
+    box: tuple[BoxDim, ...]
+    pitch: int
+
+
+class Register(Frozen, tag="register"):
+    """Never stored: used only by the step that computes it."""
+
+
+class Slice(Frozen, tag="slice"):
+    """The part of `of` that belongs to the current iteration of the loop over `axis`: of + axis * stride bytes."""
+
+    of: "Place"
+    axis: str
+    stride: int
+
+
+class Rotate(Frozen, tag="rotate"):
+    """A carried value: `first` in iteration 0 (if given), `last` in the last iteration (if given), else
+    places[(iteration + phase) % 2]."""
+
+    axis: str
+    extent: int
+    phase: int
+    places: "tuple[Place, Place]"
+    first: "Place | None" = None
+    last: "Place | None" = None
+
+
+Place = Pointer | Workspace | Shared | Register | Slice | Rotate
+
+
+class Stage(Frozen, tag="stage"):
+    name: str
+    grid: tuple[int, ...]
+    steps: tuple[Step, ...]
+    handoff: Handoff
+    first: int
+    workers: int
+
+
+class Repeat(Frozen, tag="repeat"):
+    """A Loop of the Program."""
+
+    axis: str
+    extent: int
+    body: "tuple[PlanNode, ...]"
+
+
+PlanNode = Stage | Repeat
+
+
+class Launch(Frozen):
+    """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
+    workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned."""
+
+    workers: int
+    threads: int
+    shared_bytes: int
+    workspace_bytes: int
+
+
+class Plan(Frozen):
+    """inputs, outputs: tensor names; weights: part names. The launch's pointers are these three in order.
+
+    places: of every tensor of the Program; where there are several, all are written and the first is read.
+    """
+
+    target: str
+    launch: Launch
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    places: dict[str, tuple[Place, ...]]
+    body: tuple[PlanNode, ...]
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    @staticmethod
+    def from_json(text: str) -> "Plan":
+        return msgspec.json.decode(text, type=Plan)

@@ -1,0 +1,1 @@
+"""Hardware as data."""
