@@ -1,0 +1,248 @@
+"""The reference evaluator: what a Program means, in NumPy. Slow and obvious; everything is checked against it.
+
+A body is evaluated over the whole grid of its axes at once, by broadcasting; a grid that is too
+large for memory is cut into blocks of the output.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from monotile.errors import IndexOutOfRangeError, InputError, VerificationError
+from monotile.ir import scalar
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Tensor, Unary, loads
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    Weight,
+)
+from monotile.ir.scalar import Array
+
+GRID_LIMIT = 1 << 22  # elements of a grid that are evaluated at once
+
+
+def evaluate(program: Program, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The outputs of `program`.
+
+    values: arrays by name, of every input tensor and of every part of every weight.
+    What a Stack holds of iterations that did not run is zero.
+    Raises InputError for a missing or ill-shaped value, IndexOutOfRangeError for an index computed
+    from data that lies outside its tensor, VerificationError for a Program that is not well formed.
+    """
+    env = {t.name: _value(values, t.name, t.shape, t.dtype) for t in program.inputs}
+    env |= {w.tensor.name: _weight(values, w) for w in program.weights}
+    _run(program.body, env, {})
+    return tuple(_lookup(env, t) for t in program.outputs)
+
+
+def _value(values: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: DType) -> Array:
+    if name not in values:
+        raise InputError(f"no value for {name!r}")
+    x = np.asarray(values[name])
+    if x.shape != shape or x.dtype != dtype.numpy:
+        raise InputError(f"{name!r} should be {dtype}{shape}, got {x.dtype}{x.shape}")
+    return x
+
+
+def _weight(values: Mapping[str, Array], w: Weight) -> Array:
+    inner = w.tensor.shape[w.table :]
+    parts = [_value(values, p, inner, w.tensor.dtype) for p in w.parts]
+    return (
+        parts[0].reshape(w.tensor.shape)
+        if len(parts) == 1
+        else np.stack(parts).reshape(w.tensor.shape)
+    )
+
+
+def _lookup(env: Mapping[str, Array], t: Tensor) -> Array:
+    if t.name not in env:
+        raise VerificationError(f"{t.name!r} is used before it is defined")
+    return env[t.name]
+
+
+def _run(body: Sequence[Statement], env: dict[str, Array], axes: Mapping[str, Array]) -> None:
+    """Run `body`, adding what it defines to `env`; `axes` holds the enclosing loops' values."""
+    for s in body:
+        match s:
+            case Compute():
+                env[s.out.name] = _compute(s, env, axes)
+            case Scatter():
+                env[s.out.name] = _scatter(s, env, axes)
+            case Loop():
+                _loop(s, env, axes)
+            case Branch():
+                taken = bool(_lookup(env, s.predicate))
+                inner = dict(env)
+                _run(s.then if taken else s.otherwise, inner, axes)
+                for o in s.outs:
+                    env[o.out.name] = _lookup(inner, o.then if taken else o.otherwise)
+
+
+def _loop(s: Loop, env: dict[str, Array], axes: Mapping[str, Array]) -> None:
+    trips = s.axis.extent
+    if s.count is not None:
+        trips = max(0, min(trips, int(_lookup(env, s.count))))
+    state = [_lookup(env, c.init) for c in s.carried]
+    stacks = [np.zeros(k.out.shape, k.out.dtype.numpy) for k in s.stacked]
+    holds = [
+        k for k, c in enumerate(s.carried) if s.predicate is not None and c.result == s.predicate
+    ]
+    for i in range(trips):
+        if s.predicate is not None and not all(bool(state[k]) for k in holds):
+            break
+        inner = dict(env)
+        inner |= {c.param.name: x for c, x in zip(s.carried, state, strict=True)}
+        _run(s.body, inner, {**axes, s.axis.name: np.asarray(i, np.int64)})
+        for k, stack in zip(s.stacked, stacks, strict=True):
+            stack[i] = _lookup(inner, k.value)
+        state = [_lookup(inner, c.result) for c in s.carried]
+    env.update({c.out.name: x for c, x in zip(s.carried, state, strict=True)})
+    env.update({k.out.name: x for k, x in zip(s.stacked, stacks, strict=True)})
+
+
+def _blocks(extents: Sequence[int], inner: int) -> Iterator[tuple[slice, ...]]:
+    """Boxes that cover `extents`, each of at most GRID_LIMIT / inner elements where that is possible."""
+
+    def cut(box: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
+        sizes = [s.stop - s.start for s in box]
+        longest = max(range(len(box)), key=sizes.__getitem__, default=None)
+        if longest is None or sizes[longest] <= 1 or int(np.prod(sizes)) * inner <= GRID_LIMIT:
+            yield box
+            return
+        s = box[longest]
+        middle = (s.start + s.stop) // 2
+        for part in (slice(s.start, middle), slice(middle, s.stop)):
+            yield from cut((*box[:longest], part, *box[longest + 1 :]))
+
+    yield from cut(tuple(slice(0, n) for n in extents))
+
+
+def _grid(
+    axes: Sequence[Axis], box: Sequence[slice], loops: Mapping[str, Array]
+) -> dict[str, Array]:
+    """The value of each axis inside `box`, shaped to broadcast along its own dimension."""
+    out = dict(loops)
+    for k, (axis, part) in enumerate(zip(axes, box, strict=True)):
+        shape = [1] * len(axes)
+        shape[k] = part.stop - part.start
+        out[axis.name] = np.arange(part.start, part.stop, dtype=np.int64).reshape(shape)
+    return out
+
+
+def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -> Array:
+    out = np.empty(s.out.shape, s.out.dtype.numpy)
+    reduced = tuple(a.extent for a in s.reduce)
+    inner = tuple(slice(0, n) for n in reduced)
+    for box in _blocks(s.out.shape, int(np.prod(reduced))):
+        shape = tuple(part.stop - part.start for part in box) + reduced
+        if 0 in shape[: len(box)]:
+            continue
+        if s.combiner is not None and 0 in reduced:
+            found = scalar.reduce(s.combiner, np.empty(shape), len(reduced), s.body.dtype)
+        else:
+            grid = _grid((*s.axes, *s.reduce), (*box, *inner), loops)
+            found = np.broadcast_to(_Body(env, grid, s.origin).value(s.body, None), shape)
+            if s.combiner is not None:
+                found = scalar.reduce(s.combiner, found, len(reduced), s.body.dtype)
+        out[box] = scalar.convert(found, s.out.dtype)
+    return out
+
+
+def _scatter(s: Scatter, env: Mapping[str, Array], loops: Mapping[str, Array]) -> Array:
+    base = _lookup(env, s.base)
+    shape = tuple(a.extent for a in s.axes)
+    if 0 in shape:
+        return base
+    body = _Body(env, _grid(s.axes, [slice(0, n) for n in shape], loops), s.origin)
+    value = np.broadcast_to(scalar.convert(body.value(s.value, None), s.out.dtype), shape)
+    where = [
+        np.broadcast_to(body.index(e, n, None, s.out.name), shape).reshape(-1)
+        for e, n in zip(s.index, s.out.shape, strict=True)
+    ]
+    # In a type that holds partial sums; flat and in row-major order, so that the last write wins.
+    wide = base.astype(s.out.dtype.compute.numpy)
+    flat = value.reshape(-1).astype(wide.dtype)
+    if s.combiner is None:
+        wide[tuple(where)] = flat if where else flat[-1]
+    else:
+        scalar.combine_at(s.combiner, wide, tuple(where), flat)
+    return scalar.convert(wide, s.out.dtype)
+
+
+@dataclass
+class _Body:
+    """One body over one grid. A `mask` says where the value is needed: elsewhere a Load reads nothing."""
+
+    env: Mapping[str, Array]
+    grid: Mapping[str, Array]
+    origin: str
+
+    def __post_init__(self) -> None:
+        # By identity, for bodies share subexpressions. Keys stay alive: nodes in the body, masks here.
+        self.known: dict[tuple[int, int], tuple[Array, Array | None]] = {}
+
+    def value(self, e: Expr, mask: Array | None) -> Array:
+        key = (id(e), id(mask))
+        if key not in self.known:
+            self.known[key] = (self._value(e, mask), mask)
+        return self.known[key][0]
+
+    def _value(self, e: Expr, mask: Array | None) -> Array:
+        match e:
+            case Const(value, dtype):
+                return scalar.constant(value, dtype)
+            case Axis(name):
+                if name not in self.grid:
+                    raise VerificationError(
+                        f"axis {name!r} is not one of its statement or of a loop"
+                    )
+                return self.grid[name]
+            case Cast(x, dtype):
+                return scalar.convert(self.value(x, mask), dtype)
+            case Unary(op, x):
+                return scalar.unary(op, self.value(x, mask), x.dtype)
+            case Binary("and" | "or" as op, a, b):
+                left = self.value(a, mask)
+                further = left if op == "and" else ~left
+                return scalar.binary(op, left, self.value(b, _both(mask, further)), a.dtype)
+            case Binary(op, a, b):
+                return scalar.binary(op, self.value(a, mask), self.value(b, mask), a.dtype)
+            case Select(cond, then, otherwise):
+                c = self.value(cond, mask)
+                t = self.value(then, _both(mask, c))
+                o = self.value(otherwise, _both(mask, ~c))
+                return np.where(c, t, o)
+            case Load():
+                return self._load(e, mask)
+
+    def _load(self, e: Load, mask: Array | None) -> Array:
+        x = _lookup(self.env, e.tensor)
+        where = tuple(
+            self.index(i, n, mask, e.tensor.name)
+            for i, n in zip(e.index, e.tensor.shape, strict=True)
+        )
+        if x.size == 0:  # `index` made sure that nothing is needed
+            return np.zeros((), x.dtype)
+        return np.asarray(x[where])
+
+    def index(self, e: Expr, extent: int, mask: Array | None, name: str) -> Array:
+        """The index `e`, checked where it is needed and 0 where it is not."""
+        i = self.value(e, mask)
+        inside = (i >= 0) & (i < extent)
+        bad = ~inside if mask is None else ~inside & mask
+        if bad.any():
+            found = int(np.broadcast_to(i, bad.shape)[bad].flat[0])
+            kind = IndexOutOfRangeError if loads(e) else VerificationError
+            at = f", at {self.origin}" if self.origin else ""
+            raise kind(f"index {found} is out of range for {name} of extent {extent}{at}")
+        return np.where(inside, i, 0)
+
+
+def _both(mask: Array | None, further: Array) -> Array:
+    return further if mask is None else mask & further
