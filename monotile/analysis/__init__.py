@@ -1,0 +1,1 @@
+"""Facts about a Program. Nothing here changes one."""

@@ -1,0 +1,162 @@
+"""Index expressions as sums: coefficient times atom, and a constant.
+
+An atom is an Axis or an expression that does not split further (a Load, a quotient, a remainder). Quotients and
+remainders of sums by a literal are split where ranges allow it:
+    (c*y + z) // c = y,  (c*y + z) % c = z            if 0 <= z < c
+    (g*y + z) // c = y // (c/g),  (g*y + z) % c = g * (y % (c/g)) + z     if g divides c and 0 <= z < g
+"""
+
+import math
+
+import msgspec
+
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unary, add, idx, mul
+
+
+class Affine(msgspec.Struct, frozen=True):
+    """The sum of terms (atom, coefficient) plus `constant`; no atom twice, no coefficient zero."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int = 0
+
+    def __add__(self, other: "Affine") -> "Affine":
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms:
+            terms[atom] = terms.get(atom, 0) + coefficient
+        kept = tuple((a, c) for a, c in terms.items() if c)
+        return Affine(kept, self.constant + other.constant)
+
+    def scale(self, factor: int) -> "Affine":
+        if factor == 0:
+            return Affine(())
+        return Affine(tuple((a, c * factor) for a, c in self.terms), self.constant * factor)
+
+    def coefficient(self, atom: Expr) -> int:
+        return dict(self.terms).get(atom, 0)
+
+    def mentions(self, axis: Axis) -> bool:
+        """Whether `axis` occurs anywhere, inside an atom too."""
+        return any(_mentions(a, axis) for a, _ in self.terms)
+
+    @property
+    def expr(self) -> Expr:
+        out: Expr = idx(self.constant)
+        for atom, coefficient in self.terms:
+            out = add(mul(atom, idx(coefficient)), out)
+        return out
+
+
+def affine(e: Expr) -> Affine:
+    """The normal form of an int64 expression."""
+    match e:
+        case Const(value):
+            return Affine((), int(value))
+        case Binary("add", a, b):
+            return affine(a) + affine(b)
+        case Binary("sub", a, b):
+            return affine(a) + affine(b).scale(-1)
+        case Binary("mul", a, Const(value)) | Binary("mul", Const(value), a):
+            return affine(a).scale(int(value))
+        case Binary("floordiv", a, Const(value)) if int(value) > 0:
+            return _divide(affine(a), int(value))[0]
+        case Binary("mod", a, Const(value)) if int(value) > 0:
+            return _divide(affine(a), int(value))[1]
+        case _:
+            return Affine(((e, 1),))
+
+
+def bounds(e: Affine) -> tuple[int, int] | None:
+    """Smallest and largest value, both reached or wider; None where unknown."""
+    low = high = e.constant
+    for atom, coefficient in e.terms:
+        known = _atom_bounds(atom)
+        if known is None:
+            return None
+        ends = (known[0] * coefficient, known[1] * coefficient)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def offset(load: Load) -> Affine:
+    """The element offset of `load` in its row-major tensor."""
+    total = Affine(())
+    for index, stride in zip(load.index, load.tensor.strides, strict=True):
+        total = total + affine(index).scale(stride)
+    return total
+
+
+def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
+    """The largest power of two v <= limit such that e runs by ones over each aligned group of v values of `axis`.
+
+    Groups start at multiples of v, v divides the extent, and the value at the start of a group is a multiple of v
+    (given that every atom is): what a vector access of v elements needs. 1 if there is no such run.
+    """
+    v = 1
+    while v * 2 <= limit and axis.extent % (v * 2) == 0 and _runs(e, axis, v * 2):
+        v *= 2
+    return v
+
+
+def _runs(e: Affine, axis: Axis, v: int) -> bool:
+    group, lane = Axis(f"{axis.name}'group", axis.extent // v), Axis(f"{axis.name}'lane", v)
+    split = affine(_replace(e.expr, axis, add(mul(group, idx(v)), lane)))
+    rest = Affine(tuple((a, c) for a, c in split.terms if a != lane), split.constant)
+    if split.coefficient(lane) != 1 or rest.mentions(lane):
+        return False
+    return rest.constant % v == 0 and all(c % v == 0 for _, c in rest.terms)
+
+
+def _replace(e: Expr, axis: Axis, by: Expr) -> Expr:
+    match e:
+        case Axis():
+            return by if e == axis else e
+        case Const():
+            return e
+        case Binary(op, a, b):
+            return Binary(op, _replace(a, axis, by), _replace(b, axis, by))
+        case Load(tensor, index):
+            return Load(tensor, tuple(_replace(i, axis, by) for i in index))
+        case Unary(op, x):
+            return Unary(op, _replace(x, axis, by))
+        case Cast(x, dtype):
+            return Cast(_replace(x, axis, by), dtype)
+        case Select(c, t, o):
+            return Select(_replace(c, axis, by), _replace(t, axis, by), _replace(o, axis, by))
+
+
+def _mentions(e: Expr, axis: Axis) -> bool:
+    return _replace(e, axis, idx(0)) != e
+
+
+def _divide(x: Affine, c: int) -> tuple[Affine, Affine]:
+    """Quotient and remainder of `x` by the positive literal `c`."""
+    quotient = Affine(tuple((a, k // c) for a, k in x.terms if k % c == 0), x.constant // c)
+    rest = Affine(tuple((a, k) for a, k in x.terms if k % c), x.constant % c)
+    known = bounds(rest)
+    if known and 0 <= known[0] and known[1] < c:
+        return quotient, rest
+    for g in sorted({math.gcd(c, k) for _, k in rest.terms} - {1, c}, reverse=True):
+        large = Affine(tuple((a, k // g) for a, k in rest.terms if k % g == 0), rest.constant // g)
+        small = Affine(tuple((a, k) for a, k in rest.terms if k % g), rest.constant % g)
+        known = bounds(small)
+        if known and 0 <= known[0] and known[1] < g:
+            upper_q, upper_r = _divide(large, c // g)
+            return quotient + upper_q, upper_r.scale(g) + small
+    q = Affine(((Binary("floordiv", rest.expr, idx(c)), 1),))
+    return quotient + q, Affine(((Binary("mod", rest.expr, idx(c)), 1),))
+
+
+def _atom_bounds(e: Expr) -> tuple[int, int] | None:
+    match e:
+        case Axis(_, extent):
+            return 0, max(extent - 1, 0)
+        case Binary("mod", a, Const(value)) if int(value) > 0:
+            known = bounds(affine(a))
+            if known and 0 <= known[0] and known[1] < int(value):
+                return known
+            return 0, int(value) - 1
+        case Binary("floordiv", a, Const(value)) if int(value) > 0:
+            known = bounds(affine(a))
+            return (known[0] // int(value), known[1] // int(value)) if known else None
+        case _:
+            return None
