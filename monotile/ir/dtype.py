@@ -46,6 +46,9 @@ class DType(enum.Enum):
     def __repr__(self) -> str:
         return self.value
 
+    def __str__(self) -> str:
+        return self.value
+
     @staticmethod
     def from_numpy(dtype: "np.dtype[np.generic]") -> "DType":
         return DType.BF16 if dtype == ml_dtypes.bfloat16 else DType(dtype.name)

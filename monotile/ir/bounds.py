@@ -1,0 +1,101 @@
+"""Loads that are certainly out of bounds: looked for with intervals, proven with a witness."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from monotile.errors import VerificationError
+from monotile.ir.body import Body
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Unary, axes_of, children, loads
+from monotile.ir.intervals import NOTHING_KNOWN, Facts, interval, learn, truth
+
+SAMPLES = 4096  # points of the axes that are tried
+
+Guard = tuple[Expr, bool]
+
+
+def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
+    """Says which index of which Load in `e` leaves its tensor, and for which values of `axes`.
+
+    Every such message is true; indices computed from data, or used where data says so, are not looked at.
+    """
+    if any(a.extent == 0 for a in axes):
+        return None
+    for load, guards in suspects(e):
+        found = _witness(load, guards, axes)
+        if found is not None:
+            return found
+    return None
+
+
+def suspects(
+    e: Expr, facts: Facts = NOTHING_KNOWN, guards: tuple[Guard, ...] = ()
+) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+    """The Loads in `e` whose indices are not proven to be in bounds, with the conditions they stand under."""
+    match e:
+        case Select(cond, then, otherwise):
+            yield from suspects(cond, facts, guards)
+            known = truth(cond, facts)
+            for side, value in ((then, True), (otherwise, False)):
+                if known in (None, value):
+                    inner = {**facts, **learn(cond, value, facts)}
+                    yield from suspects(side, inner, (*guards, (cond, value)))
+        case Binary("and" | "or" as op, a, b):
+            yield from suspects(a, facts, guards)
+            value = op == "and"
+            inner = {**facts, **learn(a, value, facts)}
+            yield from suspects(b, inner, (*guards, (a, value)))
+        case _:
+            for child in children(e):
+                yield from suspects(child, facts, guards)
+            if isinstance(e, Load) and not in_bounds(e, facts):
+                yield e, guards
+
+
+def in_bounds(e: Load, facts: Facts = NOTHING_KNOWN) -> bool:
+    """Whether every index of `e` is certain to lie inside the tensor where `facts` hold."""
+    return all(
+        (found := interval(i, facts)) is not None and found.inside(0, n - 1)
+        for i, n in zip(e.index, e.tensor.shape, strict=True)
+    )
+
+
+def _witness(e: Load, guards: Sequence[Guard], axes: Sequence[Axis]) -> str | None:
+    decided = [i for i in e.index if not loads(i)]
+    if len(decided) != len(e.index) or any(loads(g) for g, _ in guards):
+        return None
+    wanted = axes_of(e).union(*(axes_of(g) for g, _ in guards))
+    own = [a for a in axes if a in wanted]
+    points = _sample(own)
+    condition: Expr | None = None
+    for guard, value in guards:
+        term = guard if value else Unary("not", guard)
+        condition = term if condition is None else Binary("and", condition, term)
+    body = Body({}, dict(zip([a.name for a in own], points, strict=True)), "")
+    mask = None if condition is None else np.asarray(body.value(condition, None))
+    for k, (i, n) in enumerate(zip(e.index, e.tensor.shape, strict=True)):
+        try:
+            body.index(i, n, mask, e.tensor.name)
+        except VerificationError as problem:
+            return f"dimension {k}: {problem}"
+    return None
+
+
+def _sample(axes: Sequence[Axis]) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+    """Values of the axes, one array each: all of them where they are few, else corners and a fixed sample."""
+    total = 1
+    for a in axes:
+        total *= a.extent
+    if total <= SAMPLES:
+        grids = np.meshgrid(*(np.arange(a.extent, dtype=np.int64) for a in axes), indexing="ij")
+        return [g.reshape(-1) for g in grids]
+    rng = np.random.default_rng(0)
+    out: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+    corners = min(len(axes), 10)
+    for k, a in enumerate(axes):
+        bits = (
+            (np.arange(1 << corners) >> k) & 1 if k < corners else rng.integers(0, 2, 1 << corners)
+        )
+        some = rng.integers(0, a.extent, SAMPLES)
+        out.append(np.concatenate([bits * (a.extent - 1), some]).astype(np.int64))
+    return out

@@ -1,0 +1,264 @@
+"""Which values an integer expression can take: intervals, narrowed by the conditions on the way to it.
+
+Sound, not exact: an interval may be wider than the truth, never narrower. int64 arithmetic that could
+wrap gives the whole range of its type. Conditions hold as 0 (false) or 1 (true).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    COMPARE,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+)
+
+
+class Interval(NamedTuple):
+    """The integers from lo to hi, both included; `lo > hi` is no value at all."""
+
+    lo: int
+    hi: int
+
+    def inside(self, lo: int, hi: int) -> bool:
+        """Whether every value lies between lo and hi, both included."""
+        return lo <= self.lo and self.hi <= hi
+
+    def meet(self, other: "Interval") -> "Interval":
+        return Interval(max(self.lo, other.lo), min(self.hi, other.hi))
+
+    def join(self, other: "Interval") -> "Interval":
+        return Interval(min(self.lo, other.lo), max(self.hi, other.hi))
+
+
+Facts = Mapping[Expr, Interval]
+NOTHING_KNOWN: Facts = {}
+FALSE, TRUE, EITHER = Interval(0, 0), Interval(1, 1), Interval(0, 1)
+_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+def type_range(dtype: DType) -> Interval | None:
+    """Every value of an integer type or bool; None for floats."""
+    if dtype is DType.BOOL:
+        return EITHER
+    if not dtype.is_int:
+        return None
+    info = np.iinfo(dtype.numpy)
+    return Interval(int(info.min), int(info.max))
+
+
+def interval(e: Expr, facts: Facts = NOTHING_KNOWN) -> Interval | None:
+    """The values that `e` can take where `facts` hold; None for a float."""
+    whole = type_range(e.dtype)
+    if whole is None:
+        return None
+    found = _interval(e, facts, whole)
+    if not found.inside(whole.lo, whole.hi):  # it may wrap
+        found = whole
+    known = facts.get(e)
+    return found if known is None else found.meet(known)
+
+
+def truth(e: Expr, facts: Facts = NOTHING_KNOWN) -> bool | None:
+    """What the condition `e` is where `facts` hold, if that is certain."""
+    match interval(e, facts):
+        case Interval(1, 1):
+            return True
+        case Interval(0, 0):
+            return False
+        case _:
+            return None
+
+
+def _interval(e: Expr, facts: Facts, whole: Interval) -> Interval:
+    match e:
+        case Const(value):
+            return Interval(int(value), int(value))
+        case Axis(_, extent):
+            return Interval(0, max(extent - 1, 0))
+        case Load():
+            return whole
+        case Cast(x, dtype):
+            inner = interval(x, facts)
+            if inner is None:
+                return whole
+            if dtype is DType.BOOL:
+                return FALSE if inner == (0, 0) else EITHER if inner.lo <= 0 <= inner.hi else TRUE
+            return inner
+        case Select(cond, then, otherwise):
+            taken = truth(cond, facts)
+            sides = [
+                interval(side, {**facts, **learn(cond, value, facts)})
+                for side, value in ((then, True), (otherwise, False))
+                if taken in (None, value)
+            ]
+            known = [side for side in sides if side is not None]
+            return known[0] if len(known) == 1 else known[0].join(known[1])
+        case Unary(op, x):
+            inner = interval(x, facts)
+            return whole if inner is None else _unary(op, inner, whole)
+        case Binary(op, a, b):
+            ia, ib = interval(a, facts), interval(b, facts)
+            if ia is None or ib is None:
+                return whole
+            if op in COMPARE:
+                return _compare(op, ia, ib)
+            return _binary(op, ia, ib, whole)
+
+
+def _unary(op: str, x: Interval, whole: Interval) -> Interval:
+    match op:
+        case "neg":
+            return Interval(-x.hi, -x.lo)
+        case "abs":
+            low = 0 if x.lo <= 0 <= x.hi else min(abs(x.lo), abs(x.hi))
+            return Interval(low, max(abs(x.lo), abs(x.hi)))
+        case "not" if whole == EITHER:
+            return Interval(1 - x.hi, 1 - x.lo)
+        case "not":
+            # The bits of a signed integer inverted are -1 - x; of an unsigned one, max - x.
+            top = whole.lo + whole.hi
+            return Interval(top - x.hi, top - x.lo)
+        case _:
+            return whole
+
+
+def _compare(op: str, a: Interval, b: Interval) -> Interval:
+    match op:
+        case "lt":
+            return TRUE if a.hi < b.lo else FALSE if a.lo >= b.hi else EITHER
+        case "le":
+            return TRUE if a.hi <= b.lo else FALSE if a.lo > b.hi else EITHER
+        case "gt":
+            return _compare("lt", b, a)
+        case "ge":
+            return _compare("le", b, a)
+        case "eq":
+            same = a.lo == a.hi == b.lo == b.hi
+            return TRUE if same else FALSE if a.hi < b.lo or b.hi < a.lo else EITHER
+        case _:
+            equal = _compare("eq", a, b)
+            return Interval(1 - equal.hi, 1 - equal.lo)
+
+
+def _corners(values: list[int]) -> Interval:
+    return Interval(min(values), max(values))
+
+
+def _binary(op: str, a: Interval, b: Interval, whole: Interval) -> Interval:
+    match op:
+        case "add":
+            return Interval(a.lo + b.lo, a.hi + b.hi)
+        case "sub":
+            return Interval(a.lo - b.hi, a.hi - b.lo)
+        case "mul":
+            return _corners([x * y for x in a for y in b])
+        case "min":
+            return Interval(min(a.lo, b.lo), min(a.hi, b.hi))
+        case "max":
+            return Interval(max(a.lo, b.lo), max(a.hi, b.hi))
+        case "floordiv" if b.lo > 0:
+            return _corners([x // y for x in a for y in b])
+        case "mod" if b.lo > 0:
+            if b.lo == b.hi and a.lo // b.lo == a.hi // b.lo:
+                return Interval(a.lo % b.lo, a.hi % b.lo)
+            return Interval(0, min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1)
+        case "truncdiv" | "rem" if a.lo >= 0 and b.lo > 0:
+            return _binary("floordiv" if op == "truncdiv" else "mod", a, b, whole)
+        case "and" | "bitand" if a.lo >= 0 and b.lo >= 0:
+            return Interval(1 if a == b == TRUE else 0, min(a.hi, b.hi))
+        case "or" | "bitor" | "bitxor" if a.lo >= 0 and b.lo >= 0:
+            low = max(a.lo, b.lo) if op != "bitxor" else 0
+            return Interval(low, (1 << max(a.hi.bit_length(), b.hi.bit_length())) - 1)
+        case "shr" if b.lo >= 0:
+            return _corners([x >> y for x in a for y in b])
+        case "shl" if a.lo >= 0 and b.lo >= 0 and b.hi < 64:
+            return _corners([x << y for x in a for y in b])
+        case _:
+            return whole
+
+
+def learn(cond: Expr, value: bool, facts: Facts = NOTHING_KNOWN) -> dict[Expr, Interval]:
+    """What holds, beyond `facts`, where `cond` is `value`."""
+    out: dict[Expr, Interval] = {cond: TRUE if value else FALSE}
+
+    def add(new: dict[Expr, Interval]) -> None:
+        for e, found in new.items():
+            out[e] = found.meet(out[e]) if e in out else found
+
+    match cond:
+        case Unary("not", x):
+            add(learn(x, not value, facts))
+        case Binary("and", a, b) if value:
+            add(learn(a, True, facts))
+            add(learn(b, True, {**facts, **out}))
+        case Binary("or", a, b) if not value:
+            add(learn(a, False, facts))
+            add(learn(b, False, {**facts, **out}))
+        case Binary(op, a, b) if op in COMPARE:
+            relation = op if value else _NEGATED[op]
+            ia, ib = interval(a, facts), interval(b, facts)
+            if ia is not None and ib is not None:
+                add(_narrow(a, _bound(relation, ib), facts))
+                add(_narrow(b, _bound(_FLIPPED[relation], ia), facts))
+        case _:
+            pass
+    return out
+
+
+def _bound(relation: str, other: Interval) -> Interval:
+    """The values x of which `x relation y` can hold for some y in `other`."""
+    far = 1 << 80
+    match relation:
+        case "lt":
+            return Interval(-far, other.hi - 1)
+        case "le":
+            return Interval(-far, other.hi)
+        case "gt":
+            return Interval(other.lo + 1, far)
+        case "ge":
+            return Interval(other.lo, far)
+        case "eq":
+            return other
+        case _:
+            return Interval(-far, far)
+
+
+def _narrow(e: Expr, to: Interval, facts: Facts) -> dict[Expr, Interval]:
+    """What follows from the value of `e` lying in `to`: about `e`, and about what it is made of."""
+    whole, own = type_range(e.dtype), interval(e, facts)
+    if whole is None or own is None or isinstance(e, Const):
+        return {}
+    to = to.meet(own)
+    out = {e: to}
+    # Inverting an operation is right only where it cannot wrap.
+    match e:
+        case Binary("add" | "sub" as op, x, Const(value, dtype)) if dtype is DType.I64:
+            step = int(value) if op == "add" else -int(value)
+            if (ix := interval(x, facts)) and whole.lo <= ix.lo + step and ix.hi + step <= whole.hi:
+                out |= _narrow(x, Interval(to.lo - step, to.hi - step), facts)
+        case Binary("mul", x, Const(value, dtype)) if dtype is DType.I64 and int(value) > 0:
+            c = int(value)
+            if (ix := interval(x, facts)) and whole.lo <= ix.lo * c and ix.hi * c <= whole.hi:
+                out |= _narrow(x, Interval(-(-to.lo // c), to.hi // c), facts)
+        case Binary("floordiv", x, Const(value, dtype)) if dtype is DType.I64 and int(value) > 0:
+            c = int(value)
+            out |= _narrow(x, Interval(to.lo * c, to.hi * c + c - 1), facts)
+        case Binary("add", x, y):
+            ix, iy = interval(x, facts), interval(y, facts)
+            if ix and iy and whole.lo <= ix.lo + iy.lo and ix.hi + iy.hi <= whole.hi:
+                out |= _narrow(x, Interval(to.lo - iy.hi, to.hi - iy.lo), facts)
+                out |= _narrow(y, Interval(to.lo - ix.hi, to.hi - ix.lo), facts)
+        case _:
+            pass
+    return out

@@ -1,0 +1,304 @@
+"""Is a Program well formed? Names, types, shapes, and indices as far as they can be proven wrong."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import msgspec
+
+from monotile.errors import VerificationError
+from monotile.ir import printer
+from monotile.ir.bounds import find_violation
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    ARITHMETIC,
+    BINARY,
+    BITS,
+    COMBINERS,
+    COMPARE,
+    FLOAT_BINARY,
+    FLOAT_UNARY,
+    INT_BINARY,
+    LOGIC,
+    UNARY,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    Unary,
+    children,
+)
+from monotile.ir.intervals import type_range
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+
+
+def verify(program: Program) -> None:
+    """Check `program`; raises VerificationError that names the statement and what is wrong with it."""
+    names: set[str] = set()
+    visible: dict[str, Tensor] = {}
+    here = _Scope("", names, visible, {})
+    for t in program.inputs:
+        _Scope(f"input {t.name!r}", names, visible, {}).define(t)
+    for w in program.weights:
+        at = _Scope(f"weight {w.tensor.name!r}", names, visible, {})
+        at.define(w.tensor)
+        at.check(w.table <= len(w.tensor.shape), "its table has more dimensions than it")
+        want = prod(w.tensor.shape[: w.table])
+        at.check(len(w.parts) == want, f"it has {len(w.parts)} parts, its table {want}")
+    here.body(program.body)
+    for t in program.outputs:
+        _Scope(f"output {t.name!r}", names, visible, {}).use(t)
+
+
+class _Scope(msgspec.Struct, frozen=True):
+    """Where a check stands.
+
+    where:   the statement, for messages.
+    names:   of every tensor defined so far, visible or not.
+    visible: tensors that may be used here.
+    loops:   axes of the enclosing loops.
+    """
+
+    where: str
+    names: set[str]
+    visible: dict[str, Tensor]
+    loops: Mapping[str, Axis]
+
+    def check(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise VerificationError(f"{self.where}: {message}")
+
+    def define(self, t: Tensor) -> None:
+        self.check(t.name not in self.names, f"{t.name!r} is defined twice")
+        self.check(all(n >= 0 for n in t.shape), f"{t.name!r} has a negative extent {t.shape}")
+        self.names.add(t.name)
+        self.visible[t.name] = t
+
+    def use(self, t: Tensor) -> None:
+        known = self.visible.get(t.name)
+        self.check(known is not None, f"{t.name!r} is used where it is not defined")
+        self.check(
+            known == t, f"{t.name!r} is used as {_type(t)} and defined as {_type(known or t)}"
+        )
+
+    def same_type(self, a: Tensor, b: Tensor) -> None:
+        same = a.shape == b.shape and a.dtype is b.dtype
+        self.check(same, f"{a.name!r} is {_type(a)}, {b.name!r} is {_type(b)}")
+
+    def inner(self, where: str, loops: Mapping[str, Axis]) -> "_Scope":
+        """Sees what this scope sees; what it defines stays inside, but for the names."""
+        return _Scope(where, self.names, dict(self.visible), loops)
+
+    def body(self, body: Sequence[Statement]) -> None:
+        for k, s in enumerate(body):
+            at = _Scope(_where(self.where, k, s), self.names, self.visible, self.loops)
+            match s:
+                case Compute():
+                    _compute(at, s)
+                case Scatter():
+                    _scatter(at, s)
+                case Loop():
+                    _loop(at, s)
+                case Branch():
+                    _branch(at, s)
+
+
+def _where(outer: str, k: int, s: Statement) -> str:
+    match s:
+        case Compute() | Scatter():
+            what = f"{type(s).__name__} of {s.out.name!r}"
+        case Loop():
+            what = f"Loop over {s.axis.name!r}"
+        case Branch():
+            what = f"Branch on {s.predicate.name!r}"
+    at = f" ({s.origin})" if s.origin else ""
+    return f"{outer}{', ' if outer else ''}statement {k}, {what}{at}"
+
+
+def _type(t: Tensor) -> str:
+    return printer.show_type(t)
+
+
+def _axes(at: _Scope, axes: Sequence[Axis]) -> dict[str, Axis]:
+    """Every axis that a body may mention: its own, none of which shadows another, and the loops'."""
+    known = dict(at.loops)
+    for a in axes:
+        at.check(a.name not in known, f"axis {a.name!r} appears twice")
+        at.check(a.extent >= 0, f"axis {a.name!r} has a negative extent")
+        known[a.name] = a
+    return known
+
+
+def _compute(at: _Scope, s: Compute) -> None:
+    known = _axes(at, (*s.axes, *s.reduce))
+    extents = tuple(a.extent for a in s.axes)
+    at.check(extents == s.out.shape, f"axes {extents} do not give the shape {s.out.shape}")
+    _expression(at, s.body, known)
+    body = s.body.dtype
+    match s.combiner:
+        case None:
+            at.check(not s.reduce, "reduce axes without a combiner")
+        case "any" | "all":
+            at.check(body is DType.BOOL, f"{s.combiner!r} of {body}")
+        case "sum" | "prod":
+            at.check(body is not DType.BOOL, f"{s.combiner!r} of {body}")
+        case _:
+            at.check(s.combiner in COMBINERS, f"unknown combiner {s.combiner!r}")
+    _bounds(at, (s.body,), s.axes + s.reduce)
+    at.define(s.out)
+
+
+def _scatter(at: _Scope, s: Scatter) -> None:
+    known = _axes(at, s.axes)
+    at.use(s.base)
+    at.same_type(s.base, s.out)
+    rank = len(s.out.shape)
+    at.check(len(s.index) == rank, f"{len(s.index)} indices for {rank} dimensions")
+    for e in (*s.index, s.value):
+        _expression(at, e, known)
+    for e in s.index:
+        at.check(e.dtype is DType.I64, f"index {printer.show_expr(e)} is {e.dtype}")
+    if s.combiner is not None:
+        logical = s.combiner in ("any", "all")
+        fits = s.combiner in COMBINERS and s.combiner not in ("argmax", "argmin")
+        at.check(fits, f"a Scatter cannot combine with {s.combiner!r}")
+        number = s.combiner in ("max", "min") or logical == (s.out.dtype is DType.BOOL)
+        at.check(number, f"{s.combiner!r} of {s.out.dtype}")
+    _bounds(at, (Load(s.out, s.index), s.value), s.axes)
+    at.define(s.out)
+
+
+def _loop(at: _Scope, s: Loop) -> None:
+    at.check(s.axis.extent >= 0, f"axis {s.axis.name!r} has a negative extent")
+    at.check(s.axis.name not in at.loops, f"axis {s.axis.name!r} is an enclosing loop's as well")
+    at.check(s.count is None or s.predicate is None, "it has both a count and a predicate")
+    if s.count is not None:
+        at.use(s.count)
+        fits = s.count.shape == () and s.count.dtype is DType.I64
+        at.check(fits, f"its count is {_type(s.count)}, not a scalar int64")
+    for c in s.carried:
+        at.use(c.init)
+    inside = at.inner(at.where, {**at.loops, s.axis.name: s.axis})
+    for c in s.carried:
+        inside.define(c.param)
+    inside.body(s.body)
+    for c in s.carried:
+        inside.use(c.result)
+        for other in (c.param, c.result, c.out):
+            at.same_type(c.init, other)
+        at.define(c.out)
+    if s.predicate is not None:
+        fits = s.predicate.shape == () and s.predicate.dtype is DType.BOOL
+        at.check(fits, f"its predicate is {_type(s.predicate)}, not a scalar bool")
+        carried = any(c.result == s.predicate for c in s.carried)
+        at.check(carried, f"its predicate {s.predicate.name!r} is no carry's result")
+    for k in s.stacked:
+        inside.use(k.value)
+        want = Tensor(k.out.name, (s.axis.extent, *k.value.shape), k.value.dtype)
+        at.check(k.out == want, f"stack {k.out.name!r} is {_type(k.out)}, not {_type(want)}")
+        at.define(k.out)
+
+
+def _branch(at: _Scope, s: Branch) -> None:
+    at.use(s.predicate)
+    fits = s.predicate.shape == () and s.predicate.dtype is DType.BOOL
+    at.check(fits, f"its predicate is {_type(s.predicate)}, not a scalar bool")
+    then, otherwise = at.inner(at.where, at.loops), at.inner(at.where, at.loops)
+    then.body(s.then)
+    otherwise.body(s.otherwise)
+    for o in s.outs:
+        then.use(o.then)
+        otherwise.use(o.otherwise)
+        at.same_type(o.then, o.otherwise)
+        at.same_type(o.then, o.out)
+        at.define(o.out)
+
+
+def _bounds(at: _Scope, bodies: Sequence[Expr], axes: Sequence[Axis]) -> None:
+    for e in bodies:
+        found = find_violation(e, (*axes, *at.loops.values()))
+        at.check(found is None, found or "")
+
+
+def _expression(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
+    """Check every node of `e` once, however often it is shared."""
+    seen: set[int] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        problem = _node(at, node, axes)
+        if problem:
+            raise VerificationError(f"{at.where}: {problem}: {printer.show_expr(node)}")
+        stack.extend(children(node))
+
+
+def _node(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
+    """What is wrong with this one node."""
+    match e:
+        case Const():
+            return _constant(e)
+        case Axis(name):
+            return None if axes.get(name) == e else f"axis {name!r} is not known here"
+        case Load(tensor, index):
+            at.use(tensor)
+            if len(index) != len(tensor.shape):
+                return f"{len(index)} indices for {len(tensor.shape)} dimensions"
+            wrong = [i for i in index if i.dtype is not DType.I64]
+            return f"an index is {wrong[0].dtype}, not int64" if wrong else None
+        case Cast():
+            return None
+        case Select(cond, then, otherwise):
+            if cond.dtype is not DType.BOOL:
+                return f"the condition is {cond.dtype}"
+            same = then.dtype is otherwise.dtype
+            return None if same else f"the sides are {then.dtype} and {otherwise.dtype}"
+        case Unary(op, x):
+            return None if _takes_unary(op, x.dtype) else f"no {op!r} of {x.dtype}"
+        case Binary(op, a, b):
+            if a.dtype is not b.dtype:
+                return f"the sides are {a.dtype} and {b.dtype}"
+            return None if _takes_binary(op, a.dtype) else f"no {op!r} of {a.dtype}"
+
+
+def _constant(e: Const) -> str | None:
+    match e.value:
+        case str():
+            good = e.dtype.is_float and e.value in ("inf", "-inf", "nan")
+        case bool():
+            good = e.dtype is DType.BOOL
+        case int():
+            span = type_range(e.dtype)
+            good = e.dtype.is_float or (
+                e.dtype.is_int and span is not None and span.lo <= e.value <= span.hi
+            )
+        case float():
+            good = e.dtype.is_float and abs(e.value) < float("inf")
+    return None if good else f"{e.value!r} is no literal of {e.dtype}"
+
+
+def _takes_unary(op: str, dtype: DType) -> bool:
+    if op in FLOAT_UNARY or op in ("isnan", "isinf"):
+        return dtype.is_float
+    if op == "not":
+        return not dtype.is_float
+    return op in UNARY and dtype is not DType.BOOL
+
+
+def _takes_binary(op: str, dtype: DType) -> bool:
+    if op in LOGIC:
+        return dtype is DType.BOOL
+    if op in FLOAT_BINARY:
+        return dtype.is_float
+    if op in INT_BINARY or op in ("shl", "shr"):
+        return dtype.is_int
+    if op in BITS:
+        return not dtype.is_float
+    if op in COMPARE or op in ("min", "max"):
+        return True
+    return op in BINARY and op in ARITHMETIC and dtype is not DType.BOOL
