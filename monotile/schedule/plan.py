@@ -3,7 +3,7 @@
 Vocabulary (Rammer's rTask, Welder's tile graph)
 - A worker is a resident thread block (CUDA) or a thread (CPU). All workers run the Plan's body together.
 - A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
-  row-major. Task t runs on worker `first + t % workers`; a worker runs its tasks in ascending order.
+  row-major. Task t runs on worker (first + t) % workers; a worker runs its tasks in ascending order.
 - A Step is one Compute (the anchor) with the Computes that follow it element by element, held in a
   register (`computes`, in order). A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
@@ -101,13 +101,18 @@ Method = Map | Serial | Reduce | Contract
 
 
 class Step(Frozen):
+    """scratch: the byte offset in the worker's on-chip memory from which the step's method may use
+    `scratch_bytes` for itself (rings of operands, partial results), free before and after the step."""
+
     computes: tuple[str, ...]
     dims: tuple[Dim, ...]
     method: Method
     barrier: bool = False
+    scratch: int = 0
+    scratch_bytes: int = 0
 
 
-# Where a tensor lives.
+# Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.
 
 
 class Pointer(Frozen, tag="pointer"):
@@ -173,7 +178,6 @@ class Stage(Frozen, tag="stage"):
     steps: tuple[Step, ...]
     handoff: Handoff
     first: int
-    workers: int
 
 
 class Repeat(Frozen, tag="repeat"):
@@ -200,7 +204,8 @@ class Launch(Frozen):
 class Plan(Frozen):
     """inputs, outputs: tensor names; weights: part names. The launch's pointers are these three in order.
 
-    places: of every tensor of the Program; where there are several, all are written and the first is read.
+    places: of every tensor of the Program; where there are several, all are written and the first is read
+    (by other stages than the one that computes it: the first that is not Shared).
     """
 
     target: str

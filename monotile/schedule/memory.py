@@ -1,0 +1,209 @@
+"""Where every tensor lives, and a workspace in which tensors with disjoint live ranges share bytes."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Loop, Program, Scatter, used
+from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.schedule.tree import Draft, Nest, Tree
+
+ALIGN = 256  # bytes between tensors in the workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    places: dict[str, tuple[Place, ...]]
+    workspace_bytes: int
+
+
+@dataclass(slots=True)
+class _Range:
+    """A workspace tensor: bytes, and the first and last stage number at which it is alive."""
+
+    size: int
+    first: int
+    last: int
+
+
+def place(program: Program, tree: Tree) -> Memory:
+    """Inputs, outputs and weights at their pointers; what one step or task keeps, in registers or on
+    chip; everything else in the workspace."""
+    builder = _Builder(program, tree)
+    builder.level(tree)
+    return builder.finish()
+
+
+class _Builder:
+    """While it works, a Workspace's `offset` is a handle: the number of its range."""
+
+    def __init__(self, program: Program, tree: Tree) -> None:
+        self.places: dict[str, list[Place]] = {}
+        self.ranges: list[_Range] = []
+        self.program = program
+        self.readers = _readers(tree)
+        slot = 0
+        for t in (*program.inputs, *program.outputs):
+            self.places[t.name] = [Pointer(slot)]
+            slot += 1
+        for w in program.weights:
+            self.places[w.tensor.name] = [Pointer(slot)]
+            slot += len(w.parts)
+        self.now = 0
+
+    def level(self, nodes: Tree) -> None:
+        for node in nodes:
+            match node:
+                case Draft():
+                    self._stage(node)
+                    self.now += 1
+                case Nest(loop, body):
+                    start = self.now
+                    self._open(loop)
+                    outside = len(self.ranges)
+                    self.level(body)
+                    self._close(outside, start)
+
+    def _stage(self, draft: Draft) -> None:
+        own_steps = {s.out.name: i for i, step in enumerate(draft.group.steps) for s in step}
+        for s in draft.group.statements():
+            name = s.out.name
+            places = self.places.setdefault(name, [])
+            if isinstance(s, Scatter):
+                places.extend(p for p in self.places[s.base.name] if p not in places)
+                self._touch(s.base.name)
+            elif not places and self.readers.get(name, set()) - {id(draft)}:
+                self._allocate(s.out)
+            if name in draft.local:
+                here = draft.local[name]
+                pitch = here.box[-1].extent if here.box else 1
+                places.insert(0, Shared(here.offset, here.box, pitch))
+            if not places:
+                places.append(Register())
+            for t in used(s):
+                if t.name not in own_steps:
+                    self._touch(t.name)
+            self._touch(name)
+
+    def _allocate(self, t: Tensor) -> Place:
+        found = self._reserve(t)
+        self.places.setdefault(t.name, []).append(found)
+        return found
+
+    def _reserve(self, t: Tensor) -> Place:
+        size = -(-max(t.nbytes, 1) // ALIGN) * ALIGN
+        self.ranges.append(_Range(size, self.now, self.now))
+        return Workspace(len(self.ranges) - 1)
+
+    def _touch(self, name: str) -> None:
+        """Everything that reading or writing `name` may reach is alive now."""
+        for found in self.places.get(name, ()):
+            for handle in _handles(found):
+                self.ranges[handle].last = max(self.ranges[handle].last, self.now)
+
+    def _open(self, loop: Loop) -> None:
+        for c in loop.carried:
+            both = (self._reserve(c.param), self._reserve(c.param))
+            axis, extent = loop.axis.name, loop.axis.extent
+            first = self._far(c.init)
+            self.places[c.param.name] = [Rotate(axis, extent, 0, both, first=first)]
+            last = self._far(c.out) if c.out.name in self.places else None
+            if last is None and self.readers.get(c.out.name):
+                last = self._allocate(c.out)
+            found = Rotate(axis, extent, 1, both, last=last)
+            self.places.setdefault(c.result.name, []).append(found)
+        for k in loop.stacked:
+            whole = self._far(k.out) if k.out.name in self.places else self._allocate(k.out)
+            part = Slice(whole, loop.axis.name, k.value.nbytes)
+            self.places.setdefault(k.value.name, []).append(part)
+
+    def _far(self, t: Tensor) -> Place:
+        return next(p for p in self.places[t.name] if not isinstance(p, Shared))
+
+    def _close(self, outside: int, start: int) -> None:
+        """What was there before the body and is used in the loop, or is carried by it, lives through all of it."""
+        for r in self.ranges[:outside]:
+            if r.last >= start:
+                r.last = max(r.last, self.now - 1)
+
+    def finish(self) -> Memory:
+        offsets, total = _pack(self.ranges)
+        places = {
+            name: tuple(_settle(p, offsets) for p in found) for name, found in self.places.items()
+        }
+        return Memory(places, total)
+
+
+def _readers(tree: Tree) -> dict[str, set[int]]:
+    """Of every tensor, the stages (by identity) and loops that read it, or 0 for a loop's boundary."""
+    out: dict[str, set[int]] = {}
+    for node in tree:
+        match node:
+            case Draft():
+                for s in node.group.statements():
+                    for t in used(s):
+                        out.setdefault(t.name, set()).add(id(node))
+            case Nest(loop, body):
+                for name, found in _readers(body).items():
+                    out.setdefault(name, set()).update(found)
+                for c in loop.carried:
+                    for t in (c.init, c.result):
+                        out.setdefault(t.name, set()).add(0)
+                for k in loop.stacked:
+                    out.setdefault(k.value.name, set()).add(0)
+    return out
+
+
+def _pack(ranges: list[_Range]) -> tuple[list[int], int]:
+    """Offsets by first fit, largest first; a range blocks its bytes for one stage more than it lives, so
+    that reuse does not force a barrier of its own."""
+    offsets = [0] * len(ranges)
+    placed: list[int] = []
+    total = 0
+    for number in sorted(range(len(ranges)), key=lambda i: -ranges[i].size):
+        r = ranges[number]
+        others = [o for o in placed if ranges[o].first <= r.last + 1 and r.first <= ranges[o].last + 1]
+        at = 0
+        for other in sorted(others, key=lambda o: offsets[o]):
+            if at + r.size <= offsets[other]:
+                break
+            at = max(at, offsets[other] + ranges[other].size)
+        offsets[number] = at
+        placed.append(number)
+        total = max(total, at + r.size)
+    return offsets, total
+
+
+def _handles(p: Place) -> tuple[int, ...]:
+    match p:
+        case Workspace(handle):
+            return (handle,)
+        case Slice(of):
+            return _handles(of)
+        case Rotate():
+            return tuple(h for q in _parts(p) for h in _handles(q))
+        case _:
+            return ()
+
+
+def _parts(p: Rotate) -> tuple[Place, ...]:
+    return (*p.places, *(q for q in (p.first, p.last) if q is not None))
+
+
+def _settle(p: Place, offsets: list[int]) -> Place:
+    """`p` with byte offsets in place of handles."""
+    match p:
+        case Workspace(handle):
+            return Workspace(offsets[handle])
+        case Slice(of, axis, stride):
+            return Slice(_settle(of, offsets), axis, stride)
+        case Rotate():
+            return msgspec.structs.replace(
+                p,
+                places=(_settle(p.places[0], offsets), _settle(p.places[1], offsets)),
+                first=None if p.first is None else _settle(p.first, offsets),
+                last=None if p.last is None else _settle(p.last, offsets),
+            )
+        case _:
+            return p

@@ -1,0 +1,183 @@
+"""How a contraction's operands are read, and which blocks its products may be cut into."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.contraction import Contraction, contraction
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, axes_of, loads
+from monotile.ir.program import Compute
+from monotile.schedule.plan import Contract, Operand
+from monotile.target.target import Target
+
+MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
+ASYNC_BYTES = (16, 8, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A Compute seen as batched matrix products.
+
+    batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
+    of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
+    """
+
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    left: Operand
+    right: Operand
+    dtype: DType
+    half: bool
+
+
+def product(
+    c: Compute, tables: dict[str, int], target: Target, on_chip: frozenset[str] = frozenset()
+) -> Product | None:
+    """`c` as matrix products worth a contraction's machinery, or None.
+
+    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself.
+    """
+    found = contraction(c)
+    if found is None or not found.m or not found.n:
+        return None
+    fixed = _table_axes(c, tables)
+    m = tuple(p for p in found.m if c.axes[p] not in fixed)
+    n = tuple(p for p in found.n if c.axes[p] not in fixed)
+    batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
+    if _extent(c, m) < MIN_SIDE or _extent(c, n) < MIN_SIDE:
+        return None
+    types = (found.left.dtype, found.right.dtype)
+    half = types[0] is types[1] and types[0] in (DType.F16, DType.BF16)
+    if not half and c.body.dtype not in (DType.F32, DType.F64):
+        return None
+    k = _order(c, found)
+    left = _operand(found.left, c, m, k, target, on_chip)
+    right = _operand(found.right, c, n, k, target, on_chip)
+    return Product(batch, m, n, k, left, right, types[0] if half else c.body.dtype, half)
+
+
+def _extent(c: Compute, positions: tuple[int, ...]) -> int:
+    total = 1
+    for p in positions:
+        total *= c.axes[p].extent
+    return total
+
+
+def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
+    """Axes that choose a part of a weight table: within a tile they must not change."""
+    found = contraction(c)
+    assert found is not None
+    out: set[Axis] = set()
+    for factor in (found.left, found.right):
+        for node in loads(factor):
+            for index in node.index[: tables.get(node.tensor.name, 0)]:
+                out |= axes_of(index)
+    return frozenset(out)
+
+
+def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
+    """The reduce axes, the one along which an operand is contiguous last."""
+
+    def run(p: int) -> int:
+        sides = (found.left, found.right)
+        return max(
+            (contiguous_run(offset(s), c.reduce[p], 8) for s in sides if isinstance(s, Load)), default=1
+        )
+
+    last = max(found.k, key=lambda p: (run(p), p))
+    return (*(p for p in found.k if p != last), last)
+
+
+def _operand(
+    factor: Expr,
+    c: Compute,
+    side: tuple[int, ...],
+    k: tuple[int, ...],
+    target: Target,
+    on_chip: frozenset[str],
+) -> Operand:
+    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only."""
+    if not isinstance(factor, Load) or _gathers(factor):
+        return Operand("none", 1, "element")
+    where = offset(factor)
+    size = factor.dtype.itemsize
+    along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size) if k else 1
+    along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
+    major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
+    if target.kind == "cpu":
+        unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
+        unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
+        if unit_k or unit_side:
+            return Operand("k" if unit_k else "mn", 1, "direct")
+        return Operand("none", 1, "element")
+    if vector * size in ASYNC_BYTES and factor.tensor.name not in on_chip:
+        return Operand("k" if major == "k" else "mn", vector, "async")
+    return Operand("none", 1, "element")
+
+
+def _gathers(x: Load) -> bool:
+    return any(loads(i) for i in x.index)
+
+
+def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
+    if target.kind == "cpu":
+        yield from _cpu_blocks(p)
+    elif p.half and "mma.sync" in target.instructions:
+        yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
+    elif p.dtype is DType.F32 or p.half:
+        yield from _cuda_blocks(p, m, n, k, target, "fma")
+
+
+def _cpu_blocks(p: Product) -> Iterator[Contract]:
+    dot = p.left.major == "k" and p.right.major == "k"
+    yield Contract(
+        m=0, n=0, k=p.k, block_m=4, block_n=4 if dot else 32, block_k=256,
+        instruction="dot" if dot else "outer", left=p.left, right=p.right,
+    )  # fmt: skip
+
+
+def _cuda_blocks(
+    p: Product, m: int, n: int, k: int, target: Target, instruction: str
+) -> Iterator[Contract]:
+    warps = target.threads // target.warp
+    mma = instruction == "mma.m16n8k16"
+    size = 2 if mma else 4
+    block_k = 32 if mma else 16
+    for slices in (8, 4, 2, 1):
+        if slices > warps or (slices > 1 and slices > -(-k // block_k)):
+            continue
+        for warps_m in (1, 2, 4, 8):
+            if (warps // slices) % warps_m:
+                continue
+            warps_n = warps // slices // warps_m
+            for warp_m in (16, 32, 48, 64) if mma else (16, 32, 64):
+                for warp_n in (8, 16, 24, 32, 40, 48, 64) if mma else (16, 32, 64):
+                    if warp_m * warp_n > 64 * 48:
+                        continue
+                    block_m, block_n = warp_m * warps_m, warp_n * warps_n
+                    if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
+                        continue
+                    stage = slices * (block_m + block_n) * block_k * size
+                    depth = min(4, -(-k // (block_k * slices)) + 1, target.shared_bytes // stage)
+                    if depth < 2 or slices * block_m * block_n * 4 > target.shared_bytes:
+                        continue
+                    yield Contract(
+                        m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                        instruction="mma.m16n8k16" if mma else "fma", left=p.left, right=p.right,
+                        warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
+                    )  # fmt: skip
+
+
+def scratch_bytes(c: Contract, target: Target) -> int:
+    """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
+    size = 2 if c.instruction == "mma.m16n8k16" else 4
+    if target.kind == "cpu":
+        panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
+        return panels * c.block_k * 8
+    ring = c.slices * c.depth * (c.block_m + c.block_n) * c.block_k * size
+    return max(ring, c.slices * c.block_m * c.block_n * 4)
+

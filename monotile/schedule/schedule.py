@@ -1,0 +1,70 @@
+"""schedule: Program + Target -> Plan."""
+
+import math
+
+import msgspec
+
+from monotile.config import Options
+from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.schedule.memory import place
+from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
+from monotile.schedule.sync import synchronise
+from monotile.schedule.tiles import Context, Draft
+from monotile.schedule.tree import Tree, build, drafts_of
+from monotile.target.target import Target
+
+
+def schedule(program: Program, target: Target, options: Options) -> Plan:
+    """Stages, tiles, memory, placement and hand-offs for `program` on `target`.
+
+    Raises ScheduleError where no legal Plan exists.
+    """
+    if options.workers is not None:
+        target = msgspec.structs.replace(target, workers=options.workers)
+    tables = {w.tensor.name: w.table for w in program.weights if w.table}
+    tree = build(program, Context(tables, target))
+    memory = place(program, tree)
+    by_name = computes_of(program)
+    body = synchronise(_nodes(tree, target.workers), by_name, memory.places, target.workers)
+    launch = Launch(
+        workers=target.workers,
+        threads=target.threads,
+        shared_bytes=max((d.shared_bytes for d in drafts_of(tree)), default=0),
+        workspace_bytes=memory.workspace_bytes,
+    )
+    return Plan(
+        target=target.name,
+        launch=launch,
+        inputs=tuple(t.name for t in program.inputs),
+        outputs=tuple(t.name for t in program.outputs),
+        weights=tuple(part for w in program.weights for part in w.parts),
+        places=memory.places,
+        body=body,
+    )
+
+
+def computes_of(program: Program) -> dict[str, Compute | Scatter]:
+    """Every Compute and Scatter by the name of its tensor."""
+    return {
+        s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
+    }
+
+
+def _nodes(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
+    out: list[PlanNode] = []
+    for node in tree:
+        if isinstance(node, Draft):
+            out.append(_stage(node, workers))
+        else:
+            axis = node.loop.axis
+            out.append(Repeat(axis.name, axis.extent, _nodes(node.body, workers)))
+    return tuple(out)
+
+
+def _stage(draft: Draft, workers: int) -> Stage:
+    """The first step waits for the worker's last task where both use on-chip memory."""
+    chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
+    again = math.prod(draft.grid) > workers and chip
+    first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
+    name = f"stage_{draft.steps[-1].computes[-1]}"
+    return Stage(name, draft.grid, (first, *draft.steps[1:]), "none", 0)

@@ -1,0 +1,408 @@
+"""Tile shapes: constructed, aligned to the hardware, ranked by the cost model (Roller)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.ir.expr import Axis, Load, loads
+from monotile.ir.program import Compute, Scatter
+from monotile.schedule import cost
+from monotile.schedule.groups import Group
+from monotile.schedule.methods import Product, blocks, product, scratch_bytes
+from monotile.schedule.plan import (
+    BoxDim,
+    Contract,
+    Dim,
+    Map,
+    Method,
+    Reduce,
+    Serial,
+    Step,
+)
+from monotile.target.target import Target
+
+ALIGN = 128  # bytes between things in on-chip memory
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A tensor of which a task holds `box` on chip, at byte `offset`."""
+
+    offset: int
+    box: tuple[BoxDim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A group cut into tasks. shared_bytes: on-chip memory. seconds: the model's guess for the stage."""
+
+    group: Group
+    grid: tuple[int, ...]
+    steps: tuple[Step, ...]
+    local: dict[str, Local]
+    shared_bytes: int
+    seconds: float
+
+    @property
+    def tasks(self) -> int:
+        return math.prod(self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some."""
+
+    tables: dict[str, int]
+    target: Target
+
+
+def cut(group: Group, context: Context) -> Draft | None:
+    """The best way to cut `group` into tasks, or None if none fits the on-chip memory."""
+    ways = _cut_single(group, context) if len(group.steps) == 1 else _cut_rows(group, context)
+    return min(ways, key=lambda d: d.seconds, default=None)
+
+
+# One step: its dims may be flattened freely.
+
+
+def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    names = tuple(s.out.name for s in step)
+    if isinstance(anchor, Compute) and (p := product(anchor, context.tables, target)):
+        found = False
+        for method, tiles, seconds in _contract_choices(anchor, p, step, target):
+            found = True
+            dims = _product_dims(anchor, p, tiles)
+            grid = tuple(-(-d.extent // d.tile) for d in dims)
+            scratch = scratch_bytes(method, target)
+            waves = -(-math.prod(grid) // target.workers)
+            done = Step(names, dims, _at(method, dims), scratch=0, scratch_bytes=scratch)
+            yield Draft(group, grid, (done,), {}, scratch, waves * seconds)
+        if found:
+            return
+    total = math.prod(a.extent for a in anchor.axes)
+    method = _plain_method(anchor, total, target)
+    if isinstance(method, Serial) or not anchor.axes:
+        dims = tuple(Dim((p,), a.extent, a.extent, None) for p, a in enumerate(anchor.axes))
+        yield _simple_draft(group, (), dims, method, names, context)
+        return
+    for tile in _flat_tiles(total, method, target):
+        dims = (Dim(tuple(range(len(anchor.axes))), total, tile, 0),)
+        yield _simple_draft(group, (-(-total // tile),), dims, method, names, context)
+
+
+def _simple_draft(
+    group: Group,
+    grid: tuple[int, ...],
+    dims: tuple[Dim, ...],
+    method: Method,
+    names: tuple[str, ...],
+    context: Context,
+) -> Draft:
+    anchor, target = group.steps[0][0], context.target
+    tasks = max(1, math.prod(grid))
+    extents = _flat_extents(anchor, max(1, math.prod(d.tile for d in dims)))
+    seconds = cost.simple_seconds(anchor, extents, frozenset(), target)
+    scratch = _method_scratch(method, target)
+    step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
+    return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
+
+
+def _flat_extents(s: Compute | Scatter, count: int) -> cost.Extents:
+    """How `count` neighbouring elements spread over the axes, the last axis first."""
+    extents: cost.Extents = {}
+    for axis in reversed(s.axes):
+        take = min(axis.extent, count)
+        extents[axis.name] = max(1, take)
+        count = -(-count // max(1, axis.extent))
+    if isinstance(s, Compute):
+        extents |= {r.name: r.extent for r in s.reduce}
+    return extents
+
+
+def _flat_tiles(total: int, method: Method, target: Target) -> Iterator[int]:
+    """Whole waves: as many tasks as workers, or one thread's share if that is more."""
+    at_once = target.threads
+    if isinstance(method, Reduce):
+        at_once = max(1, target.threads // method.lanes)
+    elif isinstance(method, Map):
+        at_once *= method.vector
+    share = -(-total // target.workers)
+    yield max(1, min(total, -(-share // at_once) * at_once))
+    vector = method.vector if isinstance(method, Map) else 1
+    if (smaller := max(1, -(-share // vector) * vector)) < at_once:
+        yield smaller
+
+
+def _contract_choices(
+    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], target: Target
+) -> Iterator[tuple[Contract, tuple[int, int], float]]:
+    m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
+    k = math.prod(anchor.reduce[a].extent for a in p.k)
+    batches = math.prod(anchor.axes[a].extent for a in p.batch)
+    if 0 in (m, n, k, batches):
+        return
+    size = p.dtype.itemsize
+    after = sum(cost.operations(s) for s in step[1:])
+    for method in blocks(p, m, n, k, target):
+        if scratch_bytes(method, target) > target.shared_bytes:
+            continue
+        tile_m, tile_n = (method.block_m, method.block_n)
+        if target.kind == "cpu":
+            tile_m, tile_n = _cpu_region(m, n, batches, method, target)
+        seconds = cost.contract_seconds(method, tile_m, tile_n, k, size, target)
+        seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
+        yield method, (tile_m, tile_n), seconds
+
+
+def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:
+    """All rows, and columns for a few tasks a thread: a thread's part of the right side stays in its cache."""
+    tasks = max(1, 4 * target.workers // batches)
+    columns = -(-n // tasks)
+    return -(-m // c.block_m) * c.block_m, max(c.block_n, -(-columns // c.block_n) * c.block_n)
+
+
+def _product_dims(c: Compute, p: Product, tiles: tuple[int, int]) -> tuple[Dim, ...]:
+    batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
+    sides: list[Dim] = []
+    for i, (axes, tile) in enumerate(zip((p.m, p.n), tiles, strict=True)):
+        extent = math.prod(c.axes[a].extent for a in axes)
+        sides.append(Dim(axes, extent, tile, len(batch) + i))
+    return (*batch, *sides)
+
+
+def _at(c: Contract, dims: tuple[Dim, ...]) -> Contract:
+    return msgspec.structs.replace(c, m=len(dims) - 2, n=len(dims) - 1)
+
+
+# Several steps: tasks hold a tile of rows, everything else whole.
+
+
+def _cut_rows(group: Group, context: Context) -> Iterator[Draft]:
+    for tiles in _row_tiles(group):
+        draft = _rows_draft(group, tiles, context)
+        if draft is not None:
+            yield draft
+
+
+def row_extents(group: Group) -> tuple[int, ...]:
+    by_name = {s.out.name: s for s in group.statements()}
+    return tuple(by_name[row[0][0]].axes[row[0][1]].extent for row in group.rows)
+
+
+def _row_tiles(group: Group) -> Iterator[tuple[int, ...]]:
+    extents = row_extents(group)
+    seen: set[tuple[int, ...]] = {extents}
+    yield extents
+    for position in range(len(extents)):
+        size = 1
+        while size < 2 * extents[position] and size <= 128:
+            inner = extents[position + 1 :]
+            tiles = (*(1 for _ in range(position)), min(size, extents[position]), *inner)
+            ones = (*tiles[: position + 1], *(1 for _ in inner))
+            for option in (tiles, ones):
+                if option not in seen:
+                    seen.add(option)
+                    yield option
+            size *= 2
+
+
+def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft | None:
+    target = context.target
+    bound = [dict(row) for row in group.rows]
+    extents = row_extents(group)
+    grid = tuple(-(-e // t) for e, t in zip(extents, tiles, strict=True))
+    local: dict[str, Local] = {}
+    shared = 0
+    for number, step in enumerate(group.steps):
+        for s in step:
+            name = s.out.name
+            again = any(
+                name in {x.tensor.name for x in _loads(t)}
+                for later in group.steps[number + 1 :]
+                for t in later
+            )
+            if not again:
+                continue
+            box = tuple(
+                _box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes)
+            )
+            local[name] = Local(shared, box)
+            bytes_ = math.prod(b.extent for b in box) * s.out.dtype.itemsize
+            shared += -(-bytes_ // ALIGN) * ALIGN
+    own = frozenset(local)
+    steps: list[Step] = []
+    seconds = 0.0
+    most = 0
+    for number, step in enumerate(group.steps):
+        found = _rows_step(step, bound, tiles, own, context, target.shared_bytes - shared)
+        if found is None:
+            return None
+        made, spent = found
+        most = max(most, made.scratch_bytes)
+        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if number else 0.0)
+        steps.append(
+            Step(made.computes, made.dims, made.method, number > 0, shared, made.scratch_bytes)
+        )
+    if shared + most > target.shared_bytes:
+        return None
+    waves = -(-math.prod(grid) // target.workers)
+    return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
+
+
+def _box_dim(
+    axis: Axis, position: int, name: str, bound: list[dict[str, int]], tiles: tuple[int, ...]
+) -> BoxDim:
+    for number, row in enumerate(bound):
+        if row.get(name) == position:
+            return BoxDim(number, tiles[number], min(tiles[number], axis.extent))
+    return BoxDim(None, axis.extent, axis.extent)
+
+
+def _rows_step(
+    step: tuple[Compute | Scatter, ...],
+    bound: list[dict[str, int]],
+    tiles: tuple[int, ...],
+    own: frozenset[str],
+    context: Context,
+    room: int,
+) -> tuple[Step, float] | None:
+    """A step of a group with several, and its time for one task."""
+    anchor, target = step[0], context.target
+    names = tuple(s.out.name for s in step)
+    where = {row[anchor.out.name]: i for i, row in enumerate(bound)}
+    extents = {
+        a.name: min(tiles[where[p]], a.extent) if p in where else a.extent
+        for p, a in enumerate(anchor.axes)
+    }
+    if isinstance(anchor, Compute):
+        extents |= {r.name: r.extent for r in anchor.reduce}
+        p = product(anchor, context.tables, target, own)
+        found = p and _rows_contract(anchor, p, names, where, tiles, extents, context, room)
+        if found:
+            return found
+    total = cost.product(extents, anchor.axes)
+    method = _plain_method(anchor, total, target)
+    dims = tuple(
+        Dim((p,), a.extent, tiles[where[p]] if p in where else a.extent, where.get(p))
+        for p, a in enumerate(anchor.axes)
+    )
+    seconds = cost.simple_seconds(anchor, extents, own, target)
+    seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
+    made = Step(names, dims, method, scratch_bytes=_method_scratch(method, target))
+    return made, seconds
+
+
+def _reads_far(s: Compute | Scatter, own: frozenset[str]) -> bool:
+    return any(x.tensor.name not in own for x in _loads(s))
+
+
+def _rows_contract(
+    anchor: Compute,
+    p: Product,
+    names: tuple[str, ...],
+    where: dict[int, int],
+    tiles: tuple[int, ...],
+    extents: cost.Extents,
+    context: Context,
+    room: int,
+) -> tuple[Step, float] | None:
+    """A product inside a group: rows cut to one element are batches; a side is one cut axis, or whole ones."""
+    target = context.target
+    single = {q for q in (*p.m, *p.n) if q in where and tiles[where[q]] == 1}
+    m = tuple(q for q in p.m if q not in single)
+    n = tuple(q for q in p.n if q not in single)
+    batch = tuple(q for q in range(len(anchor.axes)) if q not in m and q not in n)
+    if any(q in where and tiles[where[q]] != 1 for q in batch):
+        return None
+    for side in (m, n):
+        if not side or (len(side) > 1 and any(q in where for q in side)):
+            return None
+    size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
+    k = math.prod(anchor.reduce[q].extent for q in p.k)
+    walked = math.prod(extents[anchor.axes[q].name] for q in batch)
+    best: tuple[float, Contract] | None = None
+    for method in blocks(p, size_m, size_n, k, target):
+        if scratch_bytes(method, target) > room:
+            continue
+        seconds = walked * cost.contract_seconds(method, size_m, size_n, k, p.dtype.itemsize, target)
+        if best is None or seconds < best[0]:
+            best = seconds, method
+    if best is None:
+        return None
+    dims = [
+        Dim((q,), anchor.axes[q].extent, 1 if q in where else anchor.axes[q].extent, where.get(q))
+        for q in batch
+    ]
+    for side, size in ((m, size_m), (n, size_n)):
+        extent = math.prod(anchor.axes[q].extent for q in side)
+        dims.append(Dim(side, extent, size, where.get(side[0])))
+    made = Step(
+        names,
+        tuple(dims),
+        _at(best[1], tuple(dims)),
+        scratch_bytes=scratch_bytes(best[1], target),
+    )
+    return made, best[0]
+
+
+# Steps without a product.
+
+
+def _plain_method(s: Compute | Scatter, elements: int, target: Target) -> Method:
+    """elements: outputs of one stage's step (all tasks for a step alone in its stage)."""
+    if isinstance(s, Scatter):
+        return Serial()
+    if not s.reduce:
+        return Map(_vector(s, s.axes[-1] if s.axes else None, target))
+    inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
+    order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
+    points = math.prod(r.extent for r in s.reduce)
+    vector = _vector(s, s.reduce[inner], target)
+    if target.kind == "cpu":
+        return Reduce(1, vector, order)
+    along_outputs = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
+    lanes = 1
+    most = target.threads if elements * 32 < target.threads * target.workers // 4 else target.warp
+    wanted = max(1, -(-target.threads * target.workers // max(elements, 1))) if along_outputs else most
+    while lanes < min(wanted, most) and lanes * vector * 2 <= points:
+        lanes *= 2
+    return Reduce(lanes, vector, order)
+
+
+def _run(s: Compute, axis: Axis) -> int:
+    """The longest run along `axis` among the loads that vary with it."""
+    runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
+    return max(runs, default=1)
+
+
+def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
+    """Elements one thread takes at once: the widest access that every load and the store allow."""
+    if axis is None:
+        return 1
+    moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
+    width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
+    if axis in s.axes:
+        width = max(width, s.out.dtype.itemsize)
+    limit = max(1, target.vector_bytes // width)
+    runs = [contiguous_run(offset(x), axis, limit) for x in moved]
+    return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def _method_scratch(method: Method, target: Target) -> int:
+    """A reduction across warps leaves one partial value (and its position) a warp."""
+    match method:
+        case Reduce(lanes) if lanes > target.warp:
+            return 16 * target.threads
+        case _:
+            return 0
+
+
+def _loads(s: Compute | Scatter) -> tuple[Load, ...]:
+    if isinstance(s, Compute):
+        return loads(s.body)
+    return tuple(x for e in (*s.index, s.value) for x in loads(e))

@@ -1,0 +1,72 @@
+"""The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from monotile.errors import ScheduleError
+from monotile.ir.program import Branch, Loop, Program, Statement
+from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
+from monotile.schedule.tiles import Context, Draft, cut
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A Loop and the stages of its body."""
+
+    loop: Loop
+    body: "tuple[Draft | Nest, ...]"
+
+
+Tree = tuple[Draft | Nest, ...]
+
+
+def build(program: Program, context: Context) -> Tree:
+    """Group the statements into stages and cut every stage into tasks."""
+    return _level(program.body, context)
+
+
+def _level(body: tuple[Statement, ...], context: Context) -> Tree:
+    for s in body:
+        if isinstance(s, Branch) or (isinstance(s, Loop) and (s.count or s.predicate)):
+            raise ScheduleError(
+                f"control flow that depends on data is not scheduled yet ({s.origin or 'no source line'})"
+            )
+    drafts: dict[Group, Draft | None] = {}
+
+    def draft(g: Group) -> Draft | None:
+        if g not in drafts:
+            drafts[g] = cut(g, context)
+        return drafts[g]
+
+    def join(first: Group, second: Group) -> Group | None:
+        """One stage instead of two where the model says that it is faster than two and a barrier."""
+        both = unite(first, second)
+        if both is None:
+            return None
+        one, a, b = draft(both), draft(first), draft(second)
+        if one is None or a is None or b is None:
+            return None
+        apart = a.seconds + b.seconds + context.target.barrier_seconds
+        return both if one.seconds < apart else None
+
+    nodes = merge(fuse_epilogues(singles(body)), join)
+    return tuple(_node(n, draft, context) for n in nodes)
+
+
+def _node(n: Node, draft: "type[object] | object", context: Context) -> Draft | Nest:
+    if isinstance(n, Loop):
+        return Nest(n, _level(n.body, context))
+    found = draft(n)  # type: ignore[operator]
+    if found is None:
+        names = ", ".join(sorted(n.tensors))
+        raise ScheduleError(f"no way to compute {names} fits the memory of {context.target.name}")
+    return found
+
+
+def drafts_of(tree: Tree) -> Iterator[Draft]:
+    for node in tree:
+        match node:
+            case Draft():
+                yield node
+            case Nest():
+                yield from drafts_of(node.body)
