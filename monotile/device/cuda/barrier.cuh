@@ -1,0 +1,85 @@
+// Waiting: of a group of warps, of a block, of the whole grid.
+//
+// Why plain loads after `GridBarrier::wait` see what any block wrote before it. A block's writes happen before its
+// `bar.sync`, that before thread 0's `red.release.gpu`; the release is observed by the `ld.acquire.gpu` of every block's
+// thread 0 (reads of a chain of atomics extend the release), that happens before the second `bar.sync`, and so before
+// every thread's loads: causality order of the PTX memory model is transitive over these scopes. In hardware stores write
+// through to L2 and an acquire at gpu scope drops the multiprocessor's L1, so no load, `ld.ca` and `cp.async.ca`
+// included, can hit a stale line. Only `ld.global.nc` is outside the model: it is used for inputs and weights alone.
+#pragma once
+#include "cuda/types.cuh"
+
+namespace mt {
+
+__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// `WARPS` warps that share barrier `id` (1 to 15) wait for each other.
+template <int WARPS>
+__device__ __forceinline__ void warps_barrier(int id) {
+  if constexpr (WARPS == 1)
+    __syncwarp();
+  else
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(WARPS * 32) : "memory");
+}
+
+__device__ __forceinline__ u64 nanoseconds() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+// The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
+// sync[0] counts arrivals, sync[1] blocks that left; both are zero at launch and are left zero.
+class GridBarrier {
+ public:
+  __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}
+
+  __device__ __forceinline__ void wait() {
+    target_ += gridDim.x;
+    block_barrier();
+    if (threadIdx.x == 0) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(sync_) : "memory");
+      if (load_acquire() < target_) spin();
+    }
+    block_barrier();
+  }
+
+  // To be called once by every block, after its last wait.
+  __device__ __forceinline__ void leave() {
+    if (threadIdx.x == 0) {
+      u32 left;
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                   : "=r"(left)
+                   : "l"(sync_ + 1)
+                   : "memory");
+      if (left == gridDim.x - 1) {  // no block reads the counters any more
+        asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(sync_) : "memory");
+        asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(sync_ + 1) : "memory");
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ u32 load_acquire() const {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(sync_) : "memory");
+    return v;
+  }
+
+  // A block that never arrives must not hang the device for ever: trap after 20 seconds.
+  __device__ __noinline__ void spin() const {
+    constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
+    u64 begin = 0;
+    for (u32 tries = 1; load_acquire() < target_; ++tries) {
+      if ((tries & 0xffff) != 0) continue;
+      u64 now = nanoseconds();
+      if (begin == 0) begin = now;
+      if (now - begin > LIMIT) asm volatile("trap;");
+    }
+  }
+
+  u32* sync_;
+  u32 target_;
+};
+
+}  // namespace mt

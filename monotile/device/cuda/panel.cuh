@@ -1,0 +1,113 @@
+// One chunk of a contraction's operand in shared memory: how it is laid out and how it gets there.
+//
+// A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
+// operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
+// Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
+// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks.
+//
+// An operand is a functor with
+//   using Element = T;
+//   static constexpr bool GUARDED;       address may give null, for a zero
+//   const T* address(int row, int k);    Copy::ASYNC: where VECTOR neighbours along the major direction begin
+//   Pack<T, V> values(int row, int k);   Copy::ELEMENT: their values
+// `row` counts from the start of the operand, not of the block.
+#pragma once
+#include "cuda/copy.cuh"
+#include "cuda/ptx/sm_80.cuh"
+
+namespace mt {
+
+enum class Copy { ASYNC, ELEMENT };
+
+template <class T, int EXTENT, int DEPTH, bool K_MAJOR>
+struct Panel {
+  static constexpr int UNIT = 16 / int(sizeof(T));
+  static constexpr int INNER = K_MAJOR ? DEPTH : EXTENT;
+  static constexpr int OUTER = K_MAJOR ? EXTENT : DEPTH;
+  static constexpr int CELLS = ceil_div(INNER, UNIT);
+  static constexpr bool XOR = is_power_of_two(CELLS);
+  static constexpr int PITCH = XOR ? CELLS : CELLS | 1;
+  static constexpr int BYTES = OUTER * PITCH * 16;
+  static constexpr int SPAN = CELLS >= 8 ? 1 : 8 / CELLS;  // lines that fill all banks once
+  static constexpr int MASK = CELLS >= 8 ? 7 : CELLS - 1;
+
+  // Byte offset of cell `cell` of line `line` (a row of a K_MAJOR panel, else a k).
+  static __device__ __forceinline__ int offset(int line, int cell) {
+    if constexpr (XOR) cell ^= (line / SPAN) & MASK;
+    return (line * PITCH + cell) * 16;
+  }
+};
+
+// How THREADS threads bring a panel in, VECTOR elements at a time, neighbours by neighbouring threads.
+template <class Panel, class T, bool K_MAJOR, Copy COPY, int VECTOR, int EXTENT, int K, int DEPTH,
+          int THREADS, bool CHECK_ROWS>
+struct Intake {
+  static_assert(Panel::INNER % VECTOR == 0, "a block holds whole vectors of its operands");
+  static_assert(Panel::UNIT % VECTOR == 0, "a vector lies within 16 bytes");
+  static constexpr int PIECES = Panel::INNER / VECTOR;
+  static constexpr int TOTAL = Panel::OUTER * PIECES;
+  static constexpr int ROUNDS = ceil_div(TOTAL, THREADS);
+  static constexpr bool K_TAIL = K % DEPTH != 0;
+
+  struct Piece {
+    int row, k, offset;
+  };
+
+  static __device__ __forceinline__ bool exists(int round, int thread) {
+    return TOTAL % THREADS == 0 || round * THREADS + thread < TOTAL;
+  }
+  static __device__ __forceinline__ Piece piece(int round, int thread) {
+    unsigned p = round * THREADS + thread;
+    int line = int(p / PIECES), inner = int(p % PIECES) * VECTOR;
+    int offset = Panel::offset(line, inner / Panel::UNIT) +
+                 (inner % Panel::UNIT) * int(sizeof(T));
+    return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
+  }
+
+  // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). Rows from row_end on are left as they are: what
+  // is computed from them is never stored. A k beyond K gives zeros.
+  template <class Operand>
+  static __device__ __forceinline__ void issue(char* panel, const Operand& operand, int row0,
+                                               int row_end, int k0, int thread) {
+    constexpr int BYTES = VECTOR * int(sizeof(T));
+    u32 base = ptx::shared_address(panel);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      if (!exists(i, thread)) continue;
+      Piece p = piece(i, thread);
+      int row = row0 + p.row, k = k0 + p.k;
+      if (CHECK_ROWS && row >= row_end) continue;
+      if constexpr (K_TAIL || Operand::GUARDED) {
+        const T* from = !K_TAIL || k < K ? operand.address(row, k) : nullptr;
+        ptx::copy_async_or_zero<BYTES>(base + p.offset, from);
+      } else {
+        ptx::copy_async<BYTES>(base + p.offset, operand.address(row, k));
+      }
+    }
+  }
+
+  // The values of an evaluated operand, on their way through registers.
+  struct Held {
+    Pack<T, VECTOR> value[COPY == Copy::ELEMENT ? ROUNDS : 1];
+  };
+
+  template <class Operand>
+  static __device__ __forceinline__ void evaluate(Held& held, const Operand& operand, int row0,
+                                                  int row_end, int k0, int thread) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      Piece p = piece(i, thread);
+      int row = row0 + p.row, k = k0 + p.k;
+      bool live = exists(i, thread) && (!CHECK_ROWS || row < row_end) && (!K_TAIL || k < K);
+      held.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
+    }
+  }
+  static __device__ __forceinline__ void put(char* panel, const Held& held, int thread) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i)
+      if (exists(i, thread))
+        *reinterpret_cast<Pack<T, VECTOR>*>(panel + piece(i, thread).offset) = held.value[i];
+  }
+};
+
+}  // namespace mt
