@@ -1,0 +1,36 @@
+# make test | check | demo: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.installed
+
+.PHONY: setup test check format demo clean
+
+setup: $(SETUP)
+
+# torch goes first and pinned: an open range would fetch gigabytes of CUDA packages where a CPU build will do.
+$(SETUP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Monotile needs Python 3.11 or later; name one: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+test: setup
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: setup
+	$(BIN)/python -m monotile.examples.demo $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

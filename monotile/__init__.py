@@ -1,0 +1,85 @@
+"""Monotile compiles a whole PyTorch model into one kernel.
+
+Importing it does nothing but name what it offers: no torch, no CUDA context, no environment change,
+no log handler. Each name is loaded when it is first used (PEP 562).
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monotile.compile import compile
+    from monotile.config import Options
+    from monotile.errors import (
+        BuildError,
+        CaptureError,
+        IndexOutOfRangeError,
+        InputError,
+        InternalError,
+        MonotileError,
+        ScheduleError,
+        TargetError,
+        UnsupportedOperatorError,
+        VerificationError,
+    )
+    from monotile.runtime.module import CompiledModule
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "compile": "monotile.compile",
+    "Options": "monotile.config",
+    "CompiledModule": "monotile.runtime.module",
+    "BuildError": "monotile.errors",
+    "CaptureError": "monotile.errors",
+    "IndexOutOfRangeError": "monotile.errors",
+    "InputError": "monotile.errors",
+    "InternalError": "monotile.errors",
+    "MonotileError": "monotile.errors",
+    "ScheduleError": "monotile.errors",
+    "TargetError": "monotile.errors",
+    "UnsupportedOperatorError": "monotile.errors",
+    "VerificationError": "monotile.errors",
+}
+
+__all__ = [
+    "BuildError",
+    "CaptureError",
+    "CompiledModule",
+    "IndexOutOfRangeError",
+    "InputError",
+    "InternalError",
+    "MonotileError",
+    "Options",
+    "ScheduleError",
+    "TargetError",
+    "UnsupportedOperatorError",
+    "VerificationError",
+    "compile",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
+class _Package(ModuleType):
+    """`monotile.compile` is the function, also after something has imported the module of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,117 @@
+"""CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, no driver and no GPU needed.
+
+The headers of `device/` are handed over in memory and include nothing of the toolkit's. The cubin is for the
+real architecture alone, so a driver of the same major version runs it, older than NVRTC or not.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+from cuda.bindings import nvrtc
+
+from monotile.config import Options
+from monotile.errors import BuildError, InternalError
+from monotile.runtime.binary import Binary, excerpt
+from monotile.runtime.cache import Cache, key
+from monotile.target.target import Target
+
+DEVICE = Path(__file__).resolve().parent.parent / "device"
+NAME = "monotile.cu"
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Of the NVRTC that builds would use. Raises BuildError where there is none."""
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:  # cuda-pathfinder found no library
+        raise BuildError(
+            "NVRTC, CUDA's run-time compiler, was not found. Install its wheel:"
+            " pip install 'nvidia-cuda-nvrtc==13.0.*'"
+        ) from error
+    _expect(status)
+    return major, minor
+
+
+def build(source: str, target: Target, options: Options) -> Binary:
+    """Compiles for `target.architecture`; from the cache where an equal build is there.
+
+    Raises BuildError with NVRTC's log and the lines of the source that it names.
+    """
+    major, minor = nvrtc_version()
+    compiler = f"NVRTC {major}.{minor}"
+    flags = _flags(target, options)
+    cache = Cache.of(options)
+    entry = key("cuda", source, flags, compiler)
+    found = Binary.decode(cache.get(entry))
+    if found is not None:
+        return found
+    binary = _compile(source, flags, compiler)
+    cache.put(entry, binary.encode())
+    return binary
+
+
+def _flags(target: Target, options: Options) -> tuple[str, ...]:
+    flags = (f"--gpu-architecture={target.architecture}", "--std=c++20", "--dopt=on")
+    if options.fast_math:
+        flags += ("--use_fast_math",)
+    return flags
+
+
+def _compile(source: str, flags: tuple[str, ...], compiler: str) -> Binary:
+    headers = device_headers()
+    status, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        NAME.encode(),
+        len(headers),
+        [content for _, content in headers],
+        [name for name, _ in headers],
+    )
+    _expect(status)
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+        log = _text(
+            program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog
+        ).strip()
+        if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            lines = [int(n) for n in re.findall(rf"{re.escape(NAME)}\((\d+)\)", log)]
+            raise BuildError(
+                f"{compiler} refused the generated source (options {' '.join(flags)}).\n"
+                f"{excerpt(source, lines)}\n\nIts log:\n{log}"
+            )
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildError(
+                f"{compiler} failed with {status.name} (options {' '.join(flags)}). {log}"
+            )
+        cubin = _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Binary("cuda", cubin, ptx, compiler, log)
+
+
+@functools.cache
+def device_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """(name, content) of every header in `device/`, by the name that an #include gives it."""
+    found = sorted(p for p in DEVICE.rglob("*") if p.suffix in (".cuh", ".h"))
+    return tuple((str(p.relative_to(DEVICE)).encode(), p.read_bytes()) for p in found)
+
+
+def _bytes(program: object, size_of: object, get: object) -> bytes:
+    assert callable(size_of)
+    assert callable(get)
+    status, size = size_of(program)
+    _expect(status)
+    buffer = bytearray(size)
+    (status,) = get(program, buffer)
+    _expect(status)
+    return bytes(buffer)
+
+
+def _text(program: object, size_of: object, get: object) -> str:
+    return _bytes(program, size_of, get).rstrip(b"\0").decode(errors="replace")
+
+
+def _expect(status: nvrtc.nvrtcResult) -> None:
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise InternalError(f"NVRTC answered {status.name}")
