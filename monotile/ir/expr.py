@@ -14,6 +14,7 @@ Semantics
 """
 
 from collections.abc import Callable, Iterator
+from math import copysign
 
 import msgspec
 
@@ -36,11 +37,23 @@ UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf"}  # not: logical on
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 
-class Const(msgspec.Struct, frozen=True, tag="const", cache_hash=True):
+class Const(msgspec.Struct, frozen=True, tag="const", eq=False):
     """A literal. Infinities and NaN are spelt as strings ("inf", "-inf", "nan") so that JSON holds them."""
 
     value: bool | int | float | str
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        """Literals of one type and value; 0.0 and -0.0 are two, or they would replace each other."""
+        if not isinstance(other, Const) or self.dtype is not other.dtype:
+            return False
+        x, y = self.value, other.value
+        if isinstance(x, float) and isinstance(y, float) and x == 0.0 == y:
+            return copysign(1, x) == copysign(1, y)
+        return x == y
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.dtype))
 
 
 class Axis(msgspec.Struct, frozen=True, tag="axis", cache_hash=True):

@@ -18,5 +18,5 @@ def test_random_programs_verify_print_and_evaluate(program: Program, seed: int) 
     first = evaluate(program, values(program, seed))
     again = evaluate(program, values(program, seed))
     for t, a, b in zip(program.outputs, first, again, strict=True):
-        assert a.shape == t.shape and a.dtype == t.dtype.numpy
+        assert (a.shape, a.dtype) == (t.shape, t.dtype.numpy)
         assert same(a, b)

@@ -1,0 +1,255 @@
+"""Quasi-affine index algebra: sums, quotients and remainders of int64 by constants, and comparisons of them.
+
+Everything rests on the normal form of `analysis.linear`. A sum stays right when it wraps; quotients,
+remainders and comparisons are rewritten only where intervals prove that nothing wraps.
+"""
+
+from math import gcd
+
+from monotile.analysis.linear import Linear, constant_of, linear
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Binary, Const, Expr, const, idx, mul
+from monotile.ir.intervals import Facts, Interval, interval, type_range
+
+_SPAN = type_range(DType.I64)
+assert _SPAN is not None
+INT64: Interval = _SPAN
+
+
+def span(e: Linear, facts: Facts) -> Interval | None:
+    """The values of the sum, None where it (or a term of it) may wrap."""
+    lo = hi = e.constant
+    for factor, atom in e.terms:
+        found = interval(atom, facts)
+        if found is None or not found.inside(INT64.lo // 2, INT64.hi // 2):
+            return None
+        ends = (factor * found.lo, factor * found.hi)
+        lo, hi = lo + min(ends), hi + max(ends)
+    return Interval(lo, hi) if Interval(lo, hi).inside(INT64.lo, INT64.hi) else None
+
+
+def build(e: Linear) -> Expr:
+    """The sum as an expression: what is added first, then what is subtracted, then the constant."""
+    acc: Expr | None = None
+    for factor, atom in e.terms:
+        if factor > 0:
+            term = mul(atom, idx(factor))
+            acc = term if acc is None else Binary("add", acc, term)
+    constant = e.constant
+    if acc is None:
+        acc, constant = idx(constant), 0
+    for factor, atom in e.terms:
+        if factor < 0:
+            acc = Binary("sub", acc, mul(atom, idx(-factor)))
+    if constant:
+        acc = Binary("add" if constant > 0 else "sub", acc, idx(abs(constant)))
+    return acc
+
+
+def _plus(*parts: tuple[int, Expr], constant: int = 0) -> Expr:
+    """sum(factor * expression) + constant, in normal form."""
+    terms: dict[Expr, int] = {}
+    for factor, e in parts:
+        inner = linear(e)
+        constant += factor * inner.constant
+        for f, atom in inner.terms:
+            terms[atom] = terms.get(atom, 0) + factor * f
+    return build(Linear(tuple((f, a) for a, f in terms.items() if f), constant))
+
+
+def simplify_index(e: Expr, facts: Facts) -> Expr:
+    """`e`, an int64 expression or a comparison of two, in simplest form; its operands already are."""
+    match e:
+        case Binary("add" | "sub" | "mul"):
+            return simplify_sum(e, facts)
+        case Binary("floordiv", x, y) if (n := constant_of(y)) is not None and n > 0:
+            return floordiv(x, n, facts)
+        case Binary("mod", x, y) if (n := constant_of(y)) is not None and n > 0:
+            return mod(x, n, facts)
+        case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne" as op, a, b):
+            return _compare(op, a, b, facts) or e
+        case _:
+            return e
+
+
+def simplify_sum(e: Expr, facts: Facts) -> Expr:
+    """The normal form of a sum, with (x // n) * n + x % n put together again."""
+    now = _wrapped(linear(e))
+    while (joined := _join(now, facts)) is not None:
+        now = joined
+    return build(now)
+
+
+def _wrapped(e: Linear) -> Linear:
+    """Coefficients and constant as int64 arithmetic leaves them."""
+
+    def wrap(n: int) -> int:
+        return (n - INT64.lo) % (1 << 64) + INT64.lo
+
+    return Linear(
+        tuple((wrap(factor), atom) for factor, atom in e.terms if wrap(factor)), wrap(e.constant)
+    )
+
+
+def _join(e: Linear, facts: Facts) -> Linear | None:
+    """One pair k * (x % n) + k * n * (x // n) joined to k * x, or with (x // n) % m to k * (x % (n * m))."""
+    by_factor: dict[int, list[Expr]] = {}
+    for factor, atom in e.terms:
+        by_factor.setdefault(factor, []).append(atom)
+    for factor, atom in e.terms:
+        match atom:
+            case Binary("mod", x, Const(value)) if int(value) > 0:
+                n = int(value)
+                partners = by_factor.get(factor * n)
+                if not partners:
+                    continue
+                quotient = floordiv(x, n, facts)
+                for other in partners:
+                    match other:
+                        case _ if other == quotient:
+                            whole = x
+                        case Binary("mod", q, Const(m)) if q == quotient and int(m) > 0:
+                            whole = mod(x, n * int(m), facts)
+                        case _:
+                            continue
+                    rest = Linear(
+                        tuple(t for t in e.terms if t[1] not in (atom, other)), e.constant
+                    )
+                    return _wrapped(linear(_plus((factor, whole), (1, build(rest)))))
+            case _:
+                pass
+    return None
+
+
+def _divided(e: Linear, n: int) -> tuple[Linear, Linear]:
+    """(q, r) with e = q * n + r: whole multiples of n in q, the constant of r between 0 and n - 1."""
+    q = Linear(tuple((f // n, a) for f, a in e.terms if f % n == 0), e.constant // n)
+    r = Linear(tuple((f, a) for f, a in e.terms if f % n), e.constant % n)
+    return q, r
+
+
+def _coarse(e: Linear, n: int, facts: Facts) -> tuple[int, Linear, Linear] | None:
+    """(g, q, r) with e = q * g + r, 1 < g < n, g | n and 0 <= r < g; the greatest such g."""
+    candidates = {gcd(f, n) for f, _ in e.terms} - {1, n}
+    for g in sorted(candidates, reverse=True):
+        q, r = _divided(e, g)
+        inside = span(r, facts)
+        if inside is not None and inside.inside(0, g - 1):
+            return g, q, r
+    return None
+
+
+def floordiv(x: Expr, n: int, facts: Facts) -> Expr:
+    """x // n for n > 0."""
+    e = linear(x)
+    if n == 1:
+        return x
+    if span(e, facts) is None:
+        return Binary("floordiv", x, idx(n))
+    q, r = _divided(e, n)
+    inside = span(r, facts)
+    if inside is not None and inside.lo // n == inside.hi // n:
+        return build(Linear(q.terms, q.constant + inside.lo // n))
+    return _plus((1, build(q)), (1, _quotient(r, n, facts)))
+
+
+def _quotient(r: Linear, n: int, facts: Facts) -> Expr:
+    coarse = _coarse(r, n, facts)
+    if coarse is not None:
+        g, q, _ = coarse
+        return floordiv(build(q), n // g, facts)
+    if len(r.terms) == 1 and r.terms[0][0] == 1:
+        match r.terms[0][1]:
+            case Binary("floordiv", y, Const(value)) if (m := int(value)) > 0:
+                # (y // m + k) // n = (y + k m) // (m n)
+                inner = _plus((1, y), constant=r.constant * m)
+                if m * n <= INT64.hi and span(linear(inner), facts) is not None:
+                    return floordiv(inner, m * n, facts)
+            case Binary("mod", y, Const(value)) if r.constant == 0 and int(value) % n == 0:
+                if int(value) > 0:
+                    return mod(floordiv(y, n, facts), int(value) // n, facts)
+            case _:
+                pass
+    return Binary("floordiv", build(r), idx(n))
+
+
+def mod(x: Expr, n: int, facts: Facts) -> Expr:
+    """x mod n for n > 0."""
+    e = linear(x)
+    if n == 1:
+        return idx(0)
+    if span(e, facts) is None:
+        return Binary("mod", x, idx(n))
+    _, r = _divided(e, n)
+    inside = span(r, facts)
+    if inside is not None and inside.lo // n == inside.hi // n:
+        return build(Linear(r.terms, r.constant - inside.lo // n * n))
+    coarse = _coarse(r, n, facts)
+    if coarse is not None:
+        g, q, low = coarse
+        return _plus((g, mod(build(q), n // g, facts)), (1, build(low)))
+    if len(r.terms) == 1 and r.terms[0][0] == 1 and r.constant == 0:
+        match r.terms[0][1]:
+            case Binary("mod", y, Const(value)) if int(value) > 0 and int(value) % n == 0:
+                return mod(y, n, facts)
+            case _:
+                pass
+    return Binary("mod", build(r), idx(n))
+
+
+def _compare(op: str, a: Expr, b: Expr, facts: Facts) -> Expr | None:
+    """`a op b` decided, or with its constant alone on the right and as small as can be."""
+    difference = linear(Binary("sub", a, b))
+    left, right = linear(a), linear(b)
+    if any(span(part, facts) is None for part in (difference, left, right)):
+        return None
+    inside = span(difference, facts)
+    assert inside is not None
+    decided = _decide(op, inside.lo, inside.hi)
+    if decided is not None:
+        return const(decided, DType.BOOL)
+    if right.terms:  # two sides that depend on axes stay as they were written
+        return None
+    return _against_constant(op, difference.terms, -difference.constant, facts)
+
+
+def _decide(op: str, lo: int, hi: int) -> bool | None:
+    """What `d op 0` is for every d between lo and hi, if that is certain."""
+    match op:
+        case "lt":
+            return True if hi < 0 else False if lo >= 0 else None
+        case "le":
+            return True if hi <= 0 else False if lo > 0 else None
+        case "gt":
+            return True if lo > 0 else False if hi <= 0 else None
+        case "ge":
+            return True if lo >= 0 else False if hi < 0 else None
+        case "eq":
+            return True if lo == hi == 0 else False if lo > 0 or hi < 0 else None
+        case _:
+            return False if lo == hi == 0 else True if lo > 0 or hi < 0 else None
+
+
+def _against_constant(
+    op: str, terms: tuple[tuple[int, Expr], ...], k: int, facts: Facts
+) -> Expr | None:
+    """sum(terms) op k, with only `lt`, `ge`, `eq` and `ne` left, and its leading term positive."""
+    if all(factor < 0 for factor, _ in terms):
+        terms, k = tuple((-factor, atom) for factor, atom in terms), -k
+        op = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(op, op)
+    match op:
+        case "le":
+            op, k = "lt", k + 1
+        case "gt":
+            op, k = "ge", k + 1
+        case _:
+            pass
+    whole = Linear(terms, 0)
+    if op in ("lt", "ge"):
+        # x < g m is x // g < m.
+        for g in sorted({gcd(factor, k) for factor, _ in terms} - {0, 1}, reverse=True):
+            q, r = _divided(whole, g)
+            inside = span(r, facts)
+            if q.terms and inside is not None and inside.inside(0, g - 1):
+                return Binary(op, build(q), idx(k // g))
+    return Binary(op, build(whole), idx(k))

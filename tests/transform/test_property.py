@@ -1,0 +1,33 @@
+"""Every transform keeps what a random Program means, leaves it well formed, and settles."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monotile.config import Options
+from monotile.ir.evaluate import evaluate
+from monotile.ir.printer import show
+from monotile.ir.program import Program
+from monotile.ir.verify import verify
+from monotile.transform.simplify import simplify
+from tests.ir.strategies import programs, same, values
+
+EXACT = Options(excess_precision=False)
+PASSES: dict[str, Callable[[Program], Program]] = {
+    "simplify": lambda p: simplify(p, EXACT),
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+@given(program=programs(), seed=st.integers(0, 1 << 16))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_meaning_stays(name: str, program: Program, seed: int) -> None:
+    f = PASSES[name]
+    new = f(program)
+    verify(new)
+    before, after = evaluate(program, values(program, seed)), evaluate(new, values(program, seed))
+    assert all(same(a, b) for a, b in zip(before, after, strict=True)), show(program) + show(new)
+    again = f(new)
+    assert again is new, show(new) + show(again)
