@@ -1,0 +1,9 @@
+// Everything that generated code uses.
+#pragma once
+#include "cuda/barrier.cuh"
+#include "cuda/check.cuh"
+#include "cuda/contract.cuh"
+#include "cuda/copy.cuh"
+#include "cuda/math.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/types.cuh"

@@ -1,0 +1,150 @@
+// Combiners, and the combination of parts that LANES neighbouring threads hold.
+#pragma once
+#include "cuda/barrier.cuh"
+#include "cuda/math.cuh"
+
+namespace mt {
+
+template <class T>
+__device__ __forceinline__ T larger(T a, T b) { return a > b ? a : b; }
+template <class T>
+__device__ __forceinline__ T smaller(T a, T b) { return a < b ? a : b; }
+__device__ __forceinline__ float larger(float a, float b) { return mt_max_f32(a, b); }
+__device__ __forceinline__ float smaller(float a, float b) { return mt_min_f32(a, b); }
+__device__ __forceinline__ double larger(double a, double b) { return mt_max_f64(a, b); }
+__device__ __forceinline__ double smaller(double a, double b) { return mt_min_f64(a, b); }
+
+// The smallest and largest value of a type; the infinities of floats.
+template <class T>
+struct Limits {
+  static constexpr bool SIGNED = T(-1) < T(0);
+  static __device__ __forceinline__ T highest() {
+    return SIGNED ? T((u64(1) << (sizeof(T) * 8 - 1)) - 1) : T(~u64(0));
+  }
+  static __device__ __forceinline__ T lowest() { return SIGNED ? T(-highest() - 1) : T(0); }
+};
+template <>
+struct Limits<bool> {
+  static __device__ __forceinline__ bool highest() { return true; }
+  static __device__ __forceinline__ bool lowest() { return false; }
+};
+template <>
+struct Limits<float> {
+  static __device__ __forceinline__ float highest() { return MT_INF; }
+  static __device__ __forceinline__ float lowest() { return -MT_INF; }
+};
+template <>
+struct Limits<double> {
+  static __device__ __forceinline__ double highest() { return double(MT_INF); }
+  static __device__ __forceinline__ double lowest() { return -double(MT_INF); }
+};
+
+// A combiner: what nothing combines to, and how two parts do. All are associative and commutative (but for rounding).
+template <class T>
+struct Sum {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return T(0); }
+  static __device__ __forceinline__ T combine(T a, T b) { return T(a + b); }
+};
+template <class T>
+struct Prod {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return T(1); }
+  static __device__ __forceinline__ T combine(T a, T b) { return T(a * b); }
+};
+template <class T>
+struct Max {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return Limits<T>::lowest(); }
+  static __device__ __forceinline__ T combine(T a, T b) { return larger(a, b); }
+};
+template <class T>
+struct Min {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return Limits<T>::highest(); }
+  static __device__ __forceinline__ T combine(T a, T b) { return smaller(a, b); }
+};
+template <class T>
+struct Any {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return T(0); }
+  static __device__ __forceinline__ T combine(T a, T b) { return T(a != 0 || b != 0); }
+};
+template <class T>
+struct All {
+  using Part = T;
+  static __device__ __forceinline__ T identity() { return T(1); }
+  static __device__ __forceinline__ T combine(T a, T b) { return T(a != 0 && b != 0); }
+};
+
+// A value and its row-major position; position -1 is nothing.
+template <class T>
+struct Positioned {
+  T value;
+  int position;
+};
+// The extreme value's position, the first of equals; NaN is more extreme than anything.
+template <class T, bool LARGEST>
+struct Extreme {
+  using Part = Positioned<T>;
+  static __device__ __forceinline__ Part identity() { return {T(0), -1}; }
+  static __device__ __forceinline__ Part combine(Part a, Part b) {
+    if (a.position < 0) return b;
+    if (b.position < 0) return a;
+    bool nan_a = a.value != a.value, nan_b = b.value != b.value;
+    bool tie = (nan_a && nan_b) || a.value == b.value;
+    bool first = nan_a != nan_b ? nan_a : tie ? a.position < b.position
+                                              : LARGEST ? a.value > b.value : a.value < b.value;
+    return first ? a : b;
+  }
+};
+template <class T>
+using ArgMax = Extreme<T, true>;
+template <class T>
+using ArgMin = Extreme<T, false>;
+
+template <class P>
+__device__ __forceinline__ P shuffle_xor(P x, int mask) {
+  if constexpr (sizeof(P) < 4) {
+    u32 word = 0;
+    *reinterpret_cast<P*>(&word) = x;
+    word = __shfl_xor_sync(0xffffffffu, word, mask);
+    return *reinterpret_cast<P*>(&word);
+  } else {
+    static_assert(sizeof(P) % 4 == 0, "a part is whole words");
+    P y;
+#pragma unroll
+    for (int i = 0; i < int(sizeof(P)) / 4; ++i)
+      reinterpret_cast<u32*>(&y)[i] =
+          __shfl_xor_sync(0xffffffffu, reinterpret_cast<const u32*>(&x)[i], mask);
+    return y;
+  }
+}
+
+// Combines the COUNT parts of every group of LANES threads (a power of two); all lanes get the results. All threads of
+// the warp, and of the block where LANES > 32, must call it. `scratch`: COUNT * sizeof(Part) bytes a warp.
+template <class Op, int LANES, int COUNT>
+__device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* scratch) {
+#pragma unroll
+  for (int mask = 1; mask < LANES && mask < 32; mask *= 2)
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) part[i] = Op::combine(part[i], shuffle_xor(part[i], mask));
+  if constexpr (LANES > 32) {
+    constexpr int WARPS = LANES / 32;
+    auto* held = reinterpret_cast<typename Op::Part*>(scratch);
+    int warp = threadIdx.x / 32, first = warp / WARPS * WARPS;
+    block_barrier();
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) held[warp * COUNT + i] = part[i];
+    block_barrier();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      part[i] = held[first * COUNT + i];
+#pragma unroll
+      for (int w = 1; w < WARPS; ++w) part[i] = Op::combine(part[i], held[(first + w) * COUNT + i]);
+    }
+  }
+}
+
+}  // namespace mt
