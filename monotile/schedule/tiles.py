@@ -85,7 +85,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         if found:
             return
     total = math.prod(a.extent for a in anchor.axes)
-    method = _plain_method(anchor, total, target)
+    method = _plain_method(anchor, total, target.workers, target)
     if isinstance(method, Serial) or not anchor.axes:
         dims = tuple(Dim((p,), a.extent, a.extent, None) for p, a in enumerate(anchor.axes))
         yield _simple_draft(group, (), dims, method, names, context)
@@ -238,16 +238,22 @@ def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft
     steps: list[Step] = []
     seconds = 0.0
     most = 0
-    for number, step in enumerate(group.steps):
+    fresh: set[str] = set()  # written since the last barrier of the block
+    scratch_used = False
+    for step in group.steps:
         found = _rows_step(step, bound, tiles, own, context, target.shared_bytes - shared)
         if found is None:
             return None
         made, spent = found
         most = max(most, made.scratch_bytes)
-        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if number else 0.0)
-        steps.append(
-            Step(made.computes, made.dims, made.method, number > 0, shared, made.scratch_bytes)
-        )
+        reads = {x.tensor.name for s in step for x in _loads(s)}
+        wait = bool(reads & fresh) or (scratch_used and made.scratch_bytes > 0)
+        if wait:
+            fresh, scratch_used = set(), False
+        fresh |= set(made.computes)
+        scratch_used |= made.scratch_bytes > 0
+        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if wait else 0.0)
+        steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))
     if shared + most > target.shared_bytes:
         return None
     waves = -(-math.prod(grid) // target.workers)
@@ -286,7 +292,10 @@ def _rows_step(
         if found:
             return found
     total = cost.product(extents, anchor.axes)
-    method = _plain_method(anchor, total, target)
+    method = _plain_method(anchor, total, 1, target)
+    if isinstance(method, Map) and anchor.axes:
+        innermost = extents[anchor.axes[-1].name]
+        method = Map(min(method.vector, innermost & -innermost))
     dims = tuple(
         Dim((p,), a.extent, tiles[where[p]] if p in where else a.extent, where.get(p))
         for p, a in enumerate(anchor.axes)
@@ -353,22 +362,25 @@ def _rows_contract(
 # Steps without a product.
 
 
-def _plain_method(s: Compute | Scatter, elements: int, target: Target) -> Method:
-    """elements: outputs of one stage's step (all tasks for a step alone in its stage)."""
+def _plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
+    """elements: how many outputs `workers` workers compute together."""
     if isinstance(s, Scatter):
         return Serial()
     if not s.reduce:
         return Map(_vector(s, s.axes[-1] if s.axes else None, target))
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    points = math.prod(r.extent for r in s.reduce)
     vector = _vector(s, s.reduce[inner], target)
     if target.kind == "cpu":
         return Reduce(1, vector, order)
-    along_outputs = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
+    # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
+    across = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
+    threads = target.threads * workers
+    few = elements * target.warp * 4 <= threads
+    wanted = -(-threads // max(elements, 1)) if across or few else target.warp
+    most = target.threads if few else target.warp
+    points = math.prod(r.extent for r in s.reduce)
     lanes = 1
-    most = target.threads if elements * 32 < target.threads * target.workers // 4 else target.warp
-    wanted = max(1, -(-target.threads * target.workers // max(elements, 1))) if along_outputs else most
     while lanes < min(wanted, most) and lanes * vector * 2 <= points:
         lanes *= 2
     return Reduce(lanes, vector, order)

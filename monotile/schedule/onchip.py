@@ -1,0 +1,25 @@
+"""Bytes of on-chip memory that a CUDA contraction uses: the layouts of `device/cuda/panel.cuh` and `contract.cuh`."""
+
+from monotile.schedule.plan import Contract, Operand
+
+CELL = 16  # bytes that one copy of full width moves
+
+
+def contract_bytes(c: Contract, itemsize: int, sum_itemsize: int = 4) -> int:
+    """Rings of operand chunks, in whose place the slices' sums meet afterwards.
+
+    itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
+    """
+    left = panel_bytes(c.block_m, c.block_k, c.left, itemsize)
+    right = panel_bytes(c.block_n, c.block_k, c.right, itemsize)
+    ring = c.slices * c.depth * (left + right)
+    pitch = c.block_n + (8 if c.block_n % 16 == 0 else 0)
+    return max(ring, c.slices * c.block_m * pitch * sum_itemsize)
+
+
+def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int:
+    """One chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction."""
+    inner, outer = (extent, depth) if operand.major == "mn" else (depth, extent)
+    cells = -(-inner * itemsize // CELL)
+    pitch = cells if cells & (cells - 1) == 0 else cells | 1
+    return outer * pitch * CELL

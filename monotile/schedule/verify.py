@@ -1,0 +1,214 @@
+"""The Plan verifier: no race, no deadlock, every buffer fits. Runs on every compile, before anything is emitted.
+
+Independent of how the Plan was made: it replays the stages, loops included, and follows who wrote which bytes.
+"""
+
+import math
+
+from monotile.errors import VerificationError
+from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.schedule.plan import (
+    Contract,
+    Plan,
+    PlanNode,
+    Pointer,
+    Reduce,
+    Repeat,
+    Serial,
+    Shared,
+    Stage,
+    Step,
+    Workspace,
+)
+from monotile.schedule.ranges import Bytes, access, overlap, resolve, worker_of
+from monotile.target.target import Target
+
+MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
+
+
+def verify(plan: Plan, program: Program, target: Target) -> None:
+    """Raises VerificationError naming the stage and the tensor at fault."""
+    computes = {
+        s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
+    }
+    _check_launch(plan, target)
+    _check_places(plan, program, computes)
+    stages = list(_stages(plan.body))
+    if len({s.name for s in stages}) != len(stages):
+        _fail("two stages have one name")
+    done: set[str] = set()
+    for stage in stages:
+        for step in stage.steps:
+            _check_step(stage, step, computes, target)
+            done.update(step.computes)
+        _check_chip(stage, plan, target, computes)
+    if missing := set(computes) - done:
+        _fail(f"no stage computes {', '.join(sorted(missing))}")
+    _Replay(plan, program, computes).run()
+
+
+def _fail(message: str) -> None:
+    raise VerificationError(f"the Plan is not valid: {message}")
+
+
+def _stages(nodes: tuple[PlanNode, ...]) -> list[Stage]:
+    out: list[Stage] = []
+    for node in nodes:
+        match node:
+            case Stage():
+                out.append(node)
+            case Repeat():
+                out.extend(_stages(node.body))
+    return out
+
+
+def _check_launch(plan: Plan, target: Target) -> None:
+    launch = plan.launch
+    if not 1 <= launch.workers or launch.threads > 1024:
+        _fail(f"a launch of {launch.workers} workers with {launch.threads} threads")
+    if target.kind == "cuda" and launch.workers > target.workers:
+        _fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
+    if target.kind == "cuda" and launch.shared_bytes > target.shared_bytes:
+        _fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
+
+
+def _check_places(
+    plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
+) -> None:
+    count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+    sizes = {t.name: t.nbytes for t in (*program.inputs, *program.outputs)}
+    sizes |= {w.tensor.name: w.tensor.nbytes for w in program.weights}
+    sizes |= {name: s.out.nbytes for name, s in computes.items()}
+    for name, nbytes in sizes.items():
+        if not plan.places.get(name):
+            _fail(f"{name} has no place")
+        for place in plan.places[name]:
+            match place:
+                case Pointer(slot) if not 0 <= slot < count:
+                    _fail(f"{name} lies at pointer {slot} of {count}")
+                case Workspace(offset) if offset + nbytes > plan.launch.workspace_bytes:
+                    _fail(f"{name} reaches past the workspace")
+                case _:
+                    pass
+
+
+def _check_step(
+    stage: Stage, step: Step, computes: dict[str, Compute | Scatter], target: Target
+) -> None:
+    anchor = computes.get(step.computes[0])
+    if anchor is None:
+        _fail(f"{stage.name} computes {step.computes[0]}, which the Program does not have")
+        return
+    named = sorted(p for d in step.dims for p in d.axes)
+    if named != list(range(len(anchor.axes))):
+        _fail(f"{stage.name}: the dims of {anchor.out.name} do not name each axis once")
+    for d in step.dims:
+        if d.extent != math.prod(anchor.axes[p].extent for p in d.axes):
+            _fail(f"{stage.name}: a dim of {anchor.out.name} has the wrong extent")
+        if d.stage is None and d.tile < d.extent:
+            _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
+        if d.stage is not None and stage.grid[d.stage] * d.tile < d.extent:
+            _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
+    bound = {d.stage for d in step.dims if d.stage is not None}
+    for axis, tiles in enumerate(stage.grid):
+        if axis not in bound and tiles > 1:
+            _fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
+    for name in step.computes[1:]:
+        follower = computes[name]
+        if follower.out.shape != anchor.out.shape:
+            _fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
+    match step.method:
+        case Contract() as c if target.kind == "cuda":
+            if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
+                _fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
+        case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
+            _fail(f"{stage.name}: {lanes} lanes")
+        case Serial() if math.prod(stage.grid) > 1:
+            _fail(f"{stage.name}: a serial step in several tasks")
+        case _:
+            pass
+
+
+def _check_chip(
+    stage: Stage, plan: Plan, target: Target, computes: dict[str, Compute | Scatter]
+) -> None:
+    """On-chip tensors do not overlap each other or a step's scratch, and all fit."""
+    taken: list[tuple[str, int, int]] = []
+    for step in stage.steps:
+        for name in step.computes:
+            for place in plan.places[name]:
+                if isinstance(place, Shared):
+                    rows = math.prod(b.extent for b in place.box[:-1])
+                    size = rows * place.pitch * computes[name].out.dtype.itemsize
+                    taken.append((name, place.offset, place.offset + size))
+    for i, (name, low, high) in enumerate(taken):
+        for other, low2, high2 in taken[i + 1 :]:
+            if low < high2 and low2 < high:
+                _fail(f"{stage.name}: {name} and {other} share on-chip memory")
+        for step in stage.steps:
+            if step.scratch_bytes and low < step.scratch + step.scratch_bytes and step.scratch < high:
+                _fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
+    ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
+    if ends and max(ends) > plan.launch.shared_bytes and target.kind == "cuda":
+        _fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
+
+
+class _Replay:
+    """Runs the Plan's stages in order and keeps, since the last grid barrier, who read and wrote what."""
+
+    def __init__(
+        self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
+    ) -> None:
+        self.plan, self.computes = plan, computes
+        self.reads: list[tuple[Bytes, int | None]] = []
+        self.writes: list[tuple[Bytes, int | None]] = []
+        self.written: list[Bytes] = []
+        for t in (*program.inputs, *(w.tensor for w in program.weights)):
+            for place in plan.places[t.name]:
+                self.written.extend(resolve(place, t.nbytes, {}))
+
+    def run(self) -> None:
+        self._walk(self.plan.body, {})
+
+    def _walk(self, nodes: tuple[PlanNode, ...], iterations: dict[str, int]) -> None:
+        for node in nodes:
+            match node:
+                case Stage():
+                    self._stage(node, iterations)
+                case Repeat(axis, extent, body):
+                    for i in sorted({*range(min(extent, MOST_REPLAYED - 1)), extent - 1} - {-1}):
+                        self._walk(body, {**iterations, axis: i})
+
+    def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
+        touched = access(stage, self.computes, self.plan.places, iterations)
+        me = worker_of(stage, self.plan.launch.workers)
+        if stage.handoff == "grid":
+            self.reads, self.writes = [], []
+        several = math.prod(stage.grid) > 1
+        for name, b in touched.reads:
+            self._clash(stage, name, b, self.writes, me, "reads")
+            if not any(overlap(b, w) for w in self.written):
+                _fail(f"{stage.name} reads {name} before anything wrote it")
+            if several and any(overlap(b, w) for _, w in touched.writes):
+                _fail(f"{stage.name} writes over {name} while it reads it")
+        for name, b in touched.writes:
+            self._clash(stage, name, b, self.writes, me, "writes")
+            self._clash(stage, name, b, self.reads, me, "writes")
+        self.reads += [(b, me) for _, b in touched.reads]
+        self.writes += [(b, me) for _, b in touched.writes]
+        self.written += [b for _, b in touched.writes if b not in self.written]
+
+    def _clash(
+        self,
+        stage: Stage,
+        name: str,
+        b: Bytes,
+        pending: list[tuple[Bytes, int | None]],
+        me: int | None,
+        verb: str,
+    ) -> None:
+        for other, worker in pending:
+            if overlap(b, other) and not (
+                stage.handoff == "block" and worker is not None and worker == me
+            ):
+                _fail(f"{stage.name} {verb} {name} without waiting for the stage that used it before")

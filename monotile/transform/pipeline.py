@@ -1,0 +1,49 @@
+"""The order of the transforms, and why it is this one."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from monotile.config import Options
+from monotile.ir.program import Program
+from monotile.transform.dead import remove_dead
+from monotile.transform.fold import fold
+from monotile.transform.horizontal import fuse_horizontally
+from monotile.transform.inline import inline_pointwise, inline_views
+from monotile.transform.normalise import normalise
+from monotile.transform.reroll_select import reroll_selects
+from monotile.transform.roll import roll
+from monotile.transform.simplify import simplify
+from monotile.transform.wavefront import skew
+
+Constants = Mapping[str, np.ndarray]
+Watch = Callable[[str, Program], None]
+
+
+def transform(
+    program: Program, constants: Constants, options: Options, watch: Watch
+) -> tuple[Program, Constants]:
+    """The optimised Program, and the constants with those that folding made.
+
+    watch: is given the name and the product of every pass (dumps, verification).
+    """
+
+    def step(name: str, after: Program) -> Program:
+        watch(name, after)
+        return after
+
+    # Views first: a repeated layer shows only when its reshapes are gone.
+    program = step("inline_views", remove_dead(inline_views(program)))
+    program = step("simplify", simplify(program, options))
+    if options.roll:
+        # Before constants are folded: the zeros that a recurrence starts from must still look like its state.
+        program = step("roll", roll(program, options))
+        program = step("reroll_selects", reroll_selects(program))
+        program = step("wavefront", skew(program))
+    program, constants = fold(program, constants)
+    program = step("fold", program)
+    program = step("horizontal", fuse_horizontally(program))
+    program = step("inline_pointwise", inline_pointwise(program, options))
+    program = step("simplify_again", simplify(program, options))
+    program = step("dead", remove_dead(program))
+    return step("normalise", normalise(program)), constants
