@@ -8,6 +8,7 @@ from monotile.analysis.contraction import Contraction, contraction
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
+from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
 
@@ -178,6 +179,5 @@ def scratch_bytes(c: Contract, target: Target) -> int:
     if target.kind == "cpu":
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8
-    ring = c.slices * c.depth * (c.block_m + c.block_n) * c.block_k * size
-    return max(ring, c.slices * c.block_m * c.block_n * 4)
+    return contract_bytes(c, size)
 
