@@ -82,7 +82,26 @@ def offset(load: Load) -> Affine:
     total = Affine(())
     for index, stride in zip(load.index, load.tensor.strides, strict=True):
         total = total + affine(index).scale(stride)
-    return total
+    return joined(total)
+
+
+def joined(e: Affine) -> Affine:
+    """`e` with every c * (x // c) + x % c put together to x: a flattened axis that was taken apart."""
+    terms = dict(e.terms)
+    for atom, k in e.terms:
+        match atom:
+            case Binary("mod", x, Const(value)):
+                quotient = affine(Binary("floordiv", x, idx(int(value))))
+                rest = {a: terms.get(a, 0) - q * k * int(value) for a, q in quotient.terms}
+                if quotient.constant == 0 and quotient.terms and not any(rest.values()):
+                    for a in rest:
+                        del terms[a]
+                    del terms[atom]
+                    whole = Affine(tuple(terms.items()), e.constant) + affine(x).scale(k)
+                    return joined(whole)
+            case _:
+                pass
+    return e
 
 
 def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
@@ -142,7 +161,11 @@ def _divide(x: Affine, c: int) -> tuple[Affine, Affine]:
         if known and 0 <= known[0] and known[1] < g:
             upper_q, upper_r = _divide(large, c // g)
             return quotient + upper_q, upper_r.scale(g) + small
-    q = Affine(((Binary("floordiv", rest.expr, idx(c)), 1),))
+    match rest:
+        case Affine(((Binary("floordiv", y, Const(value)), 1),), 0):  # (y // b) // c = y // (b*c)
+            q = affine(Binary("floordiv", y, idx(int(value) * c)))
+        case _:
+            q = Affine(((Binary("floordiv", rest.expr, idx(c)), 1),))
     return quotient + q, Affine(((Binary("mod", rest.expr, idx(c)), 1),))
 
 

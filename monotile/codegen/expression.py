@@ -1,0 +1,425 @@
+"""Scalar expressions as C text: one base for C and CUDA C++.
+
+An axis of an expression that comes here is a variable of the generated source and has its name: whoever walks a
+step's axes substitutes them first. Each distinct value is named once, in the outermost block where
+it can be computed, and a Load is executed once. What a Select or a logical operator may leave
+unevaluated stays behind a condition if it touches memory; the rest is computed eagerly, which vectorises.
+
+Names that the device headers define (`T` of f32 f64 i8 i16 i32 i64 u8; 16-bit floats compute in f32):
+`mt_<op>_<T>(...)` for every operation that C has no operator for, with the semantics of `ir/expr.py`;
+`mt_round_f16`, `mt_round_bf16` (of a float, to float); `MT_INF`, `MT_NAN`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from monotile.analysis.affine import Affine, affine
+from monotile.codegen.writer import Block, Writer
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    COMPARE,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+    walk,
+)
+from monotile.ir.intervals import Interval, interval, learn, truth
+
+LONGEST = 88  # characters of an expression before its parts get names
+SUFFIX: Mapping[DType, str] = {
+    DType.BOOL: "b1",
+    DType.U8: "u8",
+    DType.I8: "i8",
+    DType.I16: "i16",
+    DType.I32: "i32",
+    DType.I64: "i64",
+    DType.F16: "f32",
+    DType.BF16: "f32",
+    DType.F32: "f32",
+    DType.F64: "f64",
+}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_FLOAT = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_BITS = {"bitand": "&", "bitor": "|", "bitxor": "^"}
+_LOGIC = {"and": "&&", "or": "||"}
+_INDEX = frozenset({"add", "sub", "mul", "floordiv", "mod"})
+
+
+class Expressions(ABC):
+    """Writes values into the blocks of `writer`; a target says how memory is read.
+
+    wide: index arithmetic runs in 64 bits (else in 32, and `overflow` tells afterwards whether that was enough).
+    values: the C type that holds a value of each element type.
+    """
+
+    values: Mapping[DType, str]
+
+    def __init__(self, *, wide: bool) -> None:
+        self.wide = wide
+        self.overflow = False
+        self.writer = Writer()
+        self.registers: dict[str, str] = {}  # tensors of the current step and the variables that hold them
+        self._facts: dict[Expr, Interval] = {}
+        self._variables: dict[Expr, frozenset[str]] = {}
+        self._uses: dict[Expr, int] = {}
+
+    @abstractmethod
+    def read(self, e: Load) -> str:
+        """Text of the value of an element in memory."""
+
+    @abstractmethod
+    def place_variables(self, e: Load) -> frozenset[str]:
+        """Variables that the address of `e` depends on besides those of its index."""
+
+    # Values.
+
+    def root(self, e: Expr) -> str:
+        """Text of `e`, which is not part of a larger expression."""
+        for node in set(walk(e)):
+            for child in children(node):
+                self._uses[child] = self._uses.get(child, 0) + 1
+        return self.value(e)
+
+    def value(self, e: Expr) -> str:
+        """Text of `e`: a name or an expression in parentheses, of type `values[e.dtype]` (or the index type)."""
+        known = self.writer.known(e)
+        if known is not None:
+            return known
+        match e:
+            case Const():
+                return literal(e)
+            case Axis():
+                return e.name
+            case Load() if e.tensor.name in self.registers:
+                return self.registers[e.tensor.name]
+            case Load():
+                return self.name(e, e.dtype, self.read)
+            case _ if is_index(e):
+                return self.index(e)
+            case Select(cond, then, otherwise):
+                known_truth = truth(cond, self._facts)
+                if known_truth is not None:
+                    return self.value(then if known_truth else otherwise)
+                if self._touches(then) or self._touches(otherwise):
+                    return self._guarded(e, cond, then, otherwise)
+            case Binary("and" | "or" as op, a, b) if self._touches(b):
+                true, false = Const(True, DType.BOOL), Const(False, DType.BOOL)
+                sides = (b, false) if op == "and" else (true, b)
+                return self._guarded(e, a, *sides)
+            case _:
+                pass
+        home = self.home(e)
+        if home is not self.writer.block or self._uses.get(e, 0) > 1:
+            return self.name(e, e.dtype, self._operation)
+        text = self._operation(e)
+        return text if len(text) <= LONGEST else self.name(e, e.dtype, lambda _: text)
+
+    def name(self, e: Expr, dtype: DType, make: Callable[[Expr], str]) -> str:
+        """`make(e)` under a name, in the outermost block where it can be computed."""
+        home = self.home(e)
+        variable = self.writer.fresh()
+        with self.writer.at(home):
+            text = make(e)
+            if text.isidentifier():
+                variable = text
+            else:
+                self.writer.write(f"const {self.values[dtype]} {variable} = {bare(text)};")
+        home.names[e] = variable
+        return variable
+
+    def home(self, e: Expr) -> Block:
+        memory = bool(self._facts) or any(self._in_memory(x) for x in walk(e))
+        return self.writer.home(self.variables(e), memory=memory)
+
+    def variables(self, e: Expr) -> frozenset[str]:
+        """The variables of the source that the value of `e` depends on."""
+        found = self._variables.get(e)
+        if found is None:
+            match e:
+                case Axis():
+                    found = frozenset({e.name})
+                case Load() if e.tensor.name in self.registers:
+                    found = frozenset({self.registers[e.tensor.name]})
+                case _:
+                    inner = [self.variables(c) for c in children(e)]
+                    found = frozenset[str]().union(*inner)
+                    if isinstance(e, Load):
+                        found |= self.place_variables(e)
+            self._variables[e] = found
+        return found
+
+    def forget(self) -> None:
+        """Begin a new step: registers and uses of the last one are gone."""
+        self.registers.clear()
+        self._variables.clear()
+        self._uses.clear()
+
+    def _in_memory(self, e: Expr) -> bool:
+        return isinstance(e, Load) and e.tensor.name not in self.registers
+
+    def _touches(self, e: Expr) -> bool:
+        """Whether evaluating `e` reads memory that has not been read yet."""
+        if self.writer.known(e) is not None:
+            return False
+        return self._in_memory(e) or any(self._touches(c) for c in children(e))
+
+    def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
+        home = self.home(e)
+        with self.writer.at(home):
+            test = bare(self.value(cond))
+            variable = self.writer.fresh()
+            self.writer.write(f"{self.values[e.dtype]} {variable};")
+            for head, side, holds in (
+                (f"if ({test})", then, True),
+                ("else", otherwise, False),
+            ):
+                with self.writer.open(head, fence=True), self.given(cond, holds):
+                    self.writer.write(f"{variable} = {bare(self.value(side))};")
+        home.names[e] = variable
+        return variable
+
+    @contextmanager
+    def given(self, cond: Expr, holds: bool) -> Generator[None]:
+        """Inside, `cond` is known to be `holds`."""
+        before = self._facts
+        self._facts = before | learn(cond, holds, before)
+        yield
+        self._facts = before
+
+    def _operation(self, e: Expr) -> str:
+        match e:
+            case Select(cond, then, otherwise):
+                text = f"({self.value(cond)} ? {self.value(then)} : {self.value(otherwise)})"
+            case Cast(x, dtype):
+                text = convert(self.value(x), x.dtype, dtype)
+            case Unary(op, x):
+                text = _unary(op, self.value(x), x.dtype)
+            case Binary(op, a, b):
+                text = _binary(op, self.value(a), self.value(b), a.dtype)
+            case _:
+                raise InternalError(f"no operation: {e}")
+        if e.dtype in (DType.F16, DType.BF16) and isinstance(e, (Unary, Binary)):
+            return rounded(text, e.dtype)
+        return text
+
+    # Indices.
+
+    def index(self, e: Expr) -> str:
+        """Text of an int64 expression without Loads, in the index type."""
+        return self.total(affine(e))
+
+    def total(self, a: Affine) -> str:
+        """Text of a sum; the terms that are known in an outer block are added up there."""
+        self._watch(a)
+        if not a.terms:
+            return str(a.constant)
+        homes = [(atom, k, self.home(atom)) for atom, k in a.terms]
+        deepest = max((h for *_, h in homes), key=lambda h: h.depth)
+        outer = Affine(tuple((x, k) for x, k, h in homes if h is not deepest), a.constant)
+        inner = [self._term(x, k) for x, k, h in homes if h is deepest]
+        if outer.terms:
+            return _sum([self._named_total(outer), *inner])
+        return _sum([*inner, *([str(a.constant)] if a.constant else [])])
+
+    def _named_total(self, a: Affine) -> str:
+        if len(a.terms) == 1 and a.terms[0][1] == 1 and not a.constant:
+            return self._term(*a.terms[0])
+        e = a.expr
+        key = ("index", e)
+        known = self.writer.known(key)
+        if known is not None:
+            return known
+        home = self.home(e)
+        with self.writer.at(home):
+            text = self.total(a)
+            variable = self.writer.fresh("o")
+            self.writer.write(f"const idx {variable} = {bare(text)};")
+        home.names[key] = variable
+        return variable
+
+    def _term(self, atom: Expr, coefficient: int) -> str:
+        text = self._atom(atom)
+        return text if coefficient == 1 else f"{text} * {coefficient}"
+
+    def _atom(self, e: Expr) -> str:
+        match e:
+            case Axis():
+                return e.name
+            case Binary("floordiv" | "mod" as op, x, Const(value)):
+                known = self.writer.known(("index", e))
+                if known is not None:
+                    return known
+                home = self.home(e)
+                with self.writer.at(home):
+                    text = self._quotient(op, x, int(value))
+                    variable = self.writer.fresh("o")
+                    self.writer.write(f"const idx {variable} = {text};")
+                home.names["index", e] = variable
+                return variable
+            case Binary("min" | "max" as op, a, b) if is_index(a) and is_index(b):
+                return f"mt_{op}_idx({bare(self.index(a))}, {bare(self.index(b))})"
+            case _ if is_index(e):
+                raise InternalError(f"no index: {e}")
+            case _:
+                return f"(idx){self.value(e)}"
+
+    def _quotient(self, op: str, x: Expr, divisor: int) -> str:
+        text, range_ = self.index(x), interval(x, self._facts)
+        if range_ is not None and range_.lo >= 0:
+            unsigned = "uint64_t" if self.wide else "uint32_t"
+            return f"(idx)(({unsigned}){text} {'/' if op == 'floordiv' else '%'} {divisor}u)"
+        return f"mt_{op}_idx({bare(text)}, {divisor})"
+
+    def _watch(self, a: Affine) -> None:
+        """Note when a sum, or a part of it, may not fit the index type."""
+        reach = abs(a.constant)
+        for atom, coefficient in a.terms:
+            known = interval(atom)
+            if known is not None:
+                reach += abs(coefficient) * max(abs(known.lo), abs(known.hi))
+        if reach >= 1 << 31:
+            self.overflow = True
+
+
+def is_index(e: Expr) -> bool:
+    """Whether `e` is index arithmetic: made of axes and literals by + - * // % with literal divisors."""
+    if e.dtype is not DType.I64:
+        return False
+    match e:
+        case Axis() | Const():
+            return True
+        case Binary("floordiv" | "mod", a, Const(value)):
+            return int(value) > 0 and is_index(a)
+        case Binary("mul", a, b):
+            return is_index(a) and is_index(b) and (isinstance(a, Const) or isinstance(b, Const))
+        case Binary("add" | "sub" | "min" | "max", a, b):
+            return is_index(a) and is_index(b)
+        case _:
+            return False
+
+
+def bare(text: str) -> str:
+    """`text` without the parentheses round all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def _sum(terms: list[str]) -> str:
+    if len(terms) == 1 and " * " not in terms[0]:
+        return terms[0]
+    return f"({' + '.join(terms)})".replace("+ -", "- ")
+
+
+def literal(e: Const) -> str:
+    """A constant, in the type that holds its element type."""
+    match e.dtype:
+        case DType.BOOL:
+            return "true" if e.value else "false"
+        case DType.I64:
+            value = int(e.value)
+            return "(-9223372036854775807LL - 1)" if value == -(1 << 63) else _signed(f"{value}LL")
+        case DType.I32:
+            value = int(e.value)
+            return "(-2147483647 - 1)" if value == -(1 << 31) else _signed(str(value))
+        case DType.U8 | DType.I8 | DType.I16:
+            return _signed(str(int(e.value)))
+        case DType.F64:
+            value = float(e.value)
+            if not np.isfinite(value):
+                return f"(double){_special(value)}"
+            return _signed(repr(value))
+        case DType.F16 | DType.BF16 | DType.F32:
+            with np.errstate(over="ignore"):
+                single = np.float32(np.asarray(float(e.value)).astype(e.dtype.numpy))
+            if not np.isfinite(single):
+                return _special(float(single))
+            return _signed(f"{single!s}f")
+
+
+def _signed(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _special(value: float) -> str:
+    return "MT_NAN" if value != value else "MT_INF" if value > 0 else "(-MT_INF)"
+
+
+def rounded(text: str, dtype: DType) -> str:
+    """A float rounded to a 16-bit type."""
+    return f"mt_round_{'f16' if dtype is DType.F16 else 'bf16'}({bare(text)})"
+
+
+_PLAIN = {
+    DType.U8: "uint8_t",
+    DType.I8: "int8_t",
+    DType.I16: "int16_t",
+    DType.I32: "int32_t",
+    DType.I64: "int64_t",
+    DType.F32: "float",
+    DType.F64: "double",
+}
+
+
+def convert(text: str, source: DType, target: DType) -> str:
+    """The value of a Cast."""
+    if source is target:
+        return text
+    match target:
+        case DType.BOOL:
+            return f"({text} != 0)"
+        case DType.F16 | DType.BF16:
+            if source.compute is DType.F32:
+                return rounded(text, target)
+            if source is DType.F64:
+                return rounded(f"mt_odd_f32({bare(text)})", target)
+            return rounded(f"(float){text}", target)
+        case DType.F32:
+            return text if source.compute is DType.F32 else f"(float){text}"
+        case DType.U8 | DType.I8 | DType.I16 if source.is_float:
+            return f"({_PLAIN[target]})(int32_t){text}"
+        case _:
+            return f"({_PLAIN[target]}){text}"
+
+
+def _unary(op: str, x: str, dtype: DType) -> str:
+    match op:
+        case "neg" if dtype.is_float:
+            return f"(-{x})"
+        case "not":
+            return f"(!{x})" if dtype is DType.BOOL else convert(f"(~{x})", DType.I32, dtype)
+        case "isnan":
+            return f"({x} != {x})" if dtype.is_float else "false"
+        case "isinf" if not dtype.is_float:
+            return "false"
+        case "abs" if dtype in (DType.BOOL, DType.U8):
+            return x
+        case _:
+            return f"mt_{op}_{SUFFIX[dtype]}({bare(x)})"
+
+
+def _binary(op: str, a: str, b: str, dtype: DType) -> str:
+    if op in COMPARE:
+        return f"({a} {_COMPARE[op]} {b})"
+    if op in _LOGIC:
+        return f"({a} {_LOGIC[op]} {b})"
+    if op in _FLOAT and dtype.is_float:
+        return f"({a} {_FLOAT[op]} {b})"
+    if op in _BITS:
+        return f"({a} {_BITS[op]} {b})"
+    return f"mt_{op}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
