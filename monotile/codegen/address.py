@@ -1,0 +1,133 @@
+"""From a tensor's place to the address of an element: base pointer, origin and strides."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from monotile.analysis.affine import Affine, affine, joined
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Tensor, idx
+from monotile.schedule.plan import (
+    Place,
+    Pointer,
+    Register,
+    Rotate,
+    Shared,
+    Slice,
+    Workspace,
+)
+
+
+def loop_variable(axis: str) -> str:
+    """The variable that holds the iteration of the Repeat over `axis`."""
+    return f"loop_{axis}"
+
+
+def coordinates(grid: Sequence[int]) -> tuple[Axis, ...]:
+    """The task's coordinates along the tile axes of its stage: variables c0, c1, ..."""
+    return tuple(Axis(f"c{k}", extent) for k, extent in enumerate(grid))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """origin: per dimension, the index that lies at the base. strides: elements from one index to the next."""
+
+    origin: tuple[Affine, ...]
+    strides: tuple[int, ...]
+
+    def offset(self, index: Sequence[Expr]) -> Affine:
+        """Elements from the base to `index`."""
+        total = Affine(())
+        for i, first, stride in zip(index, self.origin, self.strides, strict=True):
+            total = total + (affine(i) + first.scale(-1)).scale(stride)
+        return joined(total)
+
+
+def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout:
+    """How the elements of a tensor (without a weight's table dimensions) lie behind the base of `place`.
+
+    task: the coordinates of the task.
+    """
+    match place:
+        case Shared(_, box, pitch):
+            strides = [1] * len(box)
+            for d in range(len(box) - 2, -1, -1):
+                strides[d] = pitch if d == len(box) - 2 else strides[d + 1] * box[d + 1].extent
+            origin = tuple(
+                Affine(()) if b.stage is None else affine(task[b.stage]).scale(b.tile)
+                for b in box
+            )
+            return Layout(origin, tuple(strides))
+        case Pointer() | Workspace():
+            return _dense(shape)
+        case Slice(of):
+            return layout(of, shape, task)
+        case Rotate(_, _, _, (a, b), first, last):
+            found = {layout(p, shape, task) for p in (a, b, first, last) if p is not None}
+            if len(found) != 1:
+                raise InternalError(f"a carried value changes its layout from place to place: {place}")
+            return found.pop()
+        case Register():
+            raise InternalError("a value in a register has no address")
+
+
+def _dense(shape: tuple[int, ...]) -> Layout:
+    return Layout((Affine(()),) * len(shape), Tensor("", shape, DType.F32).strides)
+
+
+def place_axes(place: Place) -> frozenset[str]:
+    """Variables that the base pointer of `place` depends on."""
+    match place:
+        case Pointer() | Workspace() | Shared() | Register():
+            return frozenset()
+        case Slice(of, axis):
+            return place_axes(of) | {loop_variable(axis)}
+        case Rotate(axis, _, _, (a, b), first, last):
+            inner = [place_axes(p) for p in (a, b, first, last) if p is not None]
+            return frozenset({loop_variable(axis)}).union(*inner)
+
+
+def base(place: Place, part: str) -> str:
+    """Text of the base pointer as `char*`. `part`: which entry of a weight's table, "" for the first."""
+    match place:
+        case Pointer(slot):
+            entry = f"{slot} + {part}" if part and slot else part or str(slot)
+            return f"(char*)MT_POINTER({entry})"
+        case Workspace(offset):
+            return f"workspace + {offset}" if offset else "workspace"
+        case Shared(offset):
+            return f"scratch + {offset}" if offset else "scratch"
+        case Slice(of, axis, stride):
+            return f"{base(of, part)} + {loop_variable(axis)} * (size_t){stride}"
+        case Rotate(axis, extent, phase, (a, b), first, last):
+            loop = loop_variable(axis)
+            turn = f"({loop} + {phase})" if phase else loop
+            text = f"({turn} & 1 ? {base(b, part)} : {base(a, part)})"
+            if last is not None:
+                text = f"({loop} == {extent - 1} ? {base(last, part)} : {text})"
+            if first is not None:
+                text = f"({loop} == 0 ? {base(first, part)} : {text})"
+            return text
+        case Register():
+            raise InternalError("a value in a register has no address")
+
+
+def readable(places: tuple[Place, ...], *, own: bool) -> Place:
+    """The place that a tensor is read from; `own`: in the stage that computes it."""
+    for place in places:
+        if not isinstance(place, Register) and (own or not isinstance(place, Shared)):
+            return place
+    raise InternalError("a tensor is read where it was never stored")
+
+
+def stored(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    """The places that a tensor is written to."""
+    return tuple(p for p in places if not isinstance(p, Register))
+
+
+def part_number(index: Sequence[Expr], extents: Sequence[int]) -> Expr:
+    """The row-major position in a weight's table."""
+    total = Affine(())
+    for i, extent in zip(index, extents, strict=True):
+        total = total.scale(extent) + affine(i)
+    return total.expr if total.terms else idx(total.constant)

@@ -1,0 +1,376 @@
+"""What the emitters of all targets share: tensors in memory, a step's elements, the walk of the Plan.
+
+An emitter spells out a Plan; it decides nothing. A target's class says how a stage's threads share a
+step's region, and brings the device headers that define the names used here:
+    idx                              the index type
+    MT_POINTER(n)                    entry n of the launch's pointers
+    workspace, scratch               char*: the call's workspace, the worker's on-chip memory
+    MT_CHECK(i, extent, number)      i as idx; 0 and a failed call where it is not in [0, extent)
+    mt_load_T(p), mt_store_T(p, x)   16-bit floats in memory, T = f16 or bf16, as float
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from monotile.analysis.affine import Affine, affine
+from monotile.codegen.address import (
+    Layout,
+    base,
+    coordinates,
+    layout,
+    loop_variable,
+    part_number,
+    place_axes,
+    readable,
+    stored,
+)
+from monotile.codegen.expression import SUFFIX, Expressions, bare, convert
+from monotile.config import Options
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Tensor,
+    add,
+    const,
+    idx,
+    loads,
+    mul,
+    substitute,
+)
+from monotile.ir.intervals import type_range
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements
+from monotile.schedule.plan import Dim, Place, Plan, PlanNode, Repeat, Shared, Stage, Step
+from monotile.target.target import Target
+
+VALUES: Mapping[DType, str] = {
+    DType.BOOL: "bool",
+    DType.U8: "uint8_t",
+    DType.I8: "int8_t",
+    DType.I16: "int16_t",
+    DType.I32: "int32_t",
+    DType.I64: "int64_t",
+    DType.F16: "float",
+    DType.BF16: "float",
+    DType.F32: "float",
+    DType.F64: "double",
+}
+STORAGE: Mapping[DType, str] = {**VALUES, DType.F16: "uint16_t", DType.BF16: "uint16_t"}
+SMALL_FLOATS: Mapping[DType, str] = {DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The part of a Dim that one task walks.
+
+    variable: runs from 0; its extent is the Dim's tile. origin: what to add to it. count: text of how
+    many values it takes, a literal where every task has the whole tile.
+    """
+
+    dim: Dim
+    variable: Axis
+    origin: Expr
+    count: str
+
+    @property
+    def value(self) -> Expr:
+        """The position along the (flattened) axes of the Dim."""
+        return add(self.origin, self.variable)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A step of a stage: its anchor, the Computes that follow, and the axes as functions of the ranges."""
+
+    step: Step
+    anchor: Compute | Scatter
+    followers: tuple[Compute, ...]
+    ranges: tuple[Range, ...]
+    point: Mapping[str, Expr]
+
+
+def unflatten(value: Expr, axes: Sequence[Axis]) -> dict[str, Expr]:
+    """The axes whose row-major position is `value`."""
+    out: dict[str, Expr] = {}
+    rest = affine(value)
+    for axis in reversed(axes[1:]):
+        whole = rest.expr
+        out[axis.name] = _op("mod", whole, axis.extent)
+        rest = affine(_op("floordiv", whole, axis.extent))
+    if axes:
+        out[axes[0].name] = rest.expr
+    return out
+
+
+def _op(op: str, a: Expr, divisor: int) -> Expr:
+    return affine(Binary(op, a, idx(divisor))).expr
+
+
+class Emitter(Expressions):
+    """Holds one Program and one Plan; `checks` collects the messages of index checks."""
+
+    values = VALUES
+
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(wide=wide)
+        self.program, self.plan, self.target, self.options = program, plan, target, options
+        self.checks: list[str] = []
+        self.computes = {
+            s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
+        }
+        self.tables = {w.tensor.name: w.table for w in program.weights}
+        self.constant = frozenset(t.name for t in program.inputs) | self.tables.keys()
+        self.loop_axes = {
+            s.axis.name: Axis(loop_variable(s.axis.name), s.axis.extent)
+            for s in statements(program.body)
+            if isinstance(s, Loop)
+        }
+        self._own: frozenset[str] = frozenset()
+        self._task: tuple[Axis, ...] = ()
+        self._origin = ""
+
+    @abstractmethod
+    def step(self, site: Site) -> None:
+        """Write the step."""
+
+    # Memory.
+
+    def read(self, e: Load) -> str:
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        pointer, offset = self.address(e.tensor, e.index, place)
+        return self.load(e.tensor, pointer, offset)
+
+    def load(self, tensor: Tensor, pointer: str, offset: str) -> str:
+        """Text of the value at an address."""
+        if tensor.dtype in SMALL_FLOATS:
+            return f"mt_load_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)})"
+        return f"{pointer}[{bare(offset)}]"
+
+    def store(self, tensor: Tensor, pointer: str, offset: str, value: str) -> str:
+        """A statement that stores a value at an address."""
+        if tensor.dtype in SMALL_FLOATS:
+            return (
+                f"mt_store_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)}, {bare(value)});"
+            )
+        return f"{pointer}[{bare(offset)}] = {bare(value)};"
+
+    def address(self, tensor: Tensor, index: Sequence[Expr], place: Place) -> tuple[str, str]:
+        """Base pointer (typed, a name) and offset in elements of `tensor` at `index` in `place`."""
+        table = self.tables.get(tensor.name, 0)
+        safe = [
+            self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
+        ]
+        part = part_number(safe[:table], tensor.shape[:table])
+        pointer = self.pointer(tensor, place, part)
+        return pointer, self.total(self.layout(tensor, place).offset(safe[table:]))
+
+    def layout(self, tensor: Tensor, place: Place) -> Layout:
+        """Of `tensor` without the table dimensions that it may have as a weight."""
+        return layout(place, tensor.shape[self.tables.get(tensor.name, 0) :], self._task)
+
+    def pointer(self, tensor: Tensor, place: Place, part: Expr) -> str:
+        """The name of the typed base pointer, defined in the outermost block where it can be."""
+        key = ("pointer", tensor.name, place, part)
+        known = self.writer.known(key)
+        if known is None:
+            variables = self.variables(part) | place_axes(place)
+            home = self.writer.home(variables, memory=False)
+            with self.writer.at(home):
+                known = self.writer.fresh(f"{tensor.name}_")
+                number = self.index(part)
+                text = base(place, "" if number == "0" else number)
+                kind = STORAGE[tensor.dtype]
+                const = "const " if tensor.name in self.constant else ""
+                self.writer.write(f"{const}{kind}* const {known} = ({const}{kind}*)({text});")
+            home.names[key] = known
+        return known
+
+    def position(self, i: Expr, extent: int, tensor: Tensor) -> Expr:
+        """`i` as an expression without Loads; what is computed from data is checked here."""
+        if not loads(i):
+            return i
+        key = ("position", i, extent, tensor.name)
+        known = self.writer.known(key)
+        if known is None:
+            home = self.home(i)
+            with self.writer.at(home):
+                known = self.writer.fresh("k")
+                number = self.check(f"index out of range for {tensor.name}, of extent {extent}")
+                text = f"MT_CHECK({bare(self.value(i))}, {extent}, {number})"
+                self.writer.write(f"const idx {known} = {text};")
+                self.writer.define(known)
+            home.names[key] = known
+        return Axis(known, extent)
+
+    def check(self, message: str) -> int:
+        """The number of a check with this message at the current statement."""
+        where = f"{message}, at {self._origin}" if self._origin else message
+        if where not in self.checks:
+            self.checks.append(where)
+        return self.checks.index(where)
+
+    def place_variables(self, e: Load) -> frozenset[str]:
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        task = frozenset(a.name for a in self._task) if isinstance(place, Shared) else frozenset[str]()
+        return place_axes(place) | task
+
+    # A step's elements.
+
+    def sites(self, stage: Stage) -> Iterator[Site]:
+        """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it."""
+        self._own = frozenset(name for step in stage.steps for name in step.computes)
+        self._task = coordinates(stage.grid)
+        for step in stage.steps:
+            anchor, *rest = (self.computes[name] for name in step.computes)
+            followers = tuple(s for s in rest if isinstance(s, Compute))
+            if len(followers) != len(rest):
+                raise InternalError(f"a Scatter follows another statement in step {step.computes}")
+            self._origin = anchor.origin
+            self.forget()
+            ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))
+            yield Site(step, anchor, followers, ranges, self.point(anchor, ranges))
+
+    def range(self, dim: Dim, variable: str) -> Range:
+        """The part of `dim` that the current task walks."""
+        if dim.stage is None:
+            return Range(dim, Axis(variable, dim.extent), idx(0), str(dim.extent))
+        origin = mul(self._task[dim.stage], idx(dim.tile))
+        count = str(dim.tile)
+        if dim.extent % dim.tile:
+            rest = Affine(((self._task[dim.stage], -dim.tile),), dim.extent)
+            count = f"mt_min_idx({dim.tile}, {bare(self.total(rest))})"
+        return Range(dim, Axis(variable, dim.tile), origin, count)
+
+    def point(self, anchor: Compute | Scatter, ranges: Sequence[Range]) -> dict[str, Expr]:
+        """Every axis of the anchor, and every loop axis, as a function of the ranges' variables."""
+        out: dict[str, Expr] = dict(self.loop_axes)
+        for r in ranges:
+            out |= unflatten(r.value, [anchor.axes[p] for p in r.dim.axes])
+        return out
+
+    def body(self, site: Site, e: Expr, point: Mapping[str, Expr]) -> str:
+        """Text of an expression of the site's anchor or followers."""
+        return self.root(substitute(e, dict(point)))
+
+    def finish(self, site: Site, point: Mapping[str, Expr], text: str, dtype: DType) -> None:
+        """Store the anchor's value at `point`, given as text in `dtype`; then what follows it."""
+        anchor = site.anchor
+        if isinstance(anchor, Scatter):
+            self._scatter(anchor, point, text)
+            return
+        later = [site.followers[k:] for k in range(len(site.followers) + 1)]
+        for number, s in enumerate((anchor, *site.followers)):
+            if number:
+                text, dtype = self.body(site, s.body, point), s.body.dtype
+            used = any(x.tensor.name == s.out.name for f in later[number] for x in loads(f.body))
+            self._settle(s, point, text, dtype, used=used)
+
+    def _settle(
+        self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
+    ) -> None:
+        small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
+        if not small or (used and not self.options.excess_precision):
+            text = convert(text, dtype, s.out.dtype)
+        places = stored(self.plan.places[s.out.name])
+        if used or len(places) > 1:
+            variable = self.writer.fresh("x")
+            self.writer.write(f"const {VALUES[s.out.dtype]} {variable} = {bare(text)};")
+            self.writer.define(variable)
+            self.registers[s.out.name] = text = variable
+        index = [point[a.name] for a in s.axes]
+        for place in places:
+            pointer, offset = self.address(s.out, index, place)
+            self.writer.write(self.store(s.out, pointer, offset, text))
+
+    def _scatter(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
+        index = [substitute(i, dict(point)) for i in s.index]
+        for place in stored(self.plan.places[s.out.name]):
+            pointer, offset = self.address(s.out, index, place)
+            value = text
+            if s.combiner is not None:
+                old = self.load(s.out, pointer, offset)
+                value = combine(s.combiner, old, text, s.out.dtype)
+            self.writer.write(self.store(s.out, pointer, offset, value))
+
+    # The Plan.
+
+    def stages(self) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+        """Every stage with the axes of the Repeats round it, outermost first."""
+        yield from _stages(self.plan.body, ())
+
+    def walk(self, nodes: Sequence[PlanNode]) -> None:
+        """Write the Plan's body: hand-offs, calls of the stages, loops."""
+        for node in nodes:
+            match node:
+                case Repeat(axis, extent, inner):
+                    variable = loop_variable(axis)
+                    head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
+                    with self.writer.open(head, [variable]):
+                        self.walk(inner)
+                case Stage():
+                    self.handoff(node)
+                    self.call(node)
+
+    @abstractmethod
+    def handoff(self, stage: Stage) -> None:
+        """Write what the worker waits for before the stage."""
+
+    @abstractmethod
+    def call(self, stage: Stage) -> None:
+        """Write the stage's call."""
+
+
+def _stages(
+    nodes: Sequence[PlanNode], axes: tuple[str, ...]
+) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+    for node in nodes:
+        match node:
+            case Repeat(axis, _, inner):
+                yield from _stages(inner, (*axes, axis))
+            case Stage():
+                yield node, axes
+
+
+def plus(pointer: str, offset: str) -> str:
+    return pointer if offset == "0" else f"{pointer} + {bare(offset)}"
+
+
+def combine(combiner: str, a: str, b: str, dtype: DType) -> str:
+    """Text of two values combined."""
+    match combiner:
+        case "sum" | "prod" if dtype.is_float:
+            return f"({a} {'+' if combiner == 'sum' else '*'} {b})"
+        case "sum" | "prod":
+            return f"mt_{'add' if combiner == 'sum' else 'mul'}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
+        case "any" | "all":
+            return f"({a} {'|' if combiner == 'any' else '&'} {b})"
+        case "max" | "min" if dtype is DType.BOOL:
+            return f"({a} {'|' if combiner == 'max' else '&'} {b})"
+        case "max" | "min":
+            return f"mt_{combiner}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
+        case _:
+            raise InternalError(f"values are not combined with {combiner!r} one by one")
+
+
+def identity(combiner: str, dtype: DType) -> Const:
+    """What a reduction starts from."""
+    match combiner:
+        case "sum" | "any":
+            return const(0, dtype)
+        case "prod" | "all":
+            return const(1, dtype)
+        case "max" | "min" if dtype.is_float:
+            return const(float("-inf" if combiner == "max" else "inf"), dtype)
+        case "max" | "min":
+            whole = type_range(dtype)
+            assert whole is not None
+            return const(whole.lo if combiner == "max" else whole.hi, dtype)
+        case _:
+            raise InternalError(f"no identity of {combiner!r}")
