@@ -1,0 +1,191 @@
+"""What a lowering function writes with: it emits Computes and names what they define."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, Tensor, cast, const, idx
+from monotile.ir.program import Compute, Loop, Scatter, Statement, Weight, compute
+
+Scalar = bool | int | float
+Operand = Tensor | Scalar
+
+# A tensor's name becomes a C identifier.
+_C_WORDS = frozenset(
+    "auto break case char const continue default do double else enum extern float for goto if inline"
+    " int long register restrict return short signed sizeof static struct switch typedef union"
+    " unsigned void volatile while bool half true false".split()
+)
+
+
+class Type(NamedTuple):
+    """Shape and element type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class Unsupported(Exception):
+    """An operator's variant that has no lowering; the message says which."""
+
+
+class Names:
+    """Hands out names that are valid C identifiers, each once."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def unique(self, wanted: str) -> str:
+        base = re.sub(r"\W", "_", wanted) or "t"
+        if base[0].isdigit() or base in _C_WORDS or re.fullmatch(r"[ir]\d+", base):
+            base = f"t_{base}"
+        name, k = base, 1
+        while name in self._used:
+            name, k = f"{base}_{k}", k + 1
+        self._used.add(name)
+        return name
+
+
+class Builder:
+    """Collects the statements of one body, for one operator after the other.
+
+    node:    name of the operator that is being lowered; the names of its tensors begin with it.
+    origin:  the user's source line.
+    results: what PyTorch says the operator gives, in order.
+    """
+
+    def __init__(self, names: Names | None = None) -> None:
+        self.names = names or Names()
+        self.statements: list[Statement] = []
+        self.weights: list[Weight] = []
+        self.node = ""
+        self.origin = ""
+        self.results: tuple[Type, ...] = ()
+
+    def begin(self, node: str, origin: str, results: tuple[Type, ...]) -> None:
+        """What follows is the lowering of the operator `node`."""
+        self.node, self.origin, self.results = node, origin, results
+
+    def nested(self) -> "Builder":
+        """A builder for a body inside this one, lowering the same operator."""
+        inner = Builder(self.names)
+        inner.begin(self.node, self.origin, self.results)
+        return inner
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the operator's first result."""
+        return self.results[0].shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the operator's first result."""
+        return self.results[0].dtype
+
+    def tensor(self, shape: Sequence[int], dtype: DType, part: str = "") -> Tensor:
+        """A Tensor with a name of its own: the node's, followed by `part`."""
+        name = f"{self.node}_{part}" if part else self.node
+        return Tensor(self.names.unique(name), tuple(shape), dtype)
+
+    def emit(
+        self,
+        shape: Sequence[int],
+        dtype: DType,
+        body: Callable[..., Expr],
+        *,
+        reduce: Sequence[int] = (),
+        combiner: str | None = None,
+        part: str = "",
+    ) -> Tensor:
+        """A Compute; `body` is called with the axes, then the reduce axes."""
+        out = self.tensor(shape, dtype, part)
+        self.statements.append(
+            compute(out, body, reduce=tuple(reduce), combiner=combiner, origin=self.origin)
+        )
+        return out
+
+    def result(
+        self,
+        body: Callable[..., Expr],
+        *,
+        reduce: Sequence[int] = (),
+        combiner: str | None = None,
+        index: int = 0,
+    ) -> Tensor:
+        """The Compute of the operator's result number `index`."""
+        shape, dtype = self.results[index]
+        part = "" if len(self.results) == 1 else str(index)
+        return self.emit(shape, dtype, body, reduce=reduce, combiner=combiner, part=part)
+
+    def scatter(
+        self,
+        base: Tensor,
+        extents: Sequence[int],
+        point: Callable[..., tuple[Sequence[Expr], Expr]],
+        combiner: str | None = None,
+    ) -> Tensor:
+        """A Scatter over axes of `extents`; `point` gives the index and the value at the axes."""
+        axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(extents))
+        out = self.tensor(base.shape, base.dtype)
+        index, value = point(*axes)
+        self.statements.append(
+            Scatter(out, base, axes, tuple(index), cast(value, base.dtype), combiner, self.origin)
+        )
+        return out
+
+    def append(self, s: Compute | Loop) -> None:
+        self.statements.append(s)
+
+
+def load(t: Tensor, index: Sequence[Expr]) -> Load:
+    return Load(t, tuple(index))
+
+
+def raised(t: Tensor, index: Sequence[Expr]) -> Expr:
+    """The element at `index` in the type that arithmetic on it runs in."""
+    return cast(Load(t, tuple(index)), t.dtype.compute)
+
+
+def broadcast(shape: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index into a tensor of `shape` that is broadcast (aligned at the last dimension) to `at`."""
+    tail = at[len(at) - len(shape) :]
+    return tuple(
+        idx(0) if n == 1 and not (isinstance(i, Axis) and i.extent == 1) else i
+        for n, i in zip(shape, tail, strict=True)
+    )
+
+
+def element(x: Operand, at: Sequence[Expr], dtype: DType) -> Expr:
+    """The operand, broadcast, at position `at`, as a `dtype`."""
+    if isinstance(x, Tensor):
+        return cast(Load(x, broadcast(x.shape, at)), dtype)
+    return const(x, dtype)
+
+
+def elementwise(
+    b: Builder, operands: Sequence[Operand], f: Callable[..., Expr], dtype: DType
+) -> Tensor:
+    """The operator's result as `f` of its operands' elements, each as a `dtype`."""
+    return b.result(lambda *i: f(*(element(x, i, dtype) for x in operands)))
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that PyTorch broadcasts `shapes` to; they are known to agree."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((n for n in column if n != 1), 1) for column in zip(*padded, strict=True))
+
+
+def wrap(dim: int, rank: int) -> int:
+    """A dimension counted from the end if negative; a scalar counts as one dimension."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def wrap_all(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Dimensions in ascending order; None and () mean all."""
+    if isinstance(dims, int):
+        dims = (dims,)
+    if dims is None or len(dims) == 0:
+        return tuple(range(rank))
+    return tuple(sorted({wrap(d, rank) for d in dims if rank}))

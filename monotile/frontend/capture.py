@@ -1,0 +1,283 @@
+"""From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from monotile.errors import CaptureError, InternalError
+from monotile.frontend.builder import Builder, load
+from monotile.frontend.graph import Values, lower_graph
+from monotile.frontend.origin import raised_at
+from monotile.frontend.registry import find
+from monotile.frontend.training import refuse_training
+from monotile.frontend.types import to_numpy, type_of
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Program, Statement, Weight, defined, used
+from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A model as tensor expressions.
+
+    parameters: the model's own tensors, never copied, by the names in `Weight.parts`: parameters and
+                persistent buffers.
+    constants:  values that the graph holds and that may be folded: literals and non-persistent buffers.
+    """
+
+    program: Program
+    parameters: dict[str, torch.Tensor]
+    constants: dict[str, np.ndarray[Any, Any]]
+    signature: Signature
+
+
+def capture(
+    model: torch.nn.Module | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Captured:
+    """`model`, called with the example `args` and `kwargs`, as a Program.
+
+    An ExportedProgram brings its own example; `args` and `kwargs` are then not looked at.
+    Raises UnsupportedOperatorError listing every operator that has no lowering, CaptureError if the
+    model is in training mode, changes its buffers or inputs, or is no static graph.
+    """
+    exported = model if isinstance(model, ExportedProgram) else _export(model, args, kwargs)
+    _refuse_dynamic(exported)
+    refuse_training(exported.graph_module)
+    _refuse_mutation(exported)
+    plain = _decompose(exported)
+    plain.graph.eliminate_dead_code()
+    return _lower(plain)
+
+
+def _export(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    with _quiet():
+        try:
+            return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+        except Exception as e:
+            where = raised_at(e)
+            reason = str(e).strip().partition("\n")[0] or type(e).__name__
+            raise CaptureError(
+                f"torch.export cannot capture {type(model).__name__}"
+                + (f", at {where}" if where else "")
+                + f": {type(e).__name__}: {reason}"
+            ) from e
+
+
+def _decompose(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` in functional ATen, where every operator that has a lowering is left whole."""
+    with _quiet():
+        table = torch.export.default_decompositions()
+        for op in [op for op in table if find(op) is not None]:
+            del table[op]
+        return exported.run_decompositions(table)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
+
+
+def _refuse_dynamic(exported: ExportedProgram) -> None:
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        if isinstance(value, torch.SymInt) or any(not isinstance(n, int) for n in shape):
+            raise CaptureError(
+                f"input {node.name} has dynamic dimensions, {tuple(shape)}: export the model"
+                " without dynamic_shapes; Monotile compiles one shape at a time"
+            )
+
+
+def _refuse_mutation(exported: ExportedProgram) -> None:
+    # Seen before decomposition where the exporter has functionalised already, and again after it.
+    for spec in exported.graph_signature.output_specs:
+        match spec.kind:
+            case OutputKind.BUFFER_MUTATION | OutputKind.PARAMETER_MUTATION:
+                raise CaptureError(
+                    f"the model changes its buffer {spec.target!r} when it is called; pass that"
+                    " state in and return it instead"
+                )
+            case OutputKind.USER_INPUT_MUTATION:
+                raise CaptureError(
+                    f"the model changes its input {spec.target!r} in place; work on a clone of it"
+                )
+            case _:
+                pass
+
+
+class _Inputs:
+    """The placeholders of an exported graph as tensors of the Program."""
+
+    def __init__(self, exported: ExportedProgram, b: Builder) -> None:
+        self.values: Values = {}
+        self.weights: list[Weight] = []
+        self.parameters: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, np.ndarray[Any, Any]] = {}
+        self.leaves: list[TensorLeaf | ValueLeaf] = []
+        self.leaf_of: dict[str, int] = {}
+        self._b = b
+        self._shared: dict[object, Tensor] = {}
+        nodes = exported.graph.find_nodes(op="placeholder")
+        specs = exported.graph_signature.input_specs
+        for node, spec in zip(nodes, specs, strict=True):
+            self._add(exported, node, spec)
+
+    def _add(self, exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> None:
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                self._user(node, spec)
+            case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
+                name = spec.target or node.name
+                if name in exported.state_dict:
+                    held = exported.state_dict[name]
+                    self.values[node] = self._weight(node, held, name, constant=False)
+                else:
+                    held = exported.constants[name]
+                    if not isinstance(held, torch.Tensor):
+                        raise CaptureError(f"constant {name} is a {type(held).__name__}")
+                    if spec.kind is InputKind.CONSTANT_TENSOR:
+                        name = f"const.{len(self.constants)}"
+                    self.values[node] = self._weight(node, held, name, constant=True)
+            case _:
+                raise CaptureError(f"input {node.name} is a {spec.kind.name.lower()}")
+
+    def _user(self, node: fx.Node, spec: InputSpec) -> None:
+        value = node.meta.get("val")
+        self.leaf_of[node.name] = len(self.leaves)
+        if isinstance(value, torch.Tensor):
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(value))
+            self.values[node] = tensor
+            self.leaves.append(TensorLeaf(tensor))
+        else:
+            fixed = spec.arg.value if isinstance(spec.arg, ConstantArgument) else value
+            self.values[node] = fixed
+            self.leaves.append(ValueLeaf(fixed))
+
+    def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
+        # Tied parameters are one Weight: the same elements in the same order.
+        key = (
+            held.untyped_storage().data_ptr() or id(held),
+            held.storage_offset(),
+            tuple(held.shape),
+            held.stride(),
+            held.dtype,
+            str(held.device),
+        )
+        if key not in self._shared:
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
+            self._shared[key] = tensor
+            self.weights.append(Weight(tensor, (name,)))
+            if constant:
+                self.constants[name] = to_numpy(held)
+            else:
+                self.parameters[name] = held
+        return self._shared[key]
+
+
+def _lower(exported: ExportedProgram) -> Captured:
+    _refuse_mutation(exported)
+    b = Builder()
+    inputs = _Inputs(exported, b)
+    found = lower_graph(exported.graph, inputs.values, b)
+    given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
+    given |= {w.tensor for w in inputs.weights}
+
+    outputs: list[Tensor] = []
+    leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
+        name = spec.arg.name if isinstance(spec.arg, TensorArgument) else ""
+        if name in inputs.leaf_of and isinstance(value, Tensor):
+            leaves.append(AliasLeaf(inputs.leaf_of[name]))
+            continue
+        if not isinstance(value, Tensor):
+            leaves.append(ValueLeaf(value))
+            continue
+        tensor = _copy(b, value) if value in given else value
+        if tensor not in outputs:
+            outputs.append(tensor)
+        leaves.append(OutputLeaf(outputs.index(tensor)))
+
+    body = _live(b.statements, outputs)
+    read = {t for s in body for t in used(s)}
+    weights = tuple(w for w in inputs.weights if w.tensor in read)
+    parts = {p for w in weights for p in w.parts}
+    program = Program(
+        tuple(t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)),
+        weights,
+        tuple(body),
+        tuple(outputs),
+    )
+    return Captured(
+        program,
+        {k: v for k, v in inputs.parameters.items() if k in parts},
+        {k: v for k, v in inputs.constants.items() if k in parts},
+        _signature(exported, inputs.leaves, leaves),
+    )
+
+
+def _copy(b: Builder, t: Tensor) -> Tensor:
+    """An output that is an input or a weight has to be a tensor of its own."""
+    b.begin(f"{t.name}_out", "", ())
+    return b.emit(t.shape, t.dtype, lambda *i: load(t, i))
+
+
+def _live(body: Sequence[Statement], outputs: Iterable[Tensor]) -> list[Statement]:
+    """The statements that `outputs` need, in order."""
+    needed = set(outputs)
+    kept: list[Statement] = []
+    for s in reversed(body):
+        if not needed.isdisjoint(defined(s)):
+            needed.update(used(s))
+            kept.append(s)
+    return kept[::-1]
+
+
+def _signature(
+    exported: ExportedProgram,
+    inputs: Sequence[TensorLeaf | ValueLeaf],
+    outputs: Sequence[OutputLeaf | AliasLeaf | ValueLeaf],
+) -> Signature:
+    spec = exported.call_spec
+    if spec.in_spec is None or spec.out_spec is None:
+        raise InternalError("the exported program has no call spec")
+    args, kwargs = pytree.tree_unflatten(list(range(len(inputs))), spec.in_spec)
+    with _quiet():
+        named = pytree.tree_flatten_with_path({"args": tuple(args), **kwargs})[0]
+    names = {leaf: _leaf_name(path) for path, leaf in named}
+    return Signature(
+        tuple(inputs),
+        tuple(names[k] for k in range(len(inputs))),
+        spec.in_spec,
+        tuple(outputs),
+        spec.out_spec,
+    )
+
+
+def _leaf_name(path: Sequence[Any]) -> str:
+    """ "args[0]", or "mask" and the like for an argument that was passed by keyword."""
+    first, *rest = path
+    return str(first.key) + "".join(str(key) for key in rest)

@@ -1,0 +1,130 @@
+"""An fx graph of ATen operators, lowered node by node."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from monotile.errors import CaptureError, InternalError, UnsupportedOperatorError
+from monotile.frontend.builder import Builder, Type, Unsupported
+from monotile.frontend.origin import origin
+from monotile.frontend.registry import find
+from monotile.frontend.types import results_of
+from monotile.ir.expr import Tensor
+
+Values = dict[fx.Node, Any]
+
+# They say what export has proved already.
+_ASSERTIONS = frozenset(
+    {"aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async"}
+)
+# They make a number or a shape of data.
+_DATA_DEPENDENT = frozenset(
+    {
+        "aten._local_scalar_dense",
+        "aten.item",
+        "aten.nonzero",
+        "aten.masked_select",
+        "aten._unique2",
+        "aten.unique_dim",
+        "aten.unique_consecutive",
+    }
+)
+
+
+def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
+    """Lower every operator of `graph` into `b`; the leaves of its output, in order.
+
+    values: of the placeholders; gets those of the other nodes.
+    Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one
+    that makes shapes or numbers of data.
+    """
+    problems: list[str] = []
+    for node in graph.nodes:
+        match node.op:
+            case "placeholder":
+                if node not in values:
+                    raise InternalError(f"placeholder {node.name} has no value")
+            case "call_function":
+                try:
+                    values[node] = _lower(node, values, b)
+                except Unsupported as e:
+                    problems.append(_describe(node, str(e)))
+                    values[node] = _stand_in(node)
+            case "output":
+                if problems:
+                    raise UnsupportedOperatorError(_message(problems))
+                found = fx.node.map_arg(node.args[0], lambda n: values[n])
+                return list(found) if isinstance(found, tuple | list) else [found]
+            case _:
+                raise InternalError(f"unexpected fx node {node.op} {node.name}")
+    raise InternalError("the graph has no output")
+
+
+def _packet(node: fx.Node) -> str:
+    return str(node.target).rpartition(".")[0]
+
+
+def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
+    args: Any = fx.node.map_arg(node.args, lambda n: values[n])
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: values[n])
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if _packet(node) in _ASSERTIONS:
+        return None
+    if _packet(node) in _DATA_DEPENDENT:
+        raise CaptureError(
+            f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"
+            " compiles static graphs: keep the value in a tensor, or move this out of the model"
+        )
+    lowering = find(node.target)
+    if lowering is None:
+        raise Unsupported("")
+    results = results_of(node)
+    b.begin(node.name, origin(node.stack_trace), results)
+    found = lowering(b, *args, **kwargs)
+    _check(node, found if isinstance(found, tuple) else (found,), results)
+    return found
+
+
+def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type]) -> None:
+    """What was lowered has the types that PyTorch says."""
+    for k, (t, want) in enumerate(zip(found, results, strict=False)):
+        if t is not None and (t.shape, t.dtype) != want:
+            raise InternalError(
+                f"{node.target} ({node.name}), result {k}: lowered to {t.dtype}{t.shape},"
+                f" PyTorch has {want.dtype}{want.shape}{_where(node)}"
+            )
+
+
+def _stand_in(node: fx.Node) -> Any:
+    """Something of the right types, so that what follows an unsupported operator is looked at too."""
+    tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node)))
+    return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
+
+
+def _where(node: fx.Node) -> str:
+    where = origin(node.stack_trace)
+    return f", at {where}" if where else ""
+
+
+def _describe(node: fx.Node, detail: str) -> str:
+    shapes: list[str] = []
+    for n in node.all_input_nodes:
+        value = n.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            shapes.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
+    detail = f" ({detail})" if detail else ""
+    return f"  {node.target}{detail} of {', '.join(shapes) or 'no tensors'}{_where(node)}"
+
+
+def _message(problems: Sequence[str]) -> str:
+    count = "operator" if len(problems) == 1 else f"{len(problems)} operators"
+    return (
+        f"no lowering for {count}:\n"
+        + "\n".join(dict.fromkeys(problems))
+        + '\nUse torch.compile(model, backend="monotile"), which leaves these to PyTorch and compiles'
+        " the rest, or report them as a missing feature"
+    )

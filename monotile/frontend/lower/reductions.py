@@ -1,0 +1,366 @@
+"""Reductions, and the operators that are made of few of them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from monotile.frontend.builder import Builder, load, raised, wrap, wrap_all
+from monotile.frontend.lower import scalar as s
+from monotile.frontend.lower.reduce import reduce_dims, without
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Tensor, cast, const, idx
+
+Lowering = Callable[..., Any]
+Dims = int | Sequence[int] | None
+
+
+def total(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: object) -> Tensor:
+    """A sum, in the type of the result (int64 for integers), at least float32."""
+    dims = wrap_all(dim, len(x.shape))
+    wide = b.dtype.compute
+    return reduce_dims(
+        b, x, dims, "sum", lambda i: cast(load(x, i), wide), b.dtype, keepdim=keepdim
+    )
+
+
+def mean(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: object) -> Tensor:
+    dims = wrap_all(dim, len(x.shape))
+    wide = b.dtype.compute
+    added = reduce_dims(
+        b, x, dims, "sum", lambda i: cast(load(x, i), wide), wide, keepdim=keepdim, part="sum"
+    )
+    count = math.prod(x.shape[d] for d in dims)
+    return b.result(lambda *i: s.div(load(added, i), count))
+
+
+def product(
+    b: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False, **_: object
+) -> Tensor:
+    dims = wrap_all(dim, len(x.shape))
+    wide = b.dtype.compute
+    return reduce_dims(
+        b, x, dims, "prod", lambda i: cast(load(x, i), wide), b.dtype, keepdim=keepdim
+    )
+
+
+def _extreme(combiner: str) -> Lowering:
+    def lower(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+        dims = wrap_all(dim, len(x.shape))
+        return reduce_dims(b, x, dims, combiner, lambda i: raised(x, i), x.dtype, keepdim=keepdim)
+
+    return lower
+
+
+def _extreme_with_index(combiner: str) -> Lowering:
+    """max.dim, min.dim: values and indices."""
+
+    def lower(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        dims = wrap_all(dim, len(x.shape))
+        element = lambda i: raised(x, i)  # noqa: E731
+        values = reduce_dims(b, x, dims, combiner, element, x.dtype, keepdim=keepdim, part="values")
+        where = reduce_dims(
+            b, x, dims, f"arg{combiner}", element, DType.I64, keepdim=keepdim, part="indices"
+        )
+        return values, where
+
+    return lower
+
+
+def _extreme_index(combiner: str) -> Lowering:
+    def lower(b: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        dims = wrap_all(dim, len(x.shape))
+        return reduce_dims(b, x, dims, combiner, lambda i: raised(x, i), DType.I64, keepdim=keepdim)
+
+    return lower
+
+
+def aminmax(
+    b: Builder, x: Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    dims = wrap_all(dim, len(x.shape))
+    low, high = (
+        reduce_dims(b, x, dims, c, lambda i: raised(x, i), x.dtype, keepdim=keepdim, part=c)
+        for c in ("min", "max")
+    )
+    return low, high
+
+
+def _logical(combiner: str) -> Lowering:
+    def lower(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+        dims = wrap_all(dim, len(x.shape))
+        return reduce_dims(
+            b,
+            x,
+            dims,
+            combiner,
+            lambda i: cast(load(x, i), DType.BOOL),
+            b.dtype,
+            keepdim=keepdim,
+        )
+
+    return lower
+
+
+def count_nonzero(b: Builder, x: Tensor, dim: Dims = None) -> Tensor:
+    dims = wrap_all(dim, len(x.shape))
+    return reduce_dims(
+        b, x, dims, "sum", lambda i: cast(cast(load(x, i), DType.BOOL), DType.I64), DType.I64
+    )
+
+
+def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance over `dims` in two passes, in at least float32, the dimensions dropped."""
+    wide = x.dtype.compute
+    count = math.prod(x.shape[d] for d in dims)
+    added = reduce_dims(b, x, dims, "sum", lambda i: raised(x, i), wide, part="sum")
+    middle = b.emit(added.shape, wide, lambda *i: s.div(load(added, i), count), part="mean")
+
+    def squared(i: Sequence[Expr]) -> Expr:
+        d = s.sub(raised(x, i), load(middle, without(dims, i)))
+        return s.mul(d, d)
+
+    spreads = reduce_dims(b, x, dims, "sum", squared, wide, part="squares")
+    divisor = max(count - correction, 0)
+    over = const(float(divisor), wide)
+    variance = b.emit(added.shape, wide, lambda *i: s.div(load(spreads, i), over), part="variance")
+    return middle, variance
+
+
+def _kept(
+    b: Builder, x: Tensor, dims: Sequence[int], i: Sequence[Expr], keepdim: bool
+) -> list[Expr]:
+    """An index into what was reduced over `dims`, from an index into it with `dims` kept or not."""
+    return without(dims, i) if keepdim else list(i)
+
+
+def _correction(unbiased: object, correction: float | None) -> float:
+    if isinstance(unbiased, bool):
+        return 1 if unbiased else 0
+    return 1 if correction is None else correction
+
+
+def _statistics(root: bool, with_mean: bool) -> Lowering:
+    """var and std, alone or with the mean, in every overload."""
+
+    def lower(
+        b: Builder,
+        x: Tensor,
+        dim: bool | Dims = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        if isinstance(dim, bool):  # the overload (self, unbiased)
+            dim, unbiased = None, dim
+        dims = wrap_all(dim, len(x.shape))
+        middle, variance = moments(b, x, dims, _correction(unbiased, correction))
+
+        def spread_of(*i: Expr) -> Expr:
+            v = load(variance, _kept(b, x, dims, i, keepdim))
+            return s.call("sqrt", v) if root else v
+
+        first = b.result(spread_of, index=0)
+        if not with_mean:
+            return first
+        return first, b.result(lambda *i: load(middle, _kept(b, x, dims, i, keepdim)), index=1)
+
+    return lower
+
+
+def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """max(x), exp(x - max(x)) and its sum over `dims` (dropped), in at least float32."""
+    wide = x.dtype.compute
+    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
+    powers = b.emit(
+        x.shape,
+        wide,
+        lambda *i: s.exp(s.sub(raised(x, i), load(top, without(dims, i)))),
+        part="exp",
+    )
+    added = reduce_dims(b, powers, dims, "sum", lambda i: load(powers, i), wide, part="sum")
+    return top, powers, added
+
+
+def _widened(b: Builder, x: Tensor) -> Tensor:
+    """`x` in the type of the result where that is wider (softmax(dtype=...)) or x is no float."""
+    if x.dtype.is_float and x.dtype.compute is b.dtype.compute:
+        return x
+    return b.emit(x.shape, b.dtype, lambda *i: load(x, i), part="cast")
+
+
+def softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
+    x = _widened(b, x)
+    dims = (wrap(dim, len(x.shape)),) if x.shape else ()
+    _, powers, added = softmax_parts(b, dims, x)
+    return b.result(lambda *i: s.div(load(powers, i), load(added, without(dims, i))))
+
+
+def log_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
+    x = _widened(b, x)
+    dims = (wrap(dim, len(x.shape)),) if x.shape else ()
+    top, _, added = softmax_parts(b, dims, x)
+
+    def body(*i: Expr) -> Expr:
+        row = without(dims, i)
+        shifted = s.sub(raised(x, i), load(top, row))
+        return s.sub(shifted, s.call("log", load(added, row)))
+
+    return b.result(body)
+
+
+def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    x = _widened(b, x)
+    wide = x.dtype.compute
+    dims = wrap_all(dim, len(x.shape))
+    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
+
+    def shift(row: Sequence[Expr]) -> Expr:
+        # A row of infinities would be inf - inf.
+        m = load(top, row)
+        return s.select(s.call("isinf", m), const(0, wide), m)
+
+    added = reduce_dims(
+        b,
+        x,
+        dims,
+        "sum",
+        lambda i: s.exp(s.sub(raised(x, i), shift(without(dims, i)))),
+        wide,
+        part="sum",
+    )
+
+    def body(*i: Expr) -> Expr:
+        row = _kept(b, x, dims, i, keepdim)
+        return s.add(s.call("log", load(added, row)), shift(row))
+
+    return b.result(body)
+
+
+def vector_norm(
+    b: Builder, x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, **_: object
+) -> Tensor:
+    dims = wrap_all(dim, len(x.shape))
+    wide = b.dtype.compute
+
+    def magnitude(i: Sequence[Expr]) -> Expr:
+        return s.call("abs", cast(load(x, i), wide))
+
+    def term(i: Sequence[Expr]) -> Expr:
+        v = cast(load(x, i), wide)
+        match ord:
+            case 0:
+                return s.select(s.ne(v, 0), const(1, wide), const(0, wide))
+            case 1:
+                return s.call("abs", v)
+            case 2:
+                return s.mul(v, v)
+            case _:
+                return s.op("pow", s.call("abs", v), float(ord))
+
+    if math.isinf(ord):
+        combiner = "max" if ord > 0 else "min"
+        return reduce_dims(b, x, dims, combiner, magnitude, b.dtype, keepdim=keepdim)
+    if ord in (0, 1):
+        return reduce_dims(b, x, dims, "sum", term, b.dtype, keepdim=keepdim)
+    added = reduce_dims(b, x, dims, "sum", term, wide, keepdim=keepdim, part="sum")
+    if ord == 2:
+        return b.result(lambda *i: s.call("sqrt", load(added, i)))
+    return b.result(lambda *i: s.op("pow", load(added, i), 1 / ord))
+
+
+def norm(
+    b: Builder,
+    x: Tensor,
+    p: float | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    **_: object,
+) -> Tensor:
+    return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
+
+
+# Scans: each element reduces over those up to it. Quadratic in the extent, and parallel.
+
+
+def _scan(combiner: str, identity: float) -> Lowering:
+    def lower(b: Builder, x: Tensor, dim: int, **_: object) -> Tensor:
+        wide = b.dtype.compute
+        if not x.shape:
+            return b.result(lambda: load(x, ()))
+        d = wrap(dim, len(x.shape))
+
+        def body(*axes: Expr) -> Expr:
+            *i, r = axes
+            value = cast(load(x, [*i[:d], r, *i[d + 1 :]]), wide)
+            return s.select(s.le(r, i[d]), value, const(identity, wide))
+
+        return b.result(body, reduce=(x.shape[d],), combiner=combiner)
+
+    return lower
+
+
+def _extreme_scan(combiner: str) -> Lowering:
+    """cummax, cummin: values and the last index that holds each."""
+
+    def lower(b: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        if not x.shape:
+            return x, b.result(lambda: idx(0), index=1)
+        d = wrap(dim, len(x.shape))
+        n = x.shape[d]
+
+        def at(i: Sequence[Expr], k: Expr) -> Expr:
+            return raised(x, [*i[:d], k, *i[d + 1 :]])
+
+        # Beyond the position, repeat the element at it: that never changes an extreme.
+        def value(*axes: Expr) -> Expr:
+            *i, r = axes
+            return at(i, s.minimum(r, i[d]))
+
+        values = b.result(value, reduce=(n,), combiner=combiner, index=0)
+
+        def position(*axes: Expr) -> Expr:
+            *i, r = axes
+            # Runs backwards, so that the first of equals is the last position.
+            return at(i, s.maximum(s.sub(i[d], r), 0))
+
+        back = b.emit(
+            x.shape, DType.I64, position, reduce=(n,), combiner=f"arg{combiner}", part="back"
+        )
+        return values, b.result(lambda *i: s.sub(i[d], load(back, i)), index=1)
+
+    return lower
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "aten.sum": total,
+    "aten.mean": mean,
+    "aten.prod": product,
+    "aten.amax": _extreme("max"),
+    "aten.amin": _extreme("min"),
+    "aten.max.default": _extreme("max"),
+    "aten.min.default": _extreme("min"),
+    "aten.max.dim": _extreme_with_index("max"),
+    "aten.min.dim": _extreme_with_index("min"),
+    "aten.argmax": _extreme_index("argmax"),
+    "aten.argmin": _extreme_index("argmin"),
+    "aten.aminmax": aminmax,
+    "aten.any": _logical("any"),
+    "aten.all": _logical("all"),
+    "aten.count_nonzero": count_nonzero,
+    "aten.var": _statistics(root=False, with_mean=False),
+    "aten.std": _statistics(root=True, with_mean=False),
+    "aten.var_mean": _statistics(root=False, with_mean=True),
+    "aten.std_mean": _statistics(root=True, with_mean=True),
+    "aten.softmax.int": softmax,
+    "aten._softmax": softmax,
+    "aten.log_softmax.int": log_softmax,
+    "aten._log_softmax": log_softmax,
+    "aten.logsumexp.default": logsumexp,
+    "aten.linalg_vector_norm": vector_norm,
+    "aten.norm": norm,
+    "aten.cumsum.default": _scan("sum", 0),
+    "aten.cumprod.default": _scan("prod", 1),
+    "aten.cummax.default": _extreme_scan("max"),
+    "aten.cummin.default": _extreme_scan("min"),
+}

@@ -1,0 +1,42 @@
+"""Which function lowers an operator: the tables of `lower/`, joined."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monotile.frontend.lower import (
+    activations,
+    attention,
+    constructors,
+    indexing,
+    matmul,
+    normalisation,
+    pointwise,
+    recurrent,
+    reductions,
+    views,
+)
+from monotile.ir.expr import Tensor
+
+# Called with the Builder and the operator's own arguments, tensors being ir Tensors. Gives the
+# operator's results; one that PyTorch leaves undefined may be None.
+Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
+
+# By "aten.name.overload", or by "aten.name" for every overload that has no entry of its own.
+LOWERINGS: Mapping[str, Lowering] = {
+    **pointwise.LOWERINGS,
+    **activations.LOWERINGS,
+    **views.LOWERINGS,
+    **reductions.LOWERINGS,
+    **matmul.LOWERINGS,
+    **normalisation.LOWERINGS,
+    **attention.LOWERINGS,
+    **indexing.LOWERINGS,
+    **constructors.LOWERINGS,
+    **recurrent.LOWERINGS,
+}
+
+
+def find(target: Any) -> Lowering | None:
+    """The lowering of the fx target `target`, if there is one."""
+    name = str(target)
+    return LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])

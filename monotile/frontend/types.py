@@ -1,0 +1,47 @@
+"""PyTorch's types as the language's."""
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import fx
+
+from monotile.errors import CaptureError
+from monotile.frontend.builder import Type
+from monotile.frontend.origin import origin
+from monotile.ir.dtype import DType
+
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Raises CaptureError for a type that the language does not have (complex, float8, ...)."""
+    if dtype not in DTYPES:
+        raise CaptureError(f"element type {dtype} is not supported")
+    return DTYPES[dtype]
+
+
+def type_of(x: torch.Tensor) -> Type:
+    """Raises CaptureError for a shape that is not static or an element type that is not supported."""
+    for n in x.shape:
+        if not isinstance(n, int):
+            raise CaptureError(f"dimension {n} of {tuple(x.shape)} is not known at compile time")
+    return Type(tuple(int(n) for n in x.shape), dtype_of(x.dtype))
+
+
+def results_of(node: fx.Node) -> tuple[Type, ...]:
+    """The types of what `node` gives; values that are no tensors are left out."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    try:
+        return tuple(type_of(v) for v in values if isinstance(v, torch.Tensor))
+    except CaptureError as e:
+        where = origin(node.stack_trace)
+        raise CaptureError(f"{node.target}: {e}" + (f", at {where}" if where else "")) from None
+
+
+def to_numpy(x: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    """A copy on the host; bfloat16 through ml_dtypes."""
+    host = x.detach().to("cpu").contiguous()
+    if host.dtype is torch.bfloat16:
+        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return host.numpy().copy()
