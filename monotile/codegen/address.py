@@ -54,8 +54,7 @@ def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout
             for d in range(len(box) - 2, -1, -1):
                 strides[d] = pitch if d == len(box) - 2 else strides[d + 1] * box[d + 1].extent
             origin = tuple(
-                Affine(()) if b.stage is None else affine(task[b.stage]).scale(b.tile)
-                for b in box
+                Affine(()) if b.stage is None else affine(task[b.stage]).scale(b.tile) for b in box
             )
             return Layout(origin, tuple(strides))
         case Pointer() | Workspace():
@@ -65,7 +64,9 @@ def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout
         case Rotate(_, _, _, (a, b), first, last):
             found = {layout(p, shape, task) for p in (a, b, first, last) if p is not None}
             if len(found) != 1:
-                raise InternalError(f"a carried value changes its layout from place to place: {place}")
+                raise InternalError(
+                    f"a carried value changes its layout from place to place: {place}"
+                )
             return found.pop()
         case Register():
             raise InternalError("a value in a register has no address")

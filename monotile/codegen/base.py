@@ -156,9 +156,7 @@ class Emitter(Expressions):
     def store(self, tensor: Tensor, pointer: str, offset: str, value: str) -> str:
         """A statement that stores a value at an address."""
         if tensor.dtype in SMALL_FLOATS:
-            return (
-                f"mt_store_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)}, {bare(value)});"
-            )
+            return f"mt_store_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)}, {bare(value)});"
         return f"{pointer}[{bare(offset)}] = {bare(value)};"
 
     def address(self, tensor: Tensor, index: Sequence[Expr], place: Place) -> tuple[str, str]:
@@ -218,7 +216,9 @@ class Emitter(Expressions):
 
     def place_variables(self, e: Load) -> frozenset[str]:
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
-        task = frozenset(a.name for a in self._task) if isinstance(place, Shared) else frozenset[str]()
+        task = (
+            frozenset(a.name for a in self._task) if isinstance(place, Shared) else frozenset[str]()
+        )
         return place_axes(place) | task
 
     # A step's elements.
@@ -255,8 +255,8 @@ class Emitter(Expressions):
             out |= unflatten(r.value, [anchor.axes[p] for p in r.dim.axes])
         return out
 
-    def body(self, site: Site, e: Expr, point: Mapping[str, Expr]) -> str:
-        """Text of an expression of the site's anchor or followers."""
+    def body(self, e: Expr, point: Mapping[str, Expr]) -> str:
+        """Text of an expression over the axes of a step."""
         return self.root(substitute(e, dict(point)))
 
     def finish(self, site: Site, point: Mapping[str, Expr], text: str, dtype: DType) -> None:
@@ -268,7 +268,7 @@ class Emitter(Expressions):
         later = [site.followers[k:] for k in range(len(site.followers) + 1)]
         for number, s in enumerate((anchor, *site.followers)):
             if number:
-                text, dtype = self.body(site, s.body, point), s.body.dtype
+                text, dtype = self.body(s.body, point), s.body.dtype
             used = any(x.tensor.name == s.out.name for f in later[number] for x in loads(f.body))
             self._settle(s, point, text, dtype, used=used)
 
@@ -348,7 +348,9 @@ def combine(combiner: str, a: str, b: str, dtype: DType) -> str:
         case "sum" | "prod" if dtype.is_float:
             return f"({a} {'+' if combiner == 'sum' else '*'} {b})"
         case "sum" | "prod":
-            return f"mt_{'add' if combiner == 'sum' else 'mul'}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
+            return (
+                f"mt_{'add' if combiner == 'sum' else 'mul'}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
+            )
         case "any" | "all":
             return f"({a} {'|' if combiner == 'any' else '&'} {b})"
         case "max" | "min" if dtype is DType.BOOL:

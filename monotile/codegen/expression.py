@@ -68,7 +68,9 @@ class Expressions(ABC):
         self.wide = wide
         self.overflow = False
         self.writer = Writer()
-        self.registers: dict[str, str] = {}  # tensors of the current step and the variables that hold them
+        self.registers: dict[
+            str, str
+        ] = {}  # tensors of the current step and the variables that hold them
         self._facts: dict[Expr, Interval] = {}
         self._variables: dict[Expr, frozenset[str]] = {}
         self._uses: dict[Expr, int] = {}
@@ -103,7 +105,7 @@ class Expressions(ABC):
             case Load() if e.tensor.name in self.registers:
                 return self.registers[e.tensor.name]
             case Load():
-                return self.name(e, e.dtype, self.read)
+                return self.name(e, e.dtype, lambda _: self.read(e))
             case _ if is_index(e):
                 return self.index(e)
             case Select(cond, then, otherwise):

@@ -21,6 +21,7 @@ class Block:
     fence:   values that memory goes into (a Load) stay inside: the block may not run, or memory
              changes before it.
     names:   C name of each value named here.
+    pragma:  a line before the head; may be set while the block is open.
     """
 
     parent: "Block | None"
@@ -28,6 +29,7 @@ class Block:
     defines: set[str]
     fence: bool
     depth: int
+    pragma: str = ""
     lines: list[str] = field(default_factory=list[str])
     names: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
 
@@ -68,10 +70,10 @@ class Writer:
         self.block = outer
         if not inner.lines and not tail and (not head or head.startswith("for")):
             return
+        if inner.pragma:
+            outer.write(inner.pragma)
         outer.write(f"{head} {{" if head else "{")
-        outer.lines.extend(
-            INDENT + line if line and not line.startswith("#") else line for line in inner.lines
-        )
+        outer.lines.extend(INDENT + line if line else line for line in inner.lines)
         outer.write(f"}}{tail}")
 
     @contextmanager
