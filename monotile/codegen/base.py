@@ -286,8 +286,12 @@ class Emitter(Expressions):
             self.registers[s.out.name] = text = variable
         index = [point[a.name] for a in s.axes]
         for place in places:
-            pointer, offset = self.address(s.out, index, place)
-            self.writer.write(self.store(s.out, pointer, offset, text))
+            self.write(s.out, index, place, text)
+
+    def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
+        """Write a store of `value` to the element of `tensor` at `index` in `place`."""
+        pointer, offset = self.address(tensor, index, place)
+        self.writer.write(self.store(tensor, pointer, offset, value))
 
     def _scatter(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
         index = [substitute(i, dict(point)) for i in s.index]
