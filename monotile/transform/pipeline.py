@@ -43,7 +43,7 @@ def transform(
     program, constants = fold(program, constants)
     program = step("fold", program)
     program = step("horizontal", fuse_horizontally(program))
-    program = step("inline_pointwise", inline_pointwise(program, options))
+    program = step("inline_pointwise", inline_pointwise(program))
     program = step("simplify_again", simplify(program, options))
     program = step("dead", remove_dead(program))
     return step("normalise", normalise(program)), constants

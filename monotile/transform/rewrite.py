@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from monotile.ir.expr import Expr, Tensor
+from monotile.ir.expr import Expr
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
 
 Body = tuple[Statement, ...]
@@ -56,38 +56,3 @@ def map_exprs(s: Statement, f: Callable[[Expr], Expr]) -> Statement:
             return msgspec.structs.replace(s, index=index, value=value)
         case Loop() | Branch():
             return s
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """A name like `name` that is not in `taken`; it is put there."""
-    new, k = name, 0
-    while new in taken:
-        k += 1
-        new = f"{name}_{k}"
-    taken.add(new)
-    return new
-
-
-def names_of(program: Program) -> set[str]:
-    """The name of every tensor of `program`."""
-    names = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
-
-    def add(*tensors: Tensor) -> None:
-        names.update(t.name for t in tensors)
-
-    def go(body: Body) -> None:
-        for s in body:
-            match s:
-                case Compute() | Scatter():
-                    add(s.out)
-                case Loop():
-                    add(*(t for c in s.carried for t in (c.param, c.out)))
-                    add(*(k.out for k in s.stacked))
-                    go(s.body)
-                case Branch():
-                    add(*(o.out for o in s.outs))
-                    go(s.then)
-                    go(s.otherwise)
-
-    go(program.body)
-    return names

@@ -11,12 +11,19 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
+from monotile.transform.dead import remove_dead
+from monotile.transform.inline import inline_pointwise, inline_views
+from monotile.transform.normalise import normalise
 from monotile.transform.simplify import simplify
 from tests.ir.strategies import programs, same, values
 
 EXACT = Options(excess_precision=False)
 PASSES: dict[str, Callable[[Program], Program]] = {
     "simplify": lambda p: simplify(p, EXACT),
+    "remove_dead": remove_dead,
+    "normalise": normalise,
+    "inline_views": lambda p: remove_dead(inline_views(p)),
+    "inline_pointwise": lambda p: remove_dead(inline_pointwise(p)),
 }
 
 

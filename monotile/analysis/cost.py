@@ -1,0 +1,86 @@
+"""What evaluating a scalar expression once costs, in additions, and how large it is."""
+
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+    loads,
+)
+
+# Rough, of both targets alike: a division or a square root is several instructions, a transcendental function
+# a polynomial, integer division by a constant a multiplication and a shift.
+_UNARY = {"neg": 0.0, "abs": 0.0, "not": 0.5, "isnan": 1.0, "isinf": 1.0, "sqrt": 4.0, "rsqrt": 4.0}
+_ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
+_BINARY = {"div": 4.0, "pow": 32.0, "atan2": 32.0, "hypot": 8.0, "fmod": 16.0, "ipow": 16.0}
+TRANSCENDENTAL = 16.0
+INDEX = 0.25  # integer arithmetic that depends on axes alone is mostly shared between neighbours
+
+
+def cost(e: Expr) -> float:
+    """Operations that evaluating `e` once takes; a subexpression that occurs twice counts once."""
+    total = 0.0
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            total += _own(node)
+            stack.extend(children(node))
+    return total
+
+
+def _own(e: Expr) -> float:
+    match e:
+        case Const() | Axis():
+            return 0.0
+        case Load():
+            return 1.0
+        case Cast(x):
+            return 0.5 if x.dtype.is_float or e.dtype.is_float else INDEX
+        case Select():
+            return 1.0
+        case Unary(op, x):
+            if op in _UNARY:
+                return _UNARY[op]
+            return 1.0 if op in _ROUNDING else TRANSCENDENTAL
+        case Binary(op, a, _):
+            if a.dtype.is_float:
+                return _BINARY.get(op, 1.0)
+            return _BINARY.get(op, INDEX if not loads(e) else 1.0)
+
+
+def size(e: Expr, limit: int) -> int:
+    """Nodes of `e` as a tree, counted up to a little over `limit`."""
+    count = 0
+    stack = [e]
+    while stack and count <= limit:
+        node = stack.pop()
+        count += 1
+        stack.extend(children(node))
+    return count
+
+
+def index_only(e: Expr) -> bool:
+    """Whether `e` depends on axes and literals alone."""
+    return not loads(e)
+
+
+def guarded_load(e: Expr) -> Load | None:
+    """The one Load of a view or a padding: a Load by axes, under selects between it and literals."""
+    match e:
+        case Load():
+            return None if any(loads(i) for i in e.index) else e
+        case Cast(x):
+            return guarded_load(x)
+        case Select(cond, then, otherwise) if index_only(cond):
+            sides = [side for side in (then, otherwise) if not isinstance(side, Const)]
+            return guarded_load(sides[0]) if len(sides) == 1 else None
+        case _:
+            return None

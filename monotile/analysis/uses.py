@@ -1,0 +1,66 @@
+"""Who uses each tensor of a Program, how, and how often."""
+
+from collections import Counter
+from math import prod
+
+from monotile.ir.expr import Axis, Expr, Tensor, loads
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, defined
+
+
+class Uses:
+    """Facts about the uses of a Program's tensors, by name.
+
+    whole:       tensors used otherwise than by a Load: outputs, carried values, a Scatter's base, ...
+    evaluations: how often a Load of the tensor is evaluated for each time that the tensor is computed;
+                 two Loads of one element in one expression count once.
+    readers:     statements with a Load of the tensor.
+    reductions:  tensors that a Compute with a combiner defines.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.whole: set[str] = {t.name for t in program.outputs}
+        self.evaluations: Counter[str] = Counter()
+        self.readers: Counter[str] = Counter()
+        self.reductions: set[str] = set()
+        self._depth: dict[str, int] = {}
+        self._body(program.body, ())
+
+    def _body(self, body: tuple[Statement, ...], loops: tuple[int, ...]) -> None:
+        for s in body:
+            match s:
+                case Compute():
+                    self._loads((s.body,), (*s.axes, *s.reduce), loops)
+                    if s.combiner is not None:
+                        self.reductions.add(s.out.name)
+                case Scatter():
+                    self._mark(s.base)
+                    self._loads((*s.index, s.value), s.axes, loops)
+                case Loop():
+                    self._loop(s, loops)
+                case Branch():
+                    self._mark(s.predicate, *(t for o in s.outs for t in (o.then, o.otherwise)))
+                    self._body(s.then, loops)
+                    self._body(s.otherwise, loops)
+            self._depth |= {t.name: len(loops) for t in defined(s)}
+
+    def _loop(self, s: Loop, loops: tuple[int, ...]) -> None:
+        self._mark(*(t for c in s.carried for t in (c.init, c.result)))
+        self._mark(*(k.value for k in s.stacked))
+        self._mark(*(t for t in (s.count, s.predicate) if t is not None))
+        inner = (*loops, s.axis.extent)
+        self._depth |= {c.param.name: len(inner) for c in s.carried}
+        self._body(s.body, inner)
+
+    def _mark(self, *tensors: Tensor) -> None:
+        self.whole.update(t.name for t in tensors)
+
+    def _loads(
+        self, expressions: tuple[Expr, ...], axes: tuple[Axis, ...], loops: tuple[int, ...]
+    ) -> None:
+        found = {load for e in expressions for load in loads(e)}
+        points = prod(a.extent for a in axes)
+        for load in found:
+            name = load.tensor.name
+            self.evaluations[name] += points * prod(loops[self._depth.get(name, 0) :])
+        for name in {load.tensor.name for load in found}:
+            self.readers[name] += 1

@@ -1,0 +1,40 @@
+"""Names that a Program does not use yet."""
+
+import re
+
+from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
+
+
+class Names:
+    """The names of a Program's tensors and axes; grows as a pass invents more."""
+
+    def __init__(self, program: Program) -> None:
+        self._taken = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
+        for s in statements(program.body):
+            self._taken |= _names(s)
+
+    def fresh(self, stem: str) -> str:
+        """`stem`, or `stem_1`, `stem_2` and so on (a number that `stem` ends in is dropped first)."""
+        if stem not in self._taken:
+            self._taken.add(stem)
+            return stem
+        base = re.sub(r"_\d+$", "", stem)
+        n = 1
+        while f"{base}_{n}" in self._taken:
+            n += 1
+        name = f"{base}_{n}"
+        self._taken.add(name)
+        return name
+
+
+def _names(s: Statement) -> set[str]:
+    match s:
+        case Compute():
+            return {s.out.name, *(a.name for a in (*s.axes, *s.reduce))}
+        case Scatter():
+            return {s.out.name, *(a.name for a in s.axes)}
+        case Loop():
+            carried = {t.name for c in s.carried for t in (c.param, c.result, c.out)}
+            return {s.axis.name} | carried | {k.out.name for k in s.stacked}
+        case _:
+            return {o.out.name for o in s.outs}

@@ -1,0 +1,101 @@
+"""The form that the scheduler and the emitters rely on: every result has a buffer of its own.
+
+Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
+of a Branch by one of that side, and each output of the Program by a statement; a tensor is the result of one
+carry at most and listed among the outputs once. Where that does not hold a copy is made.
+"""
+
+import msgspec
+
+from monotile.ir.expr import Load, Tensor
+from monotile.ir.program import (
+    Branch,
+    BranchOut,
+    Carry,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Stack,
+    Statement,
+    compute,
+    defined,
+)
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, same
+
+
+def normalise(program: Program) -> Program:
+    """`program` with copies where a result is not its statement's own."""
+    taken = Names(program)
+    body = tuple(_statement(s, taken) for s in program.body)
+    copies = _Copies(body, taken)
+    outputs = tuple(copies.own(t) for t in program.outputs)
+    body = (*body, *copies.made)
+    if same(body, program.body):
+        return program
+    return msgspec.structs.replace(program, body=body, outputs=outputs)
+
+
+class _Copies:
+    """Gives each tensor that is asked for a definition in `body` that no one else was given."""
+
+    def __init__(self, body: Body, taken: Names) -> None:
+        self.origin = {t.name: s.origin for s in body for t in defined(s)}
+        self.given: set[str] = set()
+        self.taken = taken
+        self.made: list[Statement] = []
+
+    def own(self, t: Tensor) -> Tensor:
+        if t.name in self.origin and t.name not in self.given:
+            self.given.add(t.name)
+            return t
+        out = Tensor(self.taken.fresh(f"{t.name}_copy"), t.shape, t.dtype)
+        origin = self.origin.get(t.name, "")
+        self.made.append(compute(out, lambda *axes: Load(t, axes), origin=origin))
+        return out
+
+    def local(self, t: Tensor) -> Tensor:
+        """As `own`, but it may be someone else's as well."""
+        return t if t.name in self.origin else self.own(t)
+
+
+def _statement(s: Statement, taken: Names) -> Statement:
+    match s:
+        case Compute() | Scatter():
+            return s
+        case Loop():
+            return _loop(s, taken)
+        case Branch():
+            return _branch(s, taken)
+
+
+def _loop(s: Loop, taken: Names) -> Loop:
+    inner = tuple(_statement(x, taken) for x in s.body)
+    copies = _Copies(inner, taken)
+    results = [copies.own(c.result) for c in s.carried]
+    values = [copies.local(k.value) for k in s.stacked]
+    body = (*inner, *copies.made)
+    if same(body, s.body):
+        return s
+    renamed = dict(zip((c.result for c in s.carried), results, strict=True))
+    return msgspec.structs.replace(
+        s,
+        body=body,
+        carried=tuple(
+            Carry(c.init, c.param, r, c.out) for c, r in zip(s.carried, results, strict=True)
+        ),
+        stacked=tuple(Stack(v, k.out) for k, v in zip(s.stacked, values, strict=True)),
+        predicate=None if s.predicate is None else renamed[s.predicate],
+    )
+
+
+def _branch(s: Branch, taken: Names) -> Branch:
+    then = tuple(_statement(x, taken) for x in s.then)
+    otherwise = tuple(_statement(x, taken) for x in s.otherwise)
+    left, right = _Copies(then, taken), _Copies(otherwise, taken)
+    outs = tuple(BranchOut(left.own(o.then), right.own(o.otherwise), o.out) for o in s.outs)
+    then, otherwise = (*then, *left.made), (*otherwise, *right.made)
+    if same(then, s.then) and same(otherwise, s.otherwise):
+        return s
+    return msgspec.structs.replace(s, then=then, otherwise=otherwise, outs=outs)
