@@ -6,13 +6,14 @@ import msgspec
 class Binary(msgspec.Struct, frozen=True):
     """kind: "cuda" or "cpu". image: the cubin, or the shared object. ptx: "" on the CPU.
 
-    compiler: what built it, in words. log: what it said (warnings).
+    compiler: what built it, in words. cuda: its CUDA version, (0, 0) on the CPU. log: what it said (warnings).
     """
 
     kind: str
     image: bytes
     ptx: str
     compiler: str
+    cuda: tuple[int, int] = (0, 0)
     log: str = ""
 
     def encode(self) -> bytes:

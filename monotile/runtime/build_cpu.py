@@ -80,7 +80,9 @@ def _version(command: tuple[str, ...]) -> str:
             [*command, "--version"], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(f'the C compiler "{shlex.join(command)}" cannot be run: {error}') from error
+        raise BuildError(
+            f'the C compiler "{shlex.join(command)}" cannot be run: {error}'
+        ) from error
     return done.stdout.partition("\n")[0].strip()
 
 
@@ -140,15 +142,18 @@ def _compile(source: str, compiler: Compiler, flags: tuple[str, ...], options: O
                 f"the C compiler ({compiler.version}) refused the generated source:"
                 f" {shlex.join(command)}\n{excerpt(source, lines)}\n\nIts log:\n{log}"
             )
-        return Binary("cpu", product.read_bytes(), "", compiler.version, log)
+        return Binary("cpu", product.read_bytes(), "", compiler.version, log=log)
 
 
-def _environment(compiler: Compiler, options: Options, folder: str) -> dict[str, str] | None:
-    """Zig wants a folder that it may write to, and builds its C library's stubs there once (seconds)."""
-    if not compiler.zig:
-        return None
-    cache = str(cache_directory(options) / "zig") if options.cache else folder
-    return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache} | dict(os.environ)
+def _environment(compiler: Compiler, options: Options, folder: str) -> dict[str, str]:
+    """The compiler's environment: messages in English, so that `_compile` can read the line numbers."""
+    own = dict(os.environ) | {"LC_ALL": "C"}
+    if (
+        compiler.zig
+    ):  # wants a folder that it may write to; builds its C library there once (seconds)
+        cache = str(cache_directory(options) / "zig") if options.cache else folder
+        own = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache} | own
+    return own
 
 
 def load(image: bytes) -> ctypes.CDLL:

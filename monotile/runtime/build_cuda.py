@@ -6,9 +6,11 @@ real architecture alone, so a driver of the same major version runs it, older th
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from cuda.bindings import nvrtc
+from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]  # no stubs
 
 from monotile.config import Options
 from monotile.errors import BuildError, InternalError
@@ -38,15 +40,14 @@ def build(source: str, target: Target, options: Options) -> Binary:
 
     Raises BuildError with NVRTC's log and the lines of the source that it names.
     """
-    major, minor = nvrtc_version()
-    compiler = f"NVRTC {major}.{minor}"
+    version = nvrtc_version()
     flags = _flags(target, options)
     cache = Cache.of(options)
-    entry = key("cuda", source, flags, compiler)
+    entry = key("cuda", source, flags, version)
     found = Binary.decode(cache.get(entry))
     if found is not None:
         return found
-    binary = _compile(source, flags, compiler)
+    binary = _compile(source, flags, version)
     cache.put(entry, binary.encode())
     return binary
 
@@ -58,7 +59,8 @@ def _flags(target: Target, options: Options) -> tuple[str, ...]:
     return flags
 
 
-def _compile(source: str, flags: tuple[str, ...], compiler: str) -> Binary:
+def _compile(source: str, flags: tuple[str, ...], version: tuple[int, int]) -> Binary:
+    compiler = f"NVRTC {version[0]}.{version[1]}"
     headers = device_headers()
     status, program = nvrtc.nvrtcCreateProgram(
         source.encode(),
@@ -70,9 +72,7 @@ def _compile(source: str, flags: tuple[str, ...], compiler: str) -> Binary:
     _expect(status)
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
-        log = _text(
-            program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog
-        ).strip()
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             lines = [int(n) for n in re.findall(rf"{re.escape(NAME)}\((\d+)\)", log)]
             raise BuildError(
@@ -87,7 +87,7 @@ def _compile(source: str, flags: tuple[str, ...], compiler: str) -> Binary:
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Binary("cuda", cubin, ptx, compiler, log)
+    return Binary("cuda", cubin, ptx, compiler, version, log)
 
 
 @functools.cache
@@ -97,9 +97,10 @@ def device_headers() -> tuple[tuple[bytes, bytes], ...]:
     return tuple((str(p.relative_to(DEVICE)).encode(), p.read_bytes()) for p in found)
 
 
-def _bytes(program: object, size_of: object, get: object) -> bytes:
-    assert callable(size_of)
-    assert callable(get)
+_Query = Callable[..., tuple[Any, ...]]
+
+
+def _bytes(program: object, size_of: _Query, get: _Query) -> bytes:
     status, size = size_of(program)
     _expect(status)
     buffer = bytearray(size)
@@ -108,7 +109,7 @@ def _bytes(program: object, size_of: object, get: object) -> bytes:
     return bytes(buffer)
 
 
-def _text(program: object, size_of: object, get: object) -> str:
+def _text(program: object, size_of: _Query, get: _Query) -> str:
     return _bytes(program, size_of, get).rstrip(b"\0").decode(errors="replace")
 
 

@@ -1,0 +1,159 @@
+"""A call's arguments to tensors and a kernel's outputs to the model's results, by the Signature."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.utils._pytree as pytree
+
+from monotile.errors import InputError
+from monotile.ir.expr import Tensor
+from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+from monotile.runtime.tensors import ALIGNMENT, plain, torch_dtype
+from monotile.runtime.trees import children, describe_call, is_leaf
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class Arguments:
+    """Checks and flattens arguments. Everything that can be known before a call is.
+
+    signature: of the model. order: the names of the Program's inputs as the launch wants them.
+    """
+
+    def __init__(self, signature: Signature, order: Sequence[str], device: torch.device) -> None:
+        self._signature = signature
+        self._device = device
+        self._values = [
+            (i, leaf.value)
+            for i, leaf in enumerate(signature.inputs)
+            if isinstance(leaf, ValueLeaf)
+        ]
+        place = {
+            leaf.tensor.name: (i, torch_dtype(leaf.tensor.dtype), torch.Size(leaf.tensor.shape))
+            for i, leaf in enumerate(signature.inputs)
+            if isinstance(leaf, TensorLeaf)
+        }
+        wanted = [place.pop(name) for name in order]
+        self._tensors = [*wanted, *place.values()]  # those the kernel does not read are checked too
+        self._read = len(wanted)
+        self._flat = _is_flat(signature)
+
+    def leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Sequence[object]:
+        """The leaves of a call's arguments. Raises InputError where their structure differs."""
+        if self._flat and not kwargs and len(args) == len(self._signature.inputs):
+            return args
+        expected = self._signature.input_tree
+        keys = children(expected)[1].context
+        if keys and set(keys) == set(kwargs):
+            kwargs = {k: kwargs[k] for k in keys}  # the order of keywords means nothing
+        leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
+        if tree != expected:
+            raise InputError(
+                f"the arguments' structure differs from the one at compilation: expected"
+                f" {describe_call(expected)}, got {describe_call(tree)}. Call it as it was compiled, or compile again"
+            )
+        return leaves
+
+    def tensors(self, leaves: Sequence[object]) -> list[torch.Tensor]:
+        """The tensors for the launch, in its order, each readable through its pointer.
+
+        Raises InputError for the first argument that does not fit.
+        """
+        for position, value in self._values:
+            given = leaves[position]
+            if given is not value and (type(given) is not type(value) or given != value):
+                raise self._mismatch(position, given)
+        device = self._device
+        found: list[torch.Tensor] = []
+        for position, dtype, shape in self._tensors:
+            x = leaves[position]
+            if (
+                type(x) not in _PLAIN
+                or not isinstance(x, torch.Tensor)  # says the same, to the type checker
+                or x.dtype is not dtype
+                or x.shape != shape
+                or x.device != device
+                or x.layout is not torch.strided
+                or (x.requires_grad and torch.is_grad_enabled())
+            ):
+                raise self._mismatch(position, x)
+            if not x.is_contiguous() or x.is_neg() or x.data_ptr() % ALIGNMENT:
+                x = plain(x)
+            found.append(x)
+        del found[self._read :]
+        return found
+
+    def _mismatch(self, position: int, given: object) -> InputError:
+        leaf, name = self._signature.inputs[position], self._signature.names[position]
+        if isinstance(leaf, ValueLeaf):
+            return InputError(
+                f"{name} was {leaf.value!r} when the model was compiled, and is compiled in; got {given!r}."
+                " Compile again for another value"
+            )
+        expected = f"{name}: expected {_type_words(leaf.tensor)} on {self._device}"
+        if not isinstance(given, torch.Tensor):
+            hint = "give a torch.Tensor"
+            return InputError(f"{expected}, got {type(given).__name__}: {hint}")
+        if type(given) not in _PLAIN:
+            return InputError(
+                f"{expected}, got a {type(given).__name__}: give a plain torch.Tensor"
+            )
+        got = f"{list(given.shape)} {_dtype_words(given.dtype)} on {given.device}"
+        if given.layout is not torch.strided:
+            return InputError(f"{expected}, got a tensor of layout {given.layout}: use .to_dense()")
+        if tuple(given.shape) != leaf.tensor.shape:
+            hint = "shapes are compiled in: pad or split the input, or compile again for this shape"
+        elif given.dtype is not torch_dtype(leaf.tensor.dtype):
+            hint = f"convert it with .to(torch.{leaf.tensor.dtype.value}), or compile again"
+        elif given.device != self._device:
+            hint = f'move it with .to("{self._device}")'
+        else:
+            return InputError(
+                f"{name} requires a gradient, and Monotile computes none: call under torch.no_grad(),"
+                f" or give {name}.detach()"
+            )
+        return InputError(f"{expected}, got {got}: {hint}")
+
+
+class Results:
+    """Makes the outputs, and the model's own structure from them."""
+
+    def __init__(
+        self, signature: Signature, outputs: Sequence[Tensor], device: torch.device
+    ) -> None:
+        self._device = device
+        self._types = [(t.shape, torch_dtype(t.dtype)) for t in outputs]
+        self._leaves = signature.outputs
+        self._tree: pytree.TreeSpec = signature.output_tree
+        self._single = len(signature.outputs) == 1 and is_leaf(self._tree)
+
+    def empty(self) -> list[torch.Tensor]:
+        """Fresh outputs, in the Program's order."""
+        device = self._device
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._types]
+
+    def assemble(self, outputs: Sequence[torch.Tensor], arguments: Sequence[object]) -> object:
+        leaves: list[object] = []
+        for leaf in self._leaves:
+            match leaf:
+                case OutputLeaf(index):
+                    leaves.append(outputs[index])
+                case AliasLeaf(position):
+                    leaves.append(arguments[position])
+                case ValueLeaf(value):
+                    leaves.append(value)
+        return leaves[0] if self._single else pytree.tree_unflatten(leaves, self._tree)
+
+
+def _is_flat(signature: Signature) -> bool:
+    """Every argument is positional and a leaf of its own."""
+    positional, keywords = children(signature.input_tree)
+    return keywords.num_leaves == 0 and all(is_leaf(c) for c in children(positional))
+
+
+def _dtype_words(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _type_words(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype.value}"

@@ -1,0 +1,193 @@
+"""Everything a compilation makes, but the model's parameters: what the disk cache and saved files hold."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch.utils._pytree as pytree
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Tensor
+from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+from monotile.runtime.binary import Binary
+from monotile.schedule.plan import Plan
+from monotile.target.target import Target
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """outputs: the Program's, in order. source, entry, checks: the emitter's text, the symbol to run and
+    the message of each run-time index check. constants: the values of those `plan.weights` that the
+    model's caller does not hold."""
+
+    target: Target
+    plan: Plan
+    outputs: tuple[Tensor, ...]
+    source: str
+    entry: str
+    checks: tuple[str, ...]
+    binary: Binary
+    signature: Signature
+    constants: dict[str, Array]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the tensors that the model's caller holds."""
+        return tuple(name for name in self.plan.weights if name not in self.constants)
+
+
+def encode(artifact: Artifact) -> bytes | None:
+    """As bytes; None where the signature holds values or containers that have no faithful text."""
+    signature = _encode_signature(artifact.signature)
+    if signature is None:
+        return None
+    flat = _Stored(
+        target=artifact.target,
+        plan=artifact.plan,
+        outputs=artifact.outputs,
+        source=artifact.source,
+        entry=artifact.entry,
+        checks=artifact.checks,
+        binary=artifact.binary,
+        signature=signature,
+        constants={
+            name: _StoredArray(DType.from_numpy(a.dtype), a.shape, a.tobytes())
+            for name, a in artifact.constants.items()
+        },
+    )
+    return msgspec.msgpack.encode(flat)
+
+
+def decode(content: bytes) -> Artifact | None:
+    """The Artifact of `encode`; None for what another version of Monotile wrote."""
+    try:
+        flat = msgspec.msgpack.decode(content, type=_Stored)
+        signature = _decode_signature(flat.signature)
+    except (msgspec.DecodeError, ValueError, NotImplementedError, KeyError):
+        return None
+    return Artifact(
+        target=flat.target,
+        plan=flat.plan,
+        outputs=flat.outputs,
+        source=flat.source,
+        entry=flat.entry,
+        checks=flat.checks,
+        binary=flat.binary,
+        signature=signature,
+        constants={
+            name: np.frombuffer(a.data, dtype=a.dtype.numpy).reshape(a.shape)
+            for name, a in flat.constants.items()
+        },
+    )
+
+
+# The stored form. Each leaf is one of four tags; a compiled-in value is a scalar whose type msgpack keeps.
+
+Scalar = None | bool | int | float | str
+
+
+class _TensorLeaf(msgspec.Struct, frozen=True, tag="tensor"):
+    tensor: Tensor
+
+
+class _ValueLeaf(msgspec.Struct, frozen=True, tag="value"):
+    value: Scalar
+
+
+class _OutputLeaf(msgspec.Struct, frozen=True, tag="output"):
+    index: int
+
+
+class _AliasLeaf(msgspec.Struct, frozen=True, tag="alias"):
+    leaf: int
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    inputs: tuple[_TensorLeaf | _ValueLeaf, ...]
+    names: tuple[str, ...]
+    input_tree: str
+    outputs: tuple[_OutputLeaf | _AliasLeaf | _ValueLeaf, ...]
+    output_tree: str
+
+
+class _StoredArray(msgspec.Struct, frozen=True):
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    target: Target
+    plan: Plan
+    outputs: tuple[Tensor, ...]
+    source: str
+    entry: str
+    checks: tuple[str, ...]
+    binary: Binary
+    signature: _Signature
+    constants: dict[str, _StoredArray]
+
+
+def _encode_signature(signature: Signature) -> _Signature | None:
+    inputs: list[_TensorLeaf | _ValueLeaf] = []
+    for leaf in signature.inputs:
+        match leaf:
+            case TensorLeaf(tensor):
+                inputs.append(_TensorLeaf(tensor))
+            case ValueLeaf(value) if _is_scalar(value):
+                inputs.append(_ValueLeaf(value))
+            case ValueLeaf():
+                return None
+    outputs: list[_OutputLeaf | _AliasLeaf | _ValueLeaf] = []
+    for leaf in signature.outputs:
+        match leaf:
+            case OutputLeaf(index):
+                outputs.append(_OutputLeaf(index))
+            case AliasLeaf(position):
+                outputs.append(_AliasLeaf(position))
+            case ValueLeaf(value) if _is_scalar(value):
+                outputs.append(_ValueLeaf(value))
+            case ValueLeaf():
+                return None
+    try:
+        trees = [pytree.treespec_dumps(t) for t in (signature.input_tree, signature.output_tree)]
+        same = [pytree.treespec_loads(t) for t in trees]
+    except (NotImplementedError, TypeError, ValueError, KeyError):
+        return None  # a container that its library has not registered with a name
+    if same != [signature.input_tree, signature.output_tree]:
+        return None
+    return _Signature(tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1])
+
+
+def _decode_signature(stored: _Signature) -> Signature:
+    inputs: list[TensorLeaf | ValueLeaf] = []
+    for leaf in stored.inputs:
+        match leaf:
+            case _TensorLeaf(tensor):
+                inputs.append(TensorLeaf(tensor))
+            case _ValueLeaf(value):
+                inputs.append(ValueLeaf(value))
+    outputs: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    for leaf in stored.outputs:
+        match leaf:
+            case _OutputLeaf(index):
+                outputs.append(OutputLeaf(index))
+            case _AliasLeaf(position):
+                outputs.append(AliasLeaf(position))
+            case _ValueLeaf(value):
+                outputs.append(ValueLeaf(value))
+    return Signature(
+        tuple(inputs),
+        stored.names,
+        pytree.treespec_loads(stored.input_tree),
+        tuple(outputs),
+        pytree.treespec_loads(stored.output_tree),
+    )
+
+
+def _is_scalar(value: object) -> bool:
+    """None, bool, int (of 64 bits), float or str, and no subclass of them (an enum, say)."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    return value is None or type(value) in (bool, float, str)

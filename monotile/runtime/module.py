@@ -1,0 +1,211 @@
+"""What a user holds: the compiled model."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+from monotile.errors import InputError, TargetError
+from monotile.runtime.arguments import Arguments, Results
+from monotile.runtime.artifact import Artifact
+from monotile.runtime.cpu import CpuKernel
+from monotile.runtime.cuda import CudaKernel
+from monotile.runtime.driver import driver
+from monotile.runtime.tensors import from_numpy, plain
+from monotile.schedule.plan import Plan
+from monotile.target.target import Target
+
+
+class Kernel(Protocol):
+    def launch(self, tensors: list[int], weights: tuple[int, ...]) -> None: ...
+
+
+class _Weights(msgspec.Struct, frozen=True):
+    """One set of weights: whoever holds it may read through its pointers."""
+
+    tensors: dict[str, torch.Tensor]
+    pointers: tuple[int, ...]
+
+
+class CompiledModule:
+    """A model as one kernel. Call it as the model was called: same arguments, same results.
+
+    The kernel reads the model's own parameters where they lie: a change in place (an optimiser's step,
+    `copy_`, `load_state_dict`) is seen at the next call. A parameter whose memory is replaced
+    (`module.to(...)`, `p.data = ...`) is not: give its new tensor to `load_parameters`. Parameters that were
+    not contiguous when the model was compiled were copied, and need `load_parameters` as well.
+
+    Results never require a gradient. On a GPU the launch goes to PyTorch's current stream and may be
+    captured in a CUDA graph. Threads and streams may call at once.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        """parameters: by name, at least `artifact.parameters`. device: None: that of the parameters, else
+        the current GPU for a CUDA target.
+
+        Raises InputError for parameters on another device; TargetError where this machine's GPU or driver
+        cannot run the kernel. With no GPU at all a CUDA artifact can still be looked at, but not called.
+        """
+        self._artifact = artifact
+        kind = artifact.target.kind
+        self._device = device or _device(kind, [parameters[n] for n in artifact.parameters])
+        inputs, outputs = artifact.plan.inputs, artifact.outputs
+        self._arguments = Arguments(artifact.signature, inputs, self._device)
+        self._results = Results(artifact.signature, outputs, self._device)
+        self._obstacle = obstacle(artifact.target, self._device)
+        self._kernel: Kernel | None = None
+        self._weights = _Weights({}, ())
+        if self._obstacle is None:
+            held = {name: self._alias(name, parameters[name]) for name in artifact.parameters}
+            for name, array in artifact.constants.items():
+                held[name] = from_numpy(array).to(self._device)
+            self._point(held)
+            count = len(inputs) + len(outputs) + len(artifact.plan.weights)
+            self._kernel = _kernel(artifact, count, self._device)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's results. Raises InputError for arguments that do not fit what was compiled."""
+        kernel = self._kernel
+        if kernel is None:
+            raise TargetError(self._obstacle)
+        leaves = self._arguments.leaves(args, kwargs)
+        inputs = self._arguments.tensors(leaves)
+        outputs = self._results.empty()
+        pointers = [x.data_ptr() for x in inputs]
+        pointers += [x.data_ptr() for x in outputs]
+        weights = self._weights  # held for the call: another thread may load new ones meanwhile
+        kernel.launch(pointers, weights.pointers)
+        return self._results.assemble(outputs, leaves)
+
+    @property
+    def kernels(self) -> int:
+        """Launches a call makes."""
+        return 1
+
+    @property
+    def plan(self) -> Plan:
+        return self._artifact.plan
+
+    @property
+    def target(self) -> Target:
+        return self._artifact.target
+
+    @property
+    def artifact(self) -> Artifact:
+        """Everything but the parameters."""
+        return self._artifact
+
+    @property
+    def source(self) -> str:
+        """The generated CUDA C++ or C."""
+        return self._artifact.source
+
+    @property
+    def ptx(self) -> str:
+        """Of a CUDA kernel; "" on the CPU."""
+        return self._artifact.binary.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """Of a CUDA kernel; empty on the CPU."""
+        return self._artifact.binary.image if self.target.kind == "cuda" else b""
+
+    def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
+        """New values without a new compilation: from now on the kernel reads these tensors.
+
+        state: all of the parameters or some, by the names that the model's `state_dict` gives them; those that
+        the kernel does not read are passed over. A tensor that is contiguous and on the kernel's device is
+        read where it lies, any other is copied. A call captured in a CUDA graph keeps the old ones.
+        Raises InputError where a shape or dtype differs; nothing is changed then.
+        """
+        if self._kernel is None:
+            raise TargetError(self._obstacle)
+        known = {name: x for name, x in state.items() if name in self._artifact.parameters}
+        for name, x in known.items():
+            old = self._weights.tensors[name]
+            if x.shape != old.shape or x.dtype != old.dtype:
+                raise InputError(
+                    f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
+                    f" {x.dtype}. Compile again for parameters of another type"
+                )
+        moved = {name: self._alias(name, x.to(self._device)) for name, x in known.items()}
+        self._point(self._weights.tensors | moved)
+
+    def _alias(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """`x` as the kernel reads it; keeps the memory alive even where the module's own tensor gets another."""
+        if x.device != self._device:
+            raise InputError(
+                f"parameter {name} is on {x.device}, and the kernel runs on {self._device}. Move the model"
+                f' there before you compile it: model.to("{self._device}")'
+            )
+        return plain(x.detach())
+
+    def _point(self, held: dict[str, torch.Tensor]) -> None:
+        pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
+        self._weights = _Weights(held, pointers)
+
+    def __repr__(self) -> str:
+        launch = self.plan.launch
+        return (
+            f"CompiledModule({self.target.name}, 1 kernel, {launch.workers} workers of {launch.threads}"
+            f" threads, {len(self.plan.weights)} weights, {launch.workspace_bytes} bytes of workspace)"
+        )
+
+
+def _device(kind: str, parameters: list[torch.Tensor]) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    for x in parameters:
+        if x.device.type == "cuda":
+            return x.device
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+
+
+def obstacle(target: Target, device: torch.device) -> str | None:
+    """Why this machine cannot run the target's kernels; None where it can."""
+    if target.kind == "cpu":
+        return None
+    if not torch.cuda.is_available():
+        return (
+            f"compiled for {target.name}, which this machine cannot run: PyTorch sees no GPU here."
+            ' The source, cubin and plan are there to look at; to run, compile with target="cpu"'
+        )
+    has = torch.cuda.get_device_capability(device)
+    if not runs_on(target.architecture, has):
+        return (
+            f"compiled for {target.name}, and {device} ({torch.cuda.get_device_name(device)}) is"
+            f' sm_{has[0]}{has[1]}. To run here, compile with target="cuda"'
+        )
+    return None
+
+
+def runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    """Whether a cubin of `architecture` runs on a GPU: of the same major capability and no older minor one;
+    with a suffix ("sm_90a") of exactly its own."""
+    digits = architecture.removeprefix("sm_").rstrip("af")
+    major, minor = int(digits[:-1]), int(digits[-1])
+    if architecture.endswith("a"):
+        return (major, minor) == capability
+    return major == capability[0] and minor <= capability[1]
+
+
+def _kernel(artifact: Artifact, pointers: int, device: torch.device) -> Kernel:
+    launch, binary = artifact.plan.launch, artifact.binary
+    if artifact.target.kind == "cpu":
+        return CpuKernel(binary.image, artifact.entry, launch, pointers, artifact.checks)
+    return CudaKernel(
+        binary,
+        artifact.entry,
+        launch,
+        pointers,
+        parameter_bytes=artifact.target.parameter_bytes,
+        device=device.index or 0,
+        driver=driver(),
+    )

@@ -1,0 +1,36 @@
+"""What Monotile asks of PyTorch's pytree structures."""
+
+import torch.utils._pytree as pytree
+
+
+def children(tree: pytree.TreeSpec) -> list[pytree.TreeSpec]:
+    method = getattr(tree, "children", None)
+    found = method() if method is not None else getattr(tree, "children_specs")  # noqa: B009  # torch 2.9
+    return list(found)
+
+
+def is_leaf(tree: pytree.TreeSpec) -> bool:
+    return tree.num_nodes == 1 and tree.num_leaves == 1
+
+
+def describe_call(tree: pytree.TreeSpec) -> str:
+    """The structure of (args, kwargs) as a person would write the call, "*" for a leaf: "(*, [*, *], mask=*)"."""
+    positional, keywords = children(tree)
+    parts = [_describe(c) for c in children(positional)]
+    named = zip(keywords.context, children(keywords), strict=True)
+    return f"({', '.join([*parts, *(f'{name}={_describe(c)}' for name, c in named)])})"
+
+
+def _describe(tree: pytree.TreeSpec) -> str:
+    if is_leaf(tree):
+        return "*"
+    inner = [_describe(c) for c in children(tree)]
+    if tree.type is tuple:
+        return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+    if tree.type is list:
+        return f"[{', '.join(inner)}]"
+    if tree.type is dict:
+        return (
+            "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(tree.context, inner, strict=True)) + "}"
+        )
+    return f"{tree.type.__name__}({', '.join(inner)})"

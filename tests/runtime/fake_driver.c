@@ -1,0 +1,50 @@
+/* A CUDA driver for tests: enough of libcuda to load, launch and look at what a launch was given. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RECORD = 64 };
+int fake_version = 13000, fake_resident = 1, fake_multiprocessors = 4, fake_cooperative = 1;
+int fake_launches, fake_fail_load;
+unsigned fake_grid, fake_block, fake_shared;
+void* fake_stream;
+uint64_t fake_parameters[RECORD];
+static __thread void* current;
+static int relaxed;
+
+int cuInit(unsigned f) { return 0; }
+int cuDriverGetVersion(int* v) { *v = fake_version; return 0; }
+int cuGetErrorName(int s, const char** p) { *p = "CUDA_ERROR_FAKE"; return 0; }
+int cuGetErrorString(int s, const char** p) { *p = "a fake error"; return 0; }
+int cuDeviceGet(int* h, int d) { *h = d; return 0; }
+int cuDeviceGetAttribute(int* v, int a, int d) {
+    *v = a == 16 ? fake_multiprocessors : a == 95 ? fake_cooperative : 0;
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void** c, int d) { *c = (void*)0x1000; return 0; }
+int cuCtxGetCurrent(void** c) { *c = current; return 0; }
+int cuCtxSetCurrent(void* c) { current = c; return 0; }
+int cuModuleLoadData(void** m, const char* image) { *m = (void*)0x2000; return fake_fail_load ? 200 : current ? 0 : 201; }
+int cuModuleGetFunction(void** f, void* m, const char* name) { *f = (void*)0x3000; return 0; }
+int cuFuncSetAttribute(void* f, int a, int v) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, void* f, int t, size_t s) { *n = fake_resident; return 0; }
+int cuMemAlloc_v2(uint64_t* p, size_t n) { *p = (uint64_t)malloc(n); return relaxed ? 0 : 900; }
+int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void* s) { memset((void*)p, v, n); return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t d, const void* s, size_t n, void* stream) { memcpy((void*)d, s, n); return 0; }
+int cuStreamCreate(void** s, unsigned f) { *s = (void*)0x4000; return 0; }
+int cuStreamSynchronize(void* s) { return 0; }
+int cuStreamDestroy_v2(void* s) { return 0; }
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+    int before = relaxed ? 2 : 0;
+    relaxed = *mode == 2;
+    *mode = before;
+    return 0;
+}
+int cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                              unsigned bz, unsigned shared, void* stream, void** parameters) {
+    if (!current) return 201;
+    fake_launches++;
+    fake_grid = gx, fake_block = bx, fake_shared = shared, fake_stream = stream;
+    memcpy(fake_parameters, parameters[0], 16 + 8 * 3);
+    return 0;
+}

@@ -1,0 +1,114 @@
+"""Both builds: what they make, their cache, and how they report an emitter's mistake."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+from monotile.config import Options
+from monotile.errors import BuildError
+from monotile.runtime import build_cpu, build_cuda
+from monotile.runtime.binary import excerpt
+from monotile.target.target import CUDA_TARGETS, cuda_target
+
+KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1; }'
+
+
+def call(image: bytes) -> int:
+    run = build_cpu.load(image).f
+    run.restype = ctypes.c_int
+    return int(run())
+
+
+def test_c_is_built_and_loaded() -> None:
+    binary = build_cpu.build("int f(void) { return 42; }", Options(cache=False))
+    assert (binary.kind, call(binary.image)) == ("cpu", 42)
+
+
+def test_two_images_are_two_libraries() -> None:
+    images = [
+        build_cpu.build(f"int f(void) {{ return {n}; }}", Options(cache=False)).image
+        for n in (1, 2)
+    ]
+    assert [call(image) for image in images] == [1, 2]
+
+
+def test_the_wheels_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # A folder that lasts: the first build with it takes seconds.
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(build_cpu.cache_directory(Options()) / "zig"))
+    compiler = build_cpu.find_compiler()
+    assert compiler.zig
+    assert compiler.command[0] == sys.executable
+    source = "#include <math.h>\n#include <pthread.h>\nint f(void) { return (int)sqrtf(49); }"
+    assert call(build_cpu.build(source, Options(cache=False)).image) == 7
+
+
+def test_cc_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler -m64")
+    with pytest.raises(BuildError, match=r'\$CC names, "no-such-compiler -m64", was not found'):
+        build_cpu.find_compiler()
+
+
+def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    monkeypatch.setattr(build_cpu.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(BuildError, match=r"no C compiler was found\. Install gcc or clang, set"):
+        build_cpu.find_compiler()
+
+
+def test_the_second_c_build_comes_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = Options(cache_dir=str(tmp_path))
+    first = build_cpu.build("int f(void) { return 3; }", options)
+    monkeypatch.setattr(build_cpu, "_compile", None)
+    assert build_cpu.build("int f(void) { return 3; }", options) == first
+    with pytest.raises(TypeError):
+        build_cpu.build("int f(void) { return 4; }", options)
+
+
+def test_a_mistake_in_c_shows_its_line_and_the_log() -> None:
+    with pytest.raises(BuildError) as caught:
+        build_cpu.build("int g;\nint f(void) {\n  return x;\n}\n", Options(cache=False))
+    assert ">     3 |   return x;" in str(caught.value)
+    assert "undeclared" in str(caught.value)
+
+
+@pytest.mark.parametrize("architecture", CUDA_TARGETS)
+def test_cuda_is_built_without_a_gpu(architecture: str) -> None:
+    binary = build_cuda.build(KERNEL, cuda_target(architecture), Options(cache=False))
+    assert binary.image.startswith(b"\x7fELF")
+    assert f".target {architecture}" in binary.ptx
+    assert binary.cuda[0] == 13
+
+
+def test_a_mistake_in_cuda_shows_its_line_and_the_log() -> None:
+    text = "\n__global__ void k() {\n  int y = x;\n}\n"
+    with pytest.raises(BuildError) as caught:
+        build_cuda.build(text, cuda_target("sm_80"), Options(cache=False))
+    assert ">     3 |   int y = x;" in str(caught.value)
+    assert 'identifier "x" is undefined' in str(caught.value)
+
+
+def test_the_second_cuda_build_comes_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options, target = Options(cache_dir=str(tmp_path)), cuda_target("sm_80")
+    first = build_cuda.build(KERNEL, target, options)
+    monkeypatch.setattr(build_cuda, "_compile", None)
+    assert build_cuda.build(KERNEL, target, options) == first
+    with pytest.raises(TypeError):
+        build_cuda.build(KERNEL, cuda_target("sm_86"), options)
+
+
+def test_an_excerpt_marks_lines_and_stays_short() -> None:
+    text = "\n".join(str(n) for n in range(1, 101))
+    assert excerpt(text, [1], around=1) == ">     1 | 1\n      2 | 2"
+    assert len(excerpt(text, list(range(1, 100, 10)), around=0).splitlines()) == 5
+    assert excerpt(text, [500]) == ""
