@@ -57,7 +57,7 @@ def capture(
     Raises UnsupportedOperatorError listing every operator that has no lowering, CaptureError if the
     model is in training mode, changes its buffers or inputs, or is no static graph.
     """
-    exported = model if isinstance(model, ExportedProgram) else _export(model, args, kwargs)
+    exported = export(model, args, kwargs)
     _refuse_dynamic(exported)
     refuse_training(exported.graph_module)
     _refuse_mutation(exported)
@@ -66,9 +66,14 @@ def capture(
     return _lower(plain)
 
 
-def _export(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+def export(
+    model: torch.nn.Module | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> ExportedProgram:
+    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line."""
+    if isinstance(model, ExportedProgram):
+        return model
     with _quiet():
         try:
             return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)

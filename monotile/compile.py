@@ -1,0 +1,120 @@
+"""From a model to a kernel, on one page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from monotile.codegen import cpu, cuda
+from monotile.codegen.source import Source
+from monotile.config import Options
+from monotile.frontend.capture import capture, export
+from monotile.ir.printer import show
+from monotile.ir.program import Program
+from monotile.ir.verify import verify as verify_program
+from monotile.runtime import build_cpu, build_cuda
+from monotile.runtime.artifact import Artifact, decode, encode
+from monotile.runtime.binary import Binary
+from monotile.runtime.cache import Cache
+from monotile.runtime.detect import detect_target
+from monotile.runtime.fingerprint import exported_key, parameters_of
+from monotile.runtime.module import CompiledModule
+from monotile.schedule.plan import Plan
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify as verify_plan
+from monotile.target.target import Target
+from monotile.transform.pipeline import transform
+
+_EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
+_BUILDERS = {"cpu": build_cpu.build, "cuda": build_cuda.build}
+
+
+def compile(
+    model: torch.nn.Module | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options = Options(),
+) -> CompiledModule:
+    """`model` as one kernel, for arguments of the shapes and dtypes of `args` and `kwargs`.
+
+    model: in eval mode, or an ExportedProgram (which brings its own example arguments).
+    target: "auto" (the GPU if there is one, else the CPU), "cpu", "cuda", or an architecture to compile for
+    without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
+    Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError or BuildError, all of them
+    MonotileError.
+    """
+    hardware = detect_target(target, options)
+    exported = export(model, args, kwargs)
+    key = exported_key(exported, hardware, options)
+    cache = Cache.of(options)
+    stored = cache.get(key) if key and not options.dump_dir else None
+    artifact = decode(stored) if stored else None
+    parameters = parameters_of(exported, artifact.parameters) if artifact else None
+    if artifact is None or parameters is None:
+        artifact, parameters = _compile(exported, hardware, options)
+        if key and (content := encode(artifact)):
+            cache.put(key, content)
+    return CompiledModule(artifact, parameters)
+
+
+def _compile(
+    exported: ExportedProgram, target: Target, options: Options
+) -> tuple[Artifact, Mapping[str, torch.Tensor]]:
+    """The pipeline: capture, transform, schedule, verify, emit, build."""
+    dump = _Dump(options.dump_dir)
+
+    captured = capture(exported)
+    dump.program("capture", captured.program)
+
+    program, constants = transform(captured.program, captured.constants, options, dump.program)
+    verify_program(program)
+
+    plan = schedule(program, target, options)
+    dump.plan(plan)
+    verify_plan(plan, program, target)
+
+    source = _EMITTERS[target.kind](program, plan, target, options)
+    dump.source(source)
+
+    binary: Binary = _BUILDERS[target.kind](source.text, target, options)
+
+    artifact = Artifact(
+        target=target,
+        plan=plan,
+        outputs=program.outputs,
+        source=source.text,
+        entry=source.entry,
+        checks=source.checks,
+        binary=binary,
+        signature=captured.signature,
+        constants={n: constants[n] for n in plan.weights if n in constants},
+    )
+    return artifact, captured.parameters
+
+
+class _Dump:
+    """Writes every step's product to a folder, numbered in order; nothing where there is none."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder) if folder else None
+        self._count = 0
+
+    def _write(self, name: str, text: str) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / f"{self._count:02d}_{name}").write_text(text)
+            self._count += 1
+
+    def program(self, name: str, program: Program) -> None:
+        if self._folder is not None:
+            self._write(f"{name}.txt", show(program))
+
+    def plan(self, plan: Plan) -> None:
+        self._write("plan.json", plan.to_json())
+
+    def source(self, source: Source) -> None:
+        self._write("source.cu" if "monotile_kernel" in source.entry else "source.c", source.text)
