@@ -1,0 +1,34 @@
+"""Tandem repeats in a sequence: where a stretch is followed by its like, once or many times."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Repeat(NamedTuple):
+    """sequence[i] == sequence[i + period] for start <= i < start + matches; matches >= period."""
+
+    start: int
+    period: int
+    matches: int
+
+    @property
+    def count(self) -> int:
+        """Whole periods that lie side by side."""
+        return self.matches // self.period + 1
+
+
+def repeats(sequence: Sequence[int]) -> list[Repeat]:
+    """Every maximal repeat of every period, by period and start. Quadratic, but one vector operation a period."""
+    x = np.asarray(sequence, dtype=np.int64)
+    found: list[Repeat] = []
+    for period in range(1, len(x) // 2 + 1):
+        equal = x[:-period] == x[period:]
+        if np.count_nonzero(equal) < period:
+            continue
+        edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
+        starts, ends = edges[::2], edges[1::2]
+        for k in np.flatnonzero(ends - starts >= period):
+            found.append(Repeat(int(starts[k]), period, int(ends[k] - starts[k])))
+    return found

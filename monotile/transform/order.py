@@ -1,0 +1,43 @@
+"""A stable order that keeps repeated work together.
+
+A fill, or a part of an input, may stand anywhere, and tracing leaves it anywhere: the zeros that
+ten layers start from in one heap before the first of them. Such a statement goes to just before its
+consumer if it has one alone; all others stay in their order.
+"""
+
+from monotile.ir.expr import Load, Tensor, loads
+from monotile.ir.program import Compute, Statement, used
+
+
+def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+    """`body` in that order. results: tensors that are used after it."""
+    consumers: dict[str, set[int]] = {t.name: {-1} for t in results}
+    for k, s in enumerate(body):
+        for t in used(s):
+            consumers.setdefault(t.name, set()).add(k)
+    own: set[str] = set()
+    movable: set[str] = set()
+    for s in body:
+        if isinstance(s, Compute):
+            users = consumers.get(s.out.name, {-1})
+            if _is_source(s, own) and len(users) == 1 and -1 not in users:
+                movable.add(s.out.name)
+            own.add(s.out.name)
+    if not movable:
+        return body
+    waiting = {s.out.name: s for s in body if isinstance(s, Compute) and s.out.name in movable}
+    out: list[Statement] = []
+    for s in body:
+        if not (isinstance(s, Compute) and s.out.name in movable):
+            out += [waiting.pop(t.name) for t in used(s) if t.name in waiting]
+            out.append(s)
+    return body if tuple(out) == body else tuple(out)
+
+
+def _is_source(s: Compute, own: set[str]) -> bool:
+    """Whether `s` is a fill or a part of one tensor from outside of the list."""
+    if s.combiner is not None:
+        return False
+    if isinstance(s.body, Load):
+        return len(loads(s.body)) == 1 and s.body.tensor.name not in own
+    return not loads(s.body)

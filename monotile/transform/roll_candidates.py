@@ -1,0 +1,156 @@
+"""Which repeated stretch of a statement list is best rolled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from monotile.analysis.align import Alignment, Around, Carried, Local, align
+from monotile.analysis.repeats import Repeat, repeats
+from monotile.analysis.skeleton import Skeleton
+from monotile.ir.program import Compute, Statement, statements
+
+MIN_SAVING = 4  # statements that a Loop must spare
+LONG_CHAIN = 64  # statements from which a chain without any reduction is rolled, not fused
+ATTEMPTS = 64  # repeats that are tried at most, best estimate first
+ROTATIONS = 8  # starts that are tried at most in one repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Runs of groups of `period` statements; group 0 begins at statement `start`."""
+
+    start: int
+    period: int
+    alignments: tuple[Alignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A statement list with what is known of each statement.
+
+    ids: equal for equal skeleton keys. sizes: statements that each stands for, those of loop bodies included.
+    """
+
+    body: tuple[Statement, ...]
+    skeletons: tuple[Skeleton, ...]
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def size(s: Statement) -> int:
+    """Statements in `s`, itself included."""
+    return sum(1 for _ in statements((s,)))
+
+
+def is_heavy(s: Statement) -> bool:
+    """Whether `s` is more than a pointwise Compute."""
+    return not (isinstance(s, Compute) and s.combiner is None)
+
+
+def best_choice(
+    x: Listing, weights: frozenset[str], around: Around | None = None, *, shortest: bool = False
+) -> Choice | None:
+    """The choice that spares most statements, or None if none spares `MIN_SAVING`.
+
+    shortest: instead the one of the shortest period, which rolls inner loops before outer ones.
+    """
+    ahead = np.concatenate(([0], np.cumsum(x.sizes)))
+
+    def limit(r: Repeat) -> int:
+        """What rolling all of `r` would spare."""
+        return int(ahead[r.start + r.matches] - ahead[r.start])
+
+    found = [(limit(r), r) for r in repeats(x.ids)]
+    found = [(spared, r) for spared, r in found if spared >= MIN_SAVING]
+    if shortest:
+        found.sort(key=lambda f: (f[1].period, -f[0], f[1].start))
+    else:
+        found.sort(key=lambda f: (-f[0], f[1].period, f[1].start))
+    best: Choice | None = None
+    best_saving = MIN_SAVING - 1
+    for spared, r in found[:ATTEMPTS]:
+        if spared <= best_saving:
+            break
+        choice, saving = _best_rotation(x, r, weights, around)
+        if choice is not None and saving > best_saving:
+            if shortest:
+                return choice
+            best, best_saving = choice, saving
+    return best
+
+
+def _best_rotation(
+    x: Listing, r: Repeat, weights: frozenset[str], around: Around | None
+) -> tuple[Choice | None, int]:
+    length = r.matches + r.period
+    crossing = _crossing(x, r)
+    offsets = [o for o in range(r.period) if (length - o) // r.period >= 2]
+    offsets.sort(key=lambda o: (-((length - o) // r.period), crossing[o], -o))
+    best: Choice | None = None
+    best_score = (0, 0)
+    for offset in offsets[:ROTATIONS]:
+        start = r.start + offset
+        count = (length - offset) // r.period
+        groups = [x.skeletons[start + g * r.period :][: r.period] for g in range(count)]
+        group = x.body[start : start + r.period]
+        per_group = sum(x.sizes[start : start + r.period])
+        kept = [
+            a
+            for a in align(groups, weights, around)
+            if (a.count - 1) * per_group >= MIN_SAVING and _is_chain(group, groups[0], a)
+        ]
+        saving = sum((a.count - 1) * per_group for a in kept)
+        score = (saving, -sum(_carried(a) for a in kept))
+        if kept and score > best_score:
+            best, best_score = Choice(start, r.period, tuple(kept)), score
+    return best, best_score[0]
+
+
+def _carried(a: Alignment) -> int:
+    """Values that each iteration hands to the next."""
+    return len({c.position for c in a.slots if isinstance(c, Carried)})
+
+
+def _crossing(x: Listing, r: Repeat) -> list[int]:
+    """How many tensors cross the boundary between two periods, by the offset of the boundary."""
+    first = r.start + (r.count // 2 - 1) * r.period if r.count > 2 else r.start
+    last = min(first + 3 * r.period, r.start + r.matches + r.period)
+    at: dict[str, int] = {}
+    until: dict[str, int] = {}
+    for k in range(first, last):
+        for t in x.skeletons[k].uses:
+            if t.name in at:
+                until[t.name] = k
+        for t in x.skeletons[k].definitions:
+            at[t.name] = k
+    out = [0] * r.period
+    for name, end in until.items():
+        if at[name] < first + r.period:
+            for boundary in range(at[name] + 1, min(end, at[name] + r.period) + 1):
+                out[(boundary - r.start) % r.period] += 1
+    return out
+
+
+def _is_chain(group: Sequence[Statement], parts: Sequence[Skeleton], a: Alignment) -> bool:
+    """Whether the iterations have to run one after the other anyway: half of the heavy statements wait
+    for the iteration before. (Others are better widened: `transform.horizontal`.)"""
+    waiting: list[bool] = []  # by definition
+    slot = 0
+    heavy = heavy_waiting = 0
+    for s, part in zip(group, parts, strict=True):
+        slots = a.slots[slot : slot + len(part.uses)]
+        slot += len(part.uses)
+        outside = len(waiting)  # definitions of the statements before
+        waits = any(
+            isinstance(c, Carried)
+            or (isinstance(c, Local) and c.position < outside and waiting[c.position])
+            for c in slots
+        )
+        waiting += [waits] * len(part.definitions)
+        if is_heavy(s):
+            heavy += 1
+            heavy_waiting += waits
+    if heavy == 0:
+        return any(waiting) and a.count * len(group) >= LONG_CHAIN
+    return 2 * heavy_waiting >= heavy
