@@ -35,7 +35,7 @@ def exported_key(exported: ExportedProgram, target: Target, options: Options) ->
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
-    return key("exported", torch.__version__, text, target, options)
+    return key("exported", str(torch.__version__), text, target, options)
 
 
 def parameters_of(

@@ -143,7 +143,7 @@ class CompiledModule:
         if x.device != self._device:
             raise InputError(
                 f"parameter {name} is on {x.device}, and the kernel runs on {self._device}. Move the model"
-                f' there before you compile it: model.to("{self._device}")'
+                f' there before you compile it, model.to("{self._device}"), or compile with target="{x.device.type}"'
             )
         return plain(x.detach())
 
