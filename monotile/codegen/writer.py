@@ -94,8 +94,8 @@ class Writer:
         wanted = set(variables)
         block = self.block
         while block.parent is not None:
-            if wanted & block.defines or (memory and block.fence):
-                return block
+            if wanted & block.defines or (memory and block.fence) or block.depth == 1:
+                return block  # outside the functions nothing is computed
             block = block.parent
         return block
 
