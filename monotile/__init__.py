@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
-    from monotile.runtime.module import CompiledModule
+    from monotile.runtime.module import CompiledModule, load
 
 __version__ = "0.1.0"
 
@@ -32,6 +32,7 @@ _HOME = {
     "compile": "monotile.compile",
     "Options": "monotile.config",
     "CompiledModule": "monotile.runtime.module",
+    "load": "monotile.runtime.module",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
     "IndexOutOfRangeError": "monotile.errors",
@@ -58,6 +59,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "VerificationError",
     "compile",
+    "load",
 ]
 
 

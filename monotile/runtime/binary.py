@@ -6,7 +6,8 @@ import msgspec
 class Binary(msgspec.Struct, frozen=True):
     """kind: "cuda" or "cpu". image: the cubin, or the shared object. ptx: "" on the CPU.
 
-    compiler: what built it, in words. cuda: its CUDA version, (0, 0) on the CPU. log: what it said (warnings).
+    compiler: what built it, in words; log: what it said (warnings). cuda: NVRTC's CUDA version, (0, 0) on
+    the CPU. processor: a hash of the CPU model it is for, "" for CUDA.
     """
 
     kind: str
@@ -14,6 +15,7 @@ class Binary(msgspec.Struct, frozen=True):
     ptx: str
     compiler: str
     cuda: tuple[int, int] = (0, 0)
+    processor: str = ""
     log: str = ""
 
     def encode(self) -> bytes:

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -88,14 +89,14 @@ def _version(command: tuple[str, ...]) -> str:
 
 @functools.cache
 def processor() -> str:
-    """What -march=native depends on, so that machines of two kinds may share a cache folder."""
+    """A hash of what -march=native depends on, so that machines of two kinds may share a cache folder."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return " ".join(os.uname())
+        text = ""
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    lines = (line for line in text.partition("\n\n")[0].splitlines() if line.startswith(wanted))
-    return "\n".join(lines)
+    lines = [line for line in text.partition("\n\n")[0].splitlines() if line.startswith(wanted)]
+    return hashlib.sha256("\n".join([os.uname().machine, *lines]).encode()).hexdigest()[:16]
 
 
 def build(source: str, options: Options) -> Binary:
@@ -142,7 +143,8 @@ def _compile(source: str, compiler: Compiler, flags: tuple[str, ...], options: O
                 f"the C compiler ({compiler.version}) refused the generated source:"
                 f" {shlex.join(command)}\n{excerpt(source, lines)}\n\nIts log:\n{log}"
             )
-        return Binary("cpu", product.read_bytes(), "", compiler.version, log=log)
+        image = product.read_bytes()
+        return Binary("cpu", image, "", compiler.version, processor=processor(), log=log)
 
 
 def _environment(compiler: Compiler, options: Options, folder: str) -> dict[str, str]:

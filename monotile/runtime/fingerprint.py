@@ -10,6 +10,7 @@ exact text for makes the key None: such a model is compiled anew. Why not a key 
 
 import hashlib
 from collections.abc import Iterator
+from importlib.metadata import distributions
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,6 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 
 from monotile.config import Options
+from monotile.runtime.build_cpu import find_compiler, processor
 from monotile.runtime.cache import key
 from monotile.target.target import Target
 
@@ -35,7 +37,17 @@ def exported_key(exported: ExportedProgram, target: Target, options: Options) ->
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
-    return key("exported", str(torch.__version__), text, target, options)
+    return key("exported", str(torch.__version__), text, target, options, _toolchain(target))
+
+
+def _toolchain(target: Target) -> str:
+    """What builds for `target`, found without loading it."""
+    match target.kind:
+        case "cpu":
+            return f"{find_compiler()} {processor()}"
+        case _:
+            found = (d.version for d in distributions(name="nvidia-cuda-nvrtc"))
+            return f"NVRTC {next(found, 'of the system')}"
 
 
 def parameters_of(

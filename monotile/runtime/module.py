@@ -1,12 +1,14 @@
 """What a user holds: the compiled model."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import torch
 
 from monotile.errors import InputError, TargetError
+from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.cpu import CpuKernel
@@ -61,8 +63,10 @@ class CompiledModule:
         self._results = Results(artifact.signature, outputs, self._device)
         self._obstacle = obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
-        self._weights = _Weights({}, ())
-        if self._obstacle is None:
+        if self._obstacle is not None:  # kept for `save`
+            held = {name: parameters[name].detach() for name in artifact.parameters}
+            self._weights = _Weights(held, ())
+        else:
             held = {name: self._alias(name, parameters[name]) for name in artifact.parameters}
             for name, array in artifact.constants.items():
                 held[name] = from_numpy(array).to(self._device)
@@ -117,6 +121,13 @@ class CompiledModule:
         """Of a CUDA kernel; empty on the CPU."""
         return self._artifact.binary.image if self.target.kind == "cuda" else b""
 
+    def save(self, path: str | Path) -> None:
+        """Writes the kernel and the parameters as they are now to one file, for `monotile.load`.
+
+        Raises InputError where the model's arguments or results have no stored form.
+        """
+        saved.save(path, self._artifact, self._weights.tensors)
+
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
         """New values without a new compilation: from now on the kernel reads these tensors.
 
@@ -157,6 +168,19 @@ class CompiledModule:
             f"CompiledModule({self.target.name}, 1 kernel, {launch.workers} workers of {launch.threads}"
             f" threads, {len(self.plan.weights)} weights, {launch.workspace_bytes} bytes of workspace)"
         )
+
+
+def load(path: str | Path) -> CompiledModule:
+    """The compiled model that `CompiledModule.save` wrote, on the current GPU or the CPU.
+
+    Its results' containers must be known: for a library's own output classes, import the library first.
+    Raises InputError for a file that is none of Monotile's.
+    """
+    artifact, parameters = saved.load(path)
+    device = _device(artifact.target.kind, [])
+    if obstacle(artifact.target, device) is None:
+        parameters = {name: x.to(device) for name, x in parameters.items()}
+    return CompiledModule(artifact, parameters, device=device)
 
 
 def _device(kind: str, parameters: list[torch.Tensor]) -> torch.device:
