@@ -22,7 +22,6 @@ using namespace mt;
 // A matrix of rows x k values, contiguous along k or along the rows.
 template <class T, bool K_MAJOR, int ROWS, int K, int V>
 struct Matrix {
-  using Element = T;
   static constexpr bool GUARDED = false;
   const T* data;
   __device__ __forceinline__ const T* address(int row, int k) const {

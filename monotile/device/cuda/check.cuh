@@ -11,10 +11,4 @@ __device__ __noinline__ void fail(const char* message) {
   __assertfail(message, "", 0, "monotile", 1);
 }
 
-// `index` if 0 <= index < extent; else the launch ends with `message`.
-__device__ __forceinline__ i64 checked(i64 index, i64 extent, const char* message) {
-  if (u64(index) >= u64(extent)) fail(message);
-  return index;
-}
-
 }  // namespace mt

@@ -20,6 +20,12 @@ using uint64_t = unsigned long;
 #define MT_INF __uint_as_float(0x7f800000u)
 #define MT_NAN __uint_as_float(0x7fc00000u)
 
+// 16-bit floats in memory, as float.
+MT_FN float mt_load_f16(const uint16_t* p) { return mt::widen(mt::f16{*p}); }
+MT_FN float mt_load_bf16(const uint16_t* p) { return mt::widen(mt::bf16{*p}); }
+MT_FN void mt_store_f16(uint16_t* p, float x) { *p = mt::to_f16(x).bits; }
+MT_FN void mt_store_bf16(uint16_t* p, float x) { *p = mt::to_bf16(x).bits; }
+
 // Rounding of values that the language rounds and the code holds in float.
 MT_FN float mt_round_f16(float x) { return mt::widen(mt::to_f16(x)); }
 MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }
@@ -140,3 +146,13 @@ MT_INTEGER(i32, int32_t, uint32_t)
 MT_INTEGER(i64, int64_t, uint64_t)
 #pragma nv_diag_default 186
 #undef MT_INTEGER
+
+// Index arithmetic: `idx` is the generated code's index type, 32 or 64 bits; divisors are positive.
+template <class T, class U>
+MT_FN T mt_min_idx(T a, U b) { return a < T(b) ? a : T(b); }
+template <class T, class U>
+MT_FN T mt_max_idx(T a, U b) { return a > T(b) ? a : T(b); }
+template <class T>
+MT_FN T mt_floordiv_idx(T a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+template <class T>
+MT_FN T mt_mod_idx(T a, int b) { return a - mt_floordiv_idx(a, b) * b; }

@@ -6,7 +6,6 @@
 // that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks.
 //
 // An operand is a functor with
-//   using Element = T;
 //   static constexpr bool GUARDED;       address may give null, for a zero
 //   const T* address(int row, int k);    Copy::ASYNC: where VECTOR neighbours along the major direction begin
 //   Pack<T, V> values(int row, int k);   Copy::ELEMENT: their values
@@ -18,6 +17,26 @@
 namespace mt {
 
 enum class Copy { ASYNC, ELEMENT };
+
+template <class T, class F>
+struct Addressed {
+  static constexpr bool GUARDED = false;
+  F f;
+  __device__ __forceinline__ const T* address(int row, int k) const { return f(row, k); }
+};
+template <class T, int V, class F>
+struct Evaluated {
+  F f;
+  __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
+};
+template <class T, class F>
+__device__ __forceinline__ Addressed<T, F> addressed(F f) {
+  return {f};
+}
+template <class T, int V, class F>
+__device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
+  return {f};
+}
 
 template <class T, int EXTENT, int DEPTH, bool K_MAJOR>
 struct Panel {

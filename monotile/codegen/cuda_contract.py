@@ -1,0 +1,186 @@
+"""A contraction step: the configuration of `device/cuda/contract.cuh` and the functors that it calls.
+
+The functors are lambdas in the middle of the step: what does not depend on their arguments is computed before them.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from monotile.analysis.contraction import Contraction, contraction
+from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.cuda_steps import fitting, placed, vector_width
+from monotile.codegen.expression import bare
+from monotile.codegen.vector import VectorEmitter, alignment, lane_of
+from monotile.codegen.address import readable
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul
+from monotile.ir.program import Compute
+from monotile.schedule.plan import Contract, Operand
+
+ELEMENT: Mapping[DType, str] = {
+    DType.F16: "mt::f16",
+    DType.BF16: "mt::bf16",
+    DType.F32: "float",
+    DType.F64: "double",
+}
+WIDTH = 4  # sums that the epilogue takes at once
+
+
+def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
+    """Batches one by one; in each, blocks of block_m x block_n; in each, the whole block of threads."""
+    anchor = site.anchor
+    found = contraction(anchor) if isinstance(anchor, Compute) else None
+    if not isinstance(anchor, Compute) or found is None:
+        raise InternalError(f"step {site.step.computes} is no contraction")
+    m, n = site.ranges[method.m], site.ranges[method.n]
+    left, right = (found.left, found.right)
+    if _swapped(anchor, found, m):
+        left, right = right, left
+    element = _element(left, right, anchor)
+    w = e.writer
+    with ExitStack() as stack:
+        stack.enter_context(w.open("", fence=True))
+        for k, r in enumerate(site.ranges):
+            if k not in (method.m, method.n):
+                v = r.variable.name
+                head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
+                stack.enter_context(w.open(head, [v], fence=True))
+        for corner, r, block in (("m0", m, method.block_m), ("n0", n, method.block_n)):
+            if r.variable.extent > block:
+                head = f"for (idx {corner} = 0; {corner} < {r.count}; {corner} += {block})"
+                stack.enter_context(w.open(head, [corner], fence=True))
+            else:
+                w.write(f"const idx {corner} = 0;")
+                w.define(corner)
+        sides = [
+            _operand(e, site, anchor, x, o, r, method, element, name)
+            for x, o, r, name in (
+                (left, method.left, m, "left"),
+                (right, method.right, n, "right"),
+            )
+        ]
+        width = _width(site, method, n)
+        _epilogue(e, site, anchor, m, n, width)
+        points = 1
+        for p in method.k:
+            points *= anchor.reduce[p].extent
+        kernel = "MMA" if method.instruction == "mma.m16n8k16" else "FMA"
+        total = "double" if anchor.body.dtype is DType.F64 else "float"
+        numbers = ", ".join(
+            str(x)
+            for x in (
+                points, method.block_m, method.block_n, method.block_k, method.warps_m,
+                method.warps_n, method.slices, method.depth, width,
+            )
+        )  # fmt: skip
+        w.write(
+            f"using Shape = mt::Shape<mt::Kernel::{kernel}, {', '.join(sides)}, {total}, {numbers}>;"
+        )
+        w.write(
+            f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
+        )
+        w.write(
+            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, epilogue);"
+        )
+
+
+def _swapped(anchor: Compute, found: Contraction, m: Range) -> bool:
+    """Whether the Plan's m are the rows of the right factor."""
+    return not set(m.dim.axes) <= set(found.m) and set(m.dim.axes) <= set(found.n)
+
+
+def _element(left: Expr, right: Expr, anchor: Compute) -> DType:
+    """The type of the operands' elements in on-chip memory."""
+    same = left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
+    return left.dtype if same else anchor.body.dtype
+
+
+def _operand(
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    factor: Expr,
+    operand: Operand,
+    r: Range,
+    method: Contract,
+    element: DType,
+    name: str,
+) -> str:
+    """Writes the functor `name`; gives the text of its `mt::Side`."""
+    block = method.block_m if name == "left" else method.block_n
+    axes = [anchor.reduce[p] for p in method.k]
+    extent = 1
+    for a in axes:
+        extent *= a.extent
+    k = Axis("k", extent)
+    along_k = operand.major != "mn"
+    limit = 16 // element.itemsize
+    inner = (axes[-1].extent, method.block_k) if along_k else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
+    width = fitting(min(limit, operand.vector), *inner)
+    kind = ELEMENT[element]
+    direct = operand.copy == "async" and isinstance(factor, Load) and factor.dtype is element
+    if direct and isinstance(factor, Load):
+        place = readable(e.plan.places[factor.tensor.name], own=False)
+        width = min(width, alignment(place) // element.itemsize)
+        direct = width * element.itemsize >= 4
+    row: Expr = r.variable
+    column: Expr = k
+    v = r.variable.name
+    head = f"auto {name} = mt::{'addressed' if direct else 'evaluated'}<{kind}{'' if direct else f', {width}'}>([&](idx {v}, idx k)"
+    with e.writer.open(head, [v, "k"], tail=");"):
+        if direct and isinstance(factor, Load):
+            point = placed(site.point, {v: row}) | unflatten(column, axes)
+            text = e.address_of(factor, point)
+            e.writer.write(f"return (const {kind}*)({text});")
+        else:
+            if along_k:
+                column = _neighbours(e, k, width)
+            else:
+                row = _neighbours(e, r.variable, width)
+            point = placed(site.point, {v: row}) | unflatten(column, axes)
+            e.writer.write(f"mt::Pack<{kind}, {width}> values;")
+            with e.vector(width):
+                text = bare(e.body(factor, point))
+                at = "lane" if width > 1 else "0"
+                e.writer.write(f"values[{at}] = mt::cast<{kind}>({text});")
+            e.writer.write("return values;")
+    checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
+    return (
+        f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{'ASYNC' if direct else 'ELEMENT'}, {width}, {_bool(checked)}>"
+    )
+
+
+def _neighbours(e: VectorEmitter, first: Axis, width: int) -> Expr:
+    """The lanes of the vector that begins at `first`, which is a multiple of `width`."""
+    if width == 1:
+        return first
+    vector = Axis(f"{first.name}_vector", first.extent // width)
+    e.writer.write(f"__builtin_assume({first.name} % {width} == 0);")
+    e.writer.write(f"const idx {vector.name} = (uint32_t){first.name} / {width}u;")
+    e.writer.define(vector.name)
+    return add(mul(vector, idx(width)), lane_of(width))
+
+
+def _bool(x: bool) -> str:
+    return "true" if x else "false"
+
+
+def _width(site: Site, method: Contract, n: Range) -> int:
+    """Neighbouring columns that the epilogue takes: sums that stay in registers come in pairs."""
+    pairs = method.instruction == "mma.m16n8k16" and method.slices == 1
+    return fitting(vector_width(2 if pairs else WIDTH, site, n), method.block_n)
+
+
+def _epilogue(
+    e: VectorEmitter, site: Site, anchor: Compute, m: Range, n: Range, width: int
+) -> None:
+    """The lambda that stores the sums and computes what follows them."""
+    row, column = m.variable.name, n.variable.name
+    total = "double" if anchor.body.dtype is DType.F64 else "float"
+    head = f"auto epilogue = [&](idx {row}, idx {column}, const mt::Pack<{total}, {width}>& sums)"
+    with e.writer.open(head, [row, column], fence=True, tail=";"):
+        where = {column: _neighbours(e, n.variable, width)}
+        with e.vector(width):
+            at = "lane" if width > 1 else "0"
+            e.finish(site, placed(site.point, where), f"sums[{at}]", anchor.body.dtype)

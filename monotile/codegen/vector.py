@@ -1,0 +1,147 @@
+"""Neighbouring elements at once: loads and stores of packs round a short loop over the lanes of a vector.
+
+    const auto p1 = mt::load<8>(x_2 + o3);          what all lanes read side by side
+    mt::Pack<uint16_t, 8> s4;
+    for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
+    mt::store(y_5 + o6, s4);
+"""
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from monotile.analysis.affine import Affine
+from monotile.codegen.address import readable
+from monotile.codegen.base import SMALL_FLOATS, STORAGE, Emitter, plus
+from monotile.codegen.expression import bare
+from monotile.codegen.writer import Block
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, substitute
+from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+
+WIDEST = 16  # bytes that one access moves
+LANE = "lane"
+
+
+@dataclass(eq=False)
+class _Vector:
+    """The loop over lanes that is open. outer: the block round it. stores: what follows it."""
+
+    lane: Axis
+    outer: Block
+    inner: Block
+    stores: list[str] = field(default_factory=list[str])
+
+
+def lane_of(width: int) -> Expr:
+    """The position inside a vector: 0 where it has one element."""
+    return Axis(LANE, width) if width > 1 else idx(0)
+
+
+def alignment(place: Place) -> int:
+    """Bytes that the base of `place` is a multiple of, as far as vectors care."""
+    match place:
+        case Pointer() | Register():
+            return WIDEST
+        case Workspace(offset) | Shared(offset):
+            return math.gcd(offset, WIDEST)
+        case Slice(of, _, stride):
+            return math.gcd(alignment(of), stride)
+        case Rotate(_, _, _, places, first, last):
+            every = (*places, *(p for p in (first, last) if p is not None))
+            return math.gcd(*(alignment(p) for p in every))
+
+
+class VectorEmitter(Emitter):
+    """Reads and writes packs while a vector is open."""
+
+    _vector: _Vector | None = None
+
+    @contextmanager
+    def vector(self, width: int) -> Generator[None]:
+        """Inside, the axis `lane_of(width)` runs over the elements of a vector."""
+        if width == 1:
+            yield
+            return
+        with self.writer.open("") as outer:
+            head = f"for (idx {LANE} = 0; {LANE} < {width}; ++{LANE})"
+            with self.writer.open(head, [LANE]) as inner:
+                inner.pragma = "#pragma unroll"
+                self._vector = _Vector(Axis(LANE, width), outer, inner)
+                yield
+            for line in self._vector.stores:
+                self.writer.write(line)
+            self._vector = None
+
+    def read(self, e: Load) -> str:
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        vector, first = self._vector, self._first(e.tensor, e.index, place)
+        if vector is None or first is None:
+            return super().read(e)
+        key = ("pack", vector.lane.extent, e)
+        pack = self.writer.known(key)
+        if pack is None:
+            pack = self.writer.fresh("p")
+            home = self.home(Load(e.tensor, first))
+            with self.writer.at(home):
+                start = plus(*self.address(e.tensor, first, place))
+                function = "load_constant" if e.tensor.name in self.constant else "load"
+                text = f"mt::{function}<{vector.lane.extent}>({start})"
+                self.writer.write(f"const auto {pack} = {text};")
+            home.names[key] = pack
+        return self.lane_value(pack, e.dtype)
+
+    def lane_value(self, pack: str, dtype: DType) -> str:
+        """The current lane's element of a pack of stored elements, as a value."""
+        if dtype in SMALL_FLOATS:
+            return f"mt_load_{SMALL_FLOATS[dtype]}(&{pack}.value[{LANE}])"
+        return f"{pack}[{LANE}]"
+
+    def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
+        vector, first = self._vector, self._first(tensor, index, place)
+        if vector is None or first is None:
+            super().write(tensor, index, place, value)
+            return
+        pack = self.writer.fresh("s")
+        with self.writer.at(vector.outer):
+            kind = STORAGE[tensor.dtype]
+            self.writer.write(f"mt::Pack<{kind}, {vector.lane.extent}> {pack};")
+            start = plus(*self.address(tensor, first, place))
+            vector.stores.append(f"mt::store({start}, {pack});")
+        if tensor.dtype in SMALL_FLOATS:
+            name = SMALL_FLOATS[tensor.dtype]
+            self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")
+        else:
+            self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
+
+    def address_of(self, e: Load, point: Mapping[str, Expr]) -> str:
+        """Text of the address of what `e` loads, in the place that other stages' results are read from."""
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        index = [substitute(i, dict(point)) for i in e.index]
+        return plus(*self.address(e.tensor, index, place))
+
+    def _first(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place
+    ) -> tuple[Expr, ...] | None:
+        """The index of lane 0, if the lanes' elements are neighbours in memory and a pack of them is aligned."""
+        vector = self._vector
+        if vector is None or self._facts:
+            return None
+        table = self.tables.get(tensor.name, 0)
+        safe = [
+            self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
+        ]
+        inside = vector.inner.defines
+        if any(self.variables(i) & inside for i in safe[:table]):
+            return None
+        offset = self.layout(tensor, place).offset(safe[table:])
+        rest = Affine(tuple(t for t in offset.terms if t[0] != vector.lane), offset.constant)
+        if offset.coefficient(vector.lane) != 1 or self.variables(rest.expr) & inside:
+            return None
+        size = tensor.dtype.itemsize
+        group = min(vector.lane.extent, WIDEST // size)
+        steps = (rest.constant, *(c for _, c in rest.terms))
+        if alignment(place) % (group * size) or any(c % group for c in steps):
+            return None
+        return tuple(substitute(i, {LANE: idx(0)}) for i in safe)
