@@ -114,21 +114,26 @@ class _Run:
     def grow(self) -> bool:
         """Takes the next group in if it goes on as the groups before it."""
         g = self.first + self.count
-        before, here = self.groups[g - 1].constants, self.groups[g].constants
-        steps = [b - a for a, b in zip(before, here, strict=True)]
         if self.count == 1:
-            slots = [self._start(j) for j in range(len(self.groups[g].uses))]
-            if any(c is None for c in slots):
-                return False
-            self.slots = [c for c in slots if c is not None]
-            self.steps = steps
+            slots: list[Class] = []
+            for j in range(len(self.groups[g].uses)):
+                c = self._start(j)
+                if c is None:
+                    return False
+                slots.append(c)
+            self.slots = slots
+            self.steps = self._differences(g)
         else:
-            if steps != self.steps:
+            if self._differences(g) != self.steps:
                 return False
             if not all(self._continues(j, c, g) for j, c in enumerate(self.slots)):
                 return False
         self.count += 1
         return True
+
+    def _differences(self, g: int) -> list[int]:
+        before, here = self.groups[g - 1].constants, self.groups[g].constants
+        return [b - a for a, b in zip(before, here, strict=True)]
 
     def _owner(self, t: Tensor) -> int | None:
         """The group of this run that defines `t`."""

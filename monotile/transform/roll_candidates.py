@@ -64,7 +64,7 @@ def best_choice(
     found = [(limit(r), r) for r in repeats(x.ids)]
     found = [(spared, r) for spared, r in found if spared >= MIN_SAVING]
     if shortest:
-        found.sort(key=lambda f: (f[1].period, -f[0], f[1].start))
+        found.sort(key=lambda f: (ahead[f[1].start + f[1].period] - ahead[f[1].start], -f[0]))
     else:
         found.sort(key=lambda f: (-f[0], f[1].period, f[1].start))
     best: Choice | None = None

@@ -86,7 +86,9 @@ def make_loop(
             stacked.append(Stack(value, stack))
             for g in wanted:
                 moved[outs[g].name] = element(stack, g)
-                if outs[g].name in uses.whole:
+                if carry is not None and g == a.count - 1:
+                    moved[outs[g].name] = Moved(stack, (idx(g),), carry.out)
+                elif outs[g].name in uses.whole:
                     whole = Tensor(names.fresh(f"{value.name}_part"), value.shape, value.dtype)
                     copies.append(copy_of(whole, stack, (idx(g),), origin))
                     moved[outs[g].name] = Moved(stack, (idx(g),), whole)
