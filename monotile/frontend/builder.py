@@ -13,9 +13,46 @@ Operand = Tensor | Scalar
 
 # A tensor's name becomes a C identifier.
 _C_WORDS = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline"
-    " int long register restrict return short signed sizeof static struct switch typedef union"
-    " unsigned void volatile while bool half true false".split()
+    [
+        "auto",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "default",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "extern",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "while",
+        "bool",
+        "half",
+        "true",
+        "false",
+    ]
 )
 
 

@@ -7,12 +7,17 @@ from monotile.frontend.lower import (
     activations,
     attention,
     constructors,
+    convolution,
     indexing,
     matmul,
     normalisation,
+    padding,
     pointwise,
+    pooling,
     recurrent,
     reductions,
+    resampling,
+    sorting,
     views,
 )
 from monotile.ir.expr import Tensor
@@ -33,6 +38,11 @@ LOWERINGS: Mapping[str, Lowering] = {
     **indexing.LOWERINGS,
     **constructors.LOWERINGS,
     **recurrent.LOWERINGS,
+    **convolution.LOWERINGS,
+    **padding.LOWERINGS,
+    **pooling.LOWERINGS,
+    **resampling.LOWERINGS,
+    **sorting.LOWERINGS,
 }
 
 

@@ -307,11 +307,11 @@ _LARGEST: Mapping[DType, float] = {
 
 
 def heaviside(b: Builder, x: Operand, values: Operand) -> Tensor:
+    """0 below zero (and for NaN), 1 above it, `values` at it."""
+
     def f(u: Expr, v: Expr) -> Expr:
         above = s.select(s.gt(u, 0), const(1, u.dtype), const(0, u.dtype))
-        return s.select(
-            s.eq(u, 0), v, s.select(s.isnan(u), u, above) if (u.dtype.is_float) else above
-        )
+        return s.select(s.eq(u, 0), v, above)
 
     return elementwise(b, (x, values), f, b.dtype.compute)
 
@@ -342,13 +342,35 @@ def _logaddexp(x: Expr, y: Expr) -> Expr:
 LOWERINGS: Mapping[str, Lowering] = {
     **{
         f"aten.{name}": _unary(name)
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh"
-            " tanh asinh acosh atanh erf erfc lgamma"
-        ).split()
+        for name in [
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sqrt",
+            "rsqrt",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+            "lgamma",
+        ]
     },
-    **{f"aten.{name}": _compare(name) for name in "eq ne lt le gt ge".split()},
-    **{f"aten.{name}": _integral_is_identity(name) for name in "floor ceil trunc".split()},
+    **{f"aten.{name}": _compare(name) for name in ["eq", "ne", "lt", "le", "gt", "ge"]},
+    **{f"aten.{name}": _integral_is_identity(name) for name in ["floor", "ceil", "trunc"]},
     "aten.special_erf": _unary("erf"),
     "aten.special_erfc": _unary("erfc"),
     "aten.special_expm1": _unary("expm1"),

@@ -159,6 +159,13 @@ def _layer(
     return stack.out, tuple(c.out for c in carried)
 
 
+def _initial(b: Builder, stacked: Tensor, k: int) -> Tensor:
+    """Layer and direction number `k` of the initial states."""
+    return b.emit(
+        stacked.shape[1:], stacked.dtype, lambda *i: load(stacked, [idx(k), *i]), part="initial"
+    )
+
+
 def _both_directions(b: Builder, forward: Tensor, backward: Tensor) -> Tensor:
     """Their features end to end; what ran backwards is put in the order of time."""
     steps, batch, width = forward.shape
@@ -218,10 +225,7 @@ def _network(
         for direction in range(directions):
             k = layer * directions + direction
             b.node = f"{node}_l{layer}" + ("_reverse" if direction else "")
-            states = [
-                b.emit(h.shape[1:], h.dtype, lambda *i, h=h: load(h, [idx(k), *i]), part="initial")
-                for h in initial
-            ]
+            states = [_initial(b, h, k) for h in initial]
             out, final = _layer(b, cell, current, states, weights[k], backward=direction == 1)
             outs.append(out)
             finals.append(final)

@@ -1,0 +1,39 @@
+"""Normalisations."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.frontend.against import check
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.LayerNorm(6), (2, 3, 6)),
+        (lambda: nn.LayerNorm((3, 6), elementwise_affine=False), (2, 3, 6)),
+        (lambda: nn.LayerNorm(6, bias=False), (2, 6)),
+        (lambda: nn.RMSNorm(6), (2, 3, 6)),
+        (lambda: nn.RMSNorm(6, eps=1e-3, elementwise_affine=False), (2, 3, 6)),
+        (lambda: nn.BatchNorm1d(3), (4, 3)),
+        (lambda: nn.BatchNorm2d(3), (2, 3, 4, 5)),
+        (lambda: nn.BatchNorm2d(3, affine=False), (2, 3, 4, 5)),
+        (lambda: nn.GroupNorm(2, 6), (2, 6, 4, 5)),
+        (lambda: nn.GroupNorm(3, 6, affine=False), (2, 6)),
+        (lambda: nn.InstanceNorm2d(3, affine=True), (2, 3, 4, 5)),
+        (lambda: nn.InstanceNorm1d(3, track_running_stats=True), (2, 3, 4)),
+        (lambda: nn.LocalResponseNorm(3), (2, 5, 4, 4)),
+    ],
+)
+def test_norms(make: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = make().eval()  # type: ignore[operator]
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if t.dtype.is_floating_point:
+            t.data.uniform_(0.5, 1.5) if "var" in name else t.data.normal_()
+    check(
+        model.to(dtype),
+        ((torch.randn(shape) * 2 + 1).to(dtype),),
+        tolerance={torch.bfloat16: 5e-2, torch.float16: 1e-2}.get(dtype),
+    )

@@ -1,0 +1,106 @@
+"""Reductions, statistics, softmax, scans, sorting."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.frontend.against import check_operators
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_reductions(dtype: torch.dtype) -> None:
+    check_operators(
+        {
+            "sum": lambda x: x.sum(),
+            "sum_dims": lambda x: x.sum((0, -1)),
+            "sum_keep": lambda x: x.sum(1, keepdim=True),
+            "sum_bool": lambda x: (x > 0).sum(),
+            "sum_int": lambda x: (x * 4).to(torch.int32).sum(1),
+            "sum_dtype": lambda x: x.sum(1, dtype=torch.float64),
+            "mean": lambda x: x.mean(),
+            "mean_dim": lambda x: x.mean((1, 2), keepdim=True),
+            "prod": lambda x: x.prod(2),
+            "amax": lambda x: x.amax((0, 2)),
+            "amin": lambda x: x.amin(1, keepdim=True),
+            "max": lambda x: x.max(),
+            "min": lambda x: x.min(),
+            "max_dim": lambda x: x.max(1),
+            "min_dim": lambda x: x.min(-1, keepdim=True),
+            "argmax": lambda x: x.argmax(),
+            "argmax_dim": lambda x: x.argmax(1),
+            "argmin_keep": lambda x: x.argmin(2, keepdim=True),
+            "aminmax": lambda x: torch.aminmax(x, dim=1),
+            "any": lambda x: (x > 1).any(1),
+            "all": lambda x: (x > -9).all(),
+            "any_dims": lambda x: (x > 1).any((0, 2)),
+            "count_nonzero": lambda x: torch.count_nonzero(x > 0, 1),
+            "var": lambda x: x.var(),
+            "var_dim": lambda x: x.var(1, keepdim=True),
+            "var_population": lambda x: x.var((0, 2), unbiased=False),
+            "std": lambda x: x.std(2),
+            "std_correction": lambda x: x.std(2, correction=2),
+            "var_mean": lambda x: torch.var_mean(x, 1),
+            "std_mean": lambda x: torch.std_mean(x, (0, 1), keepdim=True),
+            "softmax": lambda x: F.softmax(x, -1),
+            "softmax_middle": lambda x: x.softmax(1),
+            "log_softmax": lambda x: F.log_softmax(x, 0),
+            "softmax_dtype": lambda x: x.softmax(1, dtype=torch.float32),
+            "softmin": lambda x: F.softmin(x, 1),
+            "logsumexp": lambda x: x.logsumexp(1, keepdim=True),
+            "norm": lambda x: torch.linalg.vector_norm(x),
+            "norm_1": lambda x: torch.linalg.vector_norm(x, 1, (0, 1)),
+            "norm_3": lambda x: torch.linalg.vector_norm(x, 3, 1, keepdim=True),
+            "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf"), 1),
+            "norm_0": lambda x: torch.linalg.vector_norm(x, 0, 1),
+            "matrix_norm": lambda x: torch.linalg.norm(x[0].float()),
+            "normalize": lambda x: F.normalize(x, dim=1),
+            "cosine": lambda x: F.cosine_similarity(x, x + 1, dim=1),
+            "cumsum": lambda x: x.cumsum(1),
+            "cumprod": lambda x: x.cumprod(2),
+            "cummax": lambda x: x.cummax(1),
+            "cummin": lambda x: x.cummin(2),
+            "logcumsumexp": lambda x: x.float().logcumsumexp(1),
+            "diff": lambda x: x.diff(dim=1),
+            "trace": lambda x: x[0, :, :3].trace(),
+        },
+        torch.randn(2, 5, 6).to(dtype),
+        tolerance=None if dtype is torch.float32 else 2e-2,
+    )
+
+
+def test_scalars_and_infinite_rows() -> None:
+    inf = float("inf")
+    check_operators(
+        {
+            "sum": lambda x, s: s.sum(),
+            "softmax": lambda x, s: s.softmax(0),
+            "argmax": lambda x, s: s.argmax(),
+            "max_dim": lambda x, s: s.max(0),
+            "cumsum": lambda x, s: s.cumsum(0),
+            "sort": lambda x, s: s.sort(),
+            "logsumexp": lambda x, s: x.logsumexp(1),
+            "softmax_inf": lambda x, s: x.softmax(1),
+            "amax": lambda x, s: x.amax(1),
+            "argmax_nan": lambda x, s: torch.stack([x[0], x[0] * float("nan")]).argmax(),
+        },
+        torch.tensor([[1.0, -inf, 2.0], [-inf, -inf, -inf], [inf, 1.0, 2.0]]),
+        torch.tensor(3.5),
+    )
+
+
+def test_sorting() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0, 1.0, float("nan")], [0.0, -1.0, 5.0, 5.0, 2.0]])
+    check_operators(
+        {
+            "sort": lambda x: x.sort(stable=True),
+            "sort_descending": lambda x: x.sort(1, descending=True, stable=True),
+            "sort_rows": lambda x: x.sort(0),
+            "argsort": lambda x: x.argsort(dim=1, stable=True),
+            "topk_values": lambda x: x.topk(3)[0],
+            "topk_smallest": lambda x: x.topk(1, largest=False, dim=0),
+            "bucketize": lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0, 2.5])),
+            "bucketize_right": lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0]), right=True),
+            "searchsorted": lambda x: torch.searchsorted(torch.tensor([0, 2, 4]), x[1].int()),
+        },
+        x,
+    )
