@@ -6,6 +6,7 @@ remainders of sums by a literal are split where ranges allow it:
     (g*y + z) // c = y // (c/g),  (g*y + z) % c = g * (y % (c/g)) + z     if g divides c and 0 <= z < g
 """
 
+import functools
 import math
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unary, add, idx, mul
 
 
-class Affine(msgspec.Struct, frozen=True):
+class Affine(msgspec.Struct, frozen=True, cache_hash=True):
     """The sum of terms (atom, coefficient) plus `constant`; no atom twice, no coefficient zero."""
 
     terms: tuple[tuple[Expr, int], ...]
@@ -77,6 +78,7 @@ def bounds(e: Affine) -> tuple[int, int] | None:
     return low, high
 
 
+@functools.lru_cache(maxsize=65536)
 def offset(load: Load) -> Affine:
     """The element offset of `load` in its row-major tensor."""
     total = Affine(())
@@ -104,6 +106,7 @@ def joined(e: Affine) -> Affine:
     return e
 
 
+@functools.lru_cache(maxsize=65536)
 def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
     """The largest power of two v <= limit such that e runs by ones over each aligned group of v values of `axis`.
 

@@ -3,13 +3,15 @@
 A model to rank by (Roller), scored by the memory level that each operand comes from (Welder); not a prediction.
 """
 
-from monotile.ir.expr import Axis, Binary, Load, Unary, axes_of, loads, walk
+import functools
+
+from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, axes_of, loads, walk
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Contract
+from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
 
 COSTLY = 12.0  # operations that a transcendental function counts for
-EFFICIENCY = {"mma.m16n8k16": 0.45, "fma": 0.55, "dot": 0.6, "outer": 0.6}
+LINE = 128  # bytes that one request brings where neighbours are asked for together
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
@@ -20,11 +22,12 @@ Extents = dict[str, int]  # of every axis within one task
 def footprint(x: Load, extents: Extents) -> int:
     """Bytes of `x.tensor` that a task touches (an upper bound: distinct index tuples)."""
     count = 1
-    for axis in frozenset().union(*(axes_of(i) for i in x.index)) if x.index else ():
+    for axis in _index_axes(x):
         count *= extents.get(axis.name, 1)
     return min(count, x.tensor.size) * x.tensor.dtype.itemsize
 
 
+@functools.lru_cache(maxsize=4096)
 def operations(s: Compute | Scatter) -> float:
     """Arithmetic operations an element costs, index arithmetic left out."""
     body = s.body if isinstance(s, Compute) else s.value
@@ -54,7 +57,7 @@ def simple_seconds(s: Compute | Scatter, extents: Extents, own: frozenset[str], 
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
     near = far = 0
     for body in bodies:
-        for x in set(loads(body)):
+        for x in _distinct_loads(body):
             if x.tensor.name in own:
                 near += footprint(x, extents)
             else:
@@ -72,12 +75,44 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     """
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     rate = target.flops["mma16" if c.instruction == "mma.m16n8k16" else "fma"] / target.workers
-    work = 2 * c.block_m * c.block_n * k / (rate * EFFICIENCY[c.instruction])
+    work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
     if target.kind == "cpu":  # register tiles: the operands of a task stay in the caches between blocks
         moved = (m + n) * k * size / target.worker_bandwidth
         return target.latency_seconds + max(moved, blocks * work)
-    moved = (min(c.block_m, m) + min(c.block_n, n)) * k * size / target.worker_bandwidth
+    left = min(c.block_m, m) / _line_use(c.left, c.block_m, c.block_k, size)
+    right = min(c.block_n, n) / _line_use(c.right, c.block_n, c.block_k, size)
+    moved = (left + right) * k * size / target.worker_bandwidth
     partial = 2 * c.slices * c.block_m * c.block_n * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
     steps = -(-k // (c.block_k * c.slices))
     fill = target.latency_seconds * (1 + 0.1 * steps / max(c.depth - 1, 1))
     return blocks * (fill + max(moved, work) + partial)
+
+
+def _efficiency(c: Contract) -> float:
+    """The part of the arithmetic rate that a warp's tile can reach."""
+    match c.instruction:
+        case "mma.m16n8k16":
+            return 0.45
+        case "fma":  # a thread's tile is about square: operands read against products made of them
+            side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
+            return 0.75 * min(1.0, side / 6)
+        case "dot" | "outer":
+            return 0.6
+
+
+def _line_use(side: Operand, block: int, block_k: int, size: int) -> float:
+    """The part of the bandwidth that a panel's lines use (H100: 64-byte segments reach 0.65 of it)."""
+    if side.copy == "element":
+        return 0.35
+    run = (block_k if side.major == "k" else block) * size
+    return min(1.0, (run / LINE) ** 0.6)
+
+
+@functools.lru_cache(maxsize=4096)
+def _distinct_loads(body: Expr) -> tuple[Load, ...]:
+    return tuple(dict.fromkeys(loads(body)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _index_axes(x: Load) -> frozenset[Axis]:
+    return frozenset(a for i in x.index for a in axes_of(i))

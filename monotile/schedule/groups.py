@@ -8,7 +8,7 @@ task without any other task's results and without computing anything twice.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from monotile.ir.expr import Axis, Load, loads
+from monotile.ir.expr import Load, idx, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 
 Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Compute of the group
@@ -87,7 +87,12 @@ def _follows(first: Group, s: Compute | Scatter) -> bool:
     if not isinstance(anchor, Compute) or anchor.out.shape != s.out.shape:
         return False
     own = first.tensors
-    return all(x.index == s.axes for x in loads(s.body) if x.tensor.name in own)
+    return all(
+        _is_axis(x, d, s, d)
+        for x in loads(s.body)
+        if x.tensor.name in own
+        for d in range(len(s.axes))
+    )
 
 
 def unite(first: Group, second: Group) -> Group | None:
@@ -116,8 +121,9 @@ def unite(first: Group, second: Group) -> Group | None:
 
 
 def _is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:
-    index = x.index[dimension]
-    return isinstance(index, Axis) and index == s.axes[position]
+    """Whether dimension `dimension` of `x` is indexed by the axis at `position` of `s`, alone."""
+    index, axis = x.index[dimension], s.axes[position]
+    return index == axis or (axis.extent == 1 and index == idx(0) and x.tensor.shape[dimension] == 1)
 
 
 def _loads(s: Compute | Scatter) -> tuple[Load, ...]:

@@ -1,7 +1,11 @@
 """How a contraction's operands are read, and which blocks its products may be cut into."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import Contraction, contraction
@@ -142,35 +146,51 @@ def _cpu_blocks(p: Product) -> Iterator[Contract]:
 
 
 def _cuda_blocks(
-    p: Product, m: int, n: int, k: int, target: Target, instruction: str
+    p: Product, m: int, n: int, k: int, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
 ) -> Iterator[Contract]:
     warps = target.threads // target.warp
     mma = instruction == "mma.m16n8k16"
-    size = 2 if mma else 4
-    block_k = 32 if mma else 16
-    for slices in (8, 4, 2, 1):
-        if slices > warps or (slices > 1 and slices > -(-k // block_k)):
+    size = p.dtype.itemsize
+    chunks = (64, 32, 16) if mma else (32, 16)
+    for block_k, slices, (warp_m, warp_n) in itertools.product(chunks, (8, 4, 2, 1), _WARP_TILES[mma]):
+        if slices > warps or slices > max(1, -(-k // block_k)):
             continue
-        for warps_m in (1, 2, 4, 8):
-            if (warps // slices) % warps_m:
-                continue
+        for warps_m in _powers_of_two(warps // slices):
             warps_n = warps // slices // warps_m
-            for warp_m in (16, 32, 48, 64) if mma else (16, 32, 64):
-                for warp_n in (8, 16, 24, 32, 40, 48, 64) if mma else (16, 32, 64):
-                    if warp_m * warp_n > 64 * 48:
-                        continue
-                    block_m, block_n = warp_m * warps_m, warp_n * warps_n
-                    if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
-                        continue
-                    stage = slices * (block_m + block_n) * block_k * size
-                    depth = min(4, -(-k // (block_k * slices)) + 1, target.shared_bytes // stage)
-                    if depth < 2 or slices * block_m * block_n * 4 > target.shared_bytes:
-                        continue
-                    yield Contract(
-                        m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
-                        instruction="mma.m16n8k16" if mma else "fma", left=p.left, right=p.right,
-                        warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
-                    )  # fmt: skip
+            block_m, block_n = warp_m * warps_m, warp_n * warps_n
+            if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
+                continue
+            found = Contract(
+                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                instruction=instruction, left=p.left, right=p.right,
+                warps_m=warps_m, warps_n=warps_n, slices=slices, depth=2,
+            )  # fmt: skip
+            ring = slices * 2 * (block_m + block_n) * block_k * size
+            depth = min(4, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
+            if depth >= 2:
+                yield msgspec.structs.replace(found, depth=depth)
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    value = 1
+    while value <= most:
+        yield value
+        value *= 2
+
+
+def _shares(warp_m: int, warp_n: int) -> bool:
+    """Whether 32 lanes can share the tile evenly as a grid of lanes, with no more than 64 sums each."""
+    return warp_m * warp_n <= 2048 and any(
+        warp_m % lanes == 0 and warp_n % (32 // lanes) == 0 for lanes in (2, 4, 8, 16)
+    )
+
+
+# What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
+_SIDES = (8, 16, 24, 32, 40, 48, 64)
+_WARP_TILES = {
+    True: tuple((m, n) for m in (16, 32, 48, 64) for n in _SIDES if m * n <= 64 * 48),
+    False: tuple((m, n) for m in _SIDES for n in _SIDES if _shares(m, n)),
+}
 
 
 def scratch_bytes(c: Contract, target: Target) -> int:
