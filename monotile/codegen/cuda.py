@@ -7,13 +7,13 @@ block. Pointers come by value in the launch's parameters (or as an array in memo
 import math
 
 from monotile.codegen.address import loop_variable
+from monotile.codegen.base import Site
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_steps import write_map, write_reduce, write_serial
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
 from monotile.ir.program import Program
-from monotile.codegen.base import Site
 from monotile.schedule.plan import Contract, Map, Plan, Reduce, Serial, Stage
 from monotile.target.target import Target
 
@@ -55,8 +55,7 @@ class CudaEmitter(VectorEmitter):
             '#include "cuda/monotile.cuh"\n\n'
             f"using idx = {'int64_t' if self.wide else 'int32_t'};\n"
             f"struct Params {{\n  char* workspace;\n  unsigned* sync;\n  {pointers};\n}};\n"
-            "#define MT_POINTER(n) p.pointers[n]\n"
-            "extern __shared__ __align__(128) char mt_shared[];\n\n"
+            "#define MT_POINTER(n) p.pointers[n]\n\n"
             "static __device__ __noinline__ void mt_failed(int number) {\n"
             f"  switch (number) {{\n{cases}    default: break;\n  }}\n}}\n"
             "static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {\n"
@@ -77,7 +76,7 @@ class CudaEmitter(VectorEmitter):
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
         w = self.writer
         with w.open(head, ["p", "workspace", "scratch", *loops], fence=True):
-            w.write("char* const scratch = mt_shared;")
+            w.write("char* const scratch = mt::ptx::shared_memory();")
             first = "blockIdx.x"
             if stage.first % workers:
                 first = f"(blockIdx.x + {workers - stage.first % workers}) % {workers}"

@@ -11,7 +11,7 @@
 
 namespace mt {
 
-__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
+__device__ __forceinline__ void block_barrier() { ptx::barrier_all(); }
 
 // `WARPS` warps that share barrier `id` (1 to 15) wait for each other.
 template <int WARPS>
@@ -19,13 +19,7 @@ __device__ __forceinline__ void warps_barrier(int id) {
   if constexpr (WARPS == 1)
     __syncwarp();
   else
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(WARPS * 32) : "memory");
-}
-
-__device__ __forceinline__ u64 nanoseconds() {
-  u64 t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-  return t;
+    ptx::barrier_some<WARPS * 32>(id);
 }
 
 // The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
@@ -38,8 +32,8 @@ class GridBarrier {
     target_ += gridDim.x;
     block_barrier();
     if (threadIdx.x == 0) {
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(sync_) : "memory");
-      if (load_acquire() < target_) spin();
+      ptx::add_release(sync_, 1);
+      if (ptx::load_acquire(sync_) < target_) spin();
     }
     block_barrier();
   }
@@ -47,34 +41,24 @@ class GridBarrier {
   // To be called once by every block, after its last wait.
   __device__ __forceinline__ void leave() {
     if (threadIdx.x == 0) {
-      u32 left;
-      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                   : "=r"(left)
-                   : "l"(sync_ + 1)
-                   : "memory");
+      u32 left = ptx::fetch_add_acq_rel(sync_ + 1, 1);
       if (left == gridDim.x - 1) {  // no block reads the counters any more
-        asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(sync_) : "memory");
-        asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(sync_ + 1) : "memory");
+        ptx::store_relaxed(sync_, 0);
+        ptx::store_relaxed(sync_ + 1, 0);
       }
     }
   }
 
  private:
-  __device__ __forceinline__ u32 load_acquire() const {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(sync_) : "memory");
-    return v;
-  }
-
   // A block that never arrives must not hang the device for ever: trap after 20 seconds.
   __device__ __noinline__ void spin() const {
     constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
     u64 begin = 0;
-    for (u32 tries = 1; load_acquire() < target_; ++tries) {
+    for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries) {
       if ((tries & 0xffff) != 0) continue;
-      u64 now = nanoseconds();
+      u64 now = ptx::nanoseconds();
       if (begin == 0) begin = now;
-      if (now - begin > LIMIT) asm volatile("trap;");
+      if (now - begin > LIMIT) ptx::trap();
     }
   }
 

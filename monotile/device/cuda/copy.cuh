@@ -35,32 +35,19 @@ __device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
 
 template <int BYTES>
 __device__ __forceinline__ void load_constant_bytes(void* to, const void* from) {
-  if constexpr (BYTES >= 16) {
-#pragma unroll
-    for (int i = 0; i < BYTES / 16; ++i) {
-      uint4& y = reinterpret_cast<uint4*>(to)[i];
-      asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-          : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
-          : "l"(__cvta_generic_to_global(static_cast<const uint4*>(from) + i)));
-    }
-  } else if constexpr (BYTES == 8) {
-    uint2& y = *static_cast<uint2*>(to);
-    asm("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-        : "=r"(y.x), "=r"(y.y)
-        : "l"(__cvta_generic_to_global(from)));
-  } else if constexpr (BYTES == 4) {
-    asm("ld.global.nc.u32 %0, [%1];"
-        : "=r"(*static_cast<u32*>(to))
-        : "l"(__cvta_generic_to_global(from)));
+  if constexpr (BYTES == 1) {
+    *static_cast<u8*>(to) = ptx::load_constant_1(from);
   } else if constexpr (BYTES == 2) {
-    asm("ld.global.nc.u16 %0, [%1];"
-        : "=h"(*static_cast<u16*>(to))
-        : "l"(__cvta_generic_to_global(from)));
+    *static_cast<u16*>(to) = ptx::load_constant_2(from);
+  } else if constexpr (BYTES == 4) {
+    *static_cast<u32*>(to) = ptx::load_constant_4(from);
+  } else if constexpr (BYTES == 8) {
+    *static_cast<uint2*>(to) = ptx::load_constant_8(from);
   } else {
-    static_assert(BYTES == 1, "a load moves 1, 2, 4, 8 or a multiple of 16 bytes");
-    u32 y;
-    asm("ld.global.nc.u8 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(from)));
-    *static_cast<u8*>(to) = u8(y);
+    static_assert(BYTES % 16 == 0, "a load moves 1, 2, 4, 8 or a multiple of 16 bytes");
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      static_cast<uint4*>(to)[i] = ptx::load_constant_16(static_cast<const uint4*>(from) + i);
   }
 }
 

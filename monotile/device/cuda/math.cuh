@@ -85,16 +85,8 @@ MT_BINARY(fmod, fmodf, fmod)
 #undef MT_BINARY
 
 // NaN if either side is.
-MT_FN float mt_max_f32(float a, float b) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
-MT_FN float mt_min_f32(float a, float b) {
-  float y;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
+MT_FN float mt_max_f32(float a, float b) { return mt::ptx::max_nan(a, b); }
+MT_FN float mt_min_f32(float a, float b) { return mt::ptx::min_nan(a, b); }
 MT_FN double mt_max_f64(double a, double b) { return a != a || a > b ? a : b; }
 MT_FN double mt_min_f64(double a, double b) { return a != a || a < b ? a : b; }
 MT_FN bool mt_max_b1(bool a, bool b) { return a || b; }

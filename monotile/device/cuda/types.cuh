@@ -1,5 +1,6 @@
 // Element types, packs of neighbours, conversions. No toolkit header is needed by anything in this library.
 #pragma once
+#include "cuda/ptx/common.cuh"
 
 namespace mt {
 
@@ -43,11 +44,7 @@ __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
-__device__ __forceinline__ float widen(f16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+__device__ __forceinline__ float widen(f16 x) { return ptx::f16_to_f32(x.bits); }
 __device__ __forceinline__ float widen(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
 template <class T>
 __device__ __forceinline__ T widen(T x) {
@@ -55,16 +52,8 @@ __device__ __forceinline__ T widen(T x) {
 }
 
 // Round to nearest even. float64 goes to bfloat16 through float32, as in PyTorch.
-__device__ __forceinline__ f16 to_f16(float x) {
-  f16 y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ bf16 to_bf16(float x) {
-  bf16 y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
+__device__ __forceinline__ f16 to_f16(float x) { return {ptx::f32_to_f16(x)}; }
+__device__ __forceinline__ bf16 to_bf16(float x) { return {ptx::f32_to_bf16(x)}; }
 
 template <class To, class From>
 struct Convert {

@@ -1,0 +1,104 @@
+// Instructions that every supported architecture has. Nothing outside `ptx/` holds assembly.
+#pragma once
+
+extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned line,
+                                        const char* function, decltype(sizeof(0)) char_size);
+
+namespace mt::ptx {
+
+// Bits of a 16-bit float.
+__device__ __forceinline__ float f16_to_f32(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+__device__ __forceinline__ unsigned short f32_to_f16(float x) {
+  unsigned short y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ unsigned short f32_to_bf16(float x) {
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+
+// NaN if either side is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+// Global memory through the read-only path.
+__device__ __forceinline__ unsigned char load_constant_1(const void* p) {
+  unsigned y;
+  asm("ld.global.nc.u8 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
+  return static_cast<unsigned char>(y);
+}
+__device__ __forceinline__ unsigned short load_constant_2(const void* p) {
+  unsigned short y;
+  asm("ld.global.nc.u16 %0, [%1];" : "=h"(y) : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
+__device__ __forceinline__ unsigned load_constant_4(const void* p) {
+  unsigned y;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
+__device__ __forceinline__ uint2 load_constant_8(const void* p) {
+  uint2 y;
+  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+      : "=r"(y.x), "=r"(y.y)
+      : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
+__device__ __forceinline__ uint4 load_constant_16(const void* p) {
+  uint4 y;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
+      : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
+
+// Barriers and what they are made of.
+__device__ __forceinline__ void barrier_all() { asm volatile("bar.sync 0;" ::: "memory"); }
+template <int THREADS>
+__device__ __forceinline__ void barrier_some(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+__device__ __forceinline__ void add_release(unsigned* p, unsigned x) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+__device__ __forceinline__ unsigned fetch_add_acq_rel(unsigned* p, unsigned x) {
+  unsigned y;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(y) : "l"(p), "r"(x) : "memory");
+  return y;
+}
+__device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
+  unsigned y;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(y) : "l"(p) : "memory");
+  return y;
+}
+__device__ __forceinline__ void store_relaxed(unsigned* p, unsigned x) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+__device__ __forceinline__ unsigned long long nanoseconds() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+__device__ __forceinline__ void trap() { asm volatile("trap;"); }
+
+// The block's dynamic on-chip memory.
+__device__ __forceinline__ char* shared_memory() {
+  extern __shared__ __align__(128) char monotile_shared[];
+  return monotile_shared;
+}
+
+}  // namespace mt::ptx
