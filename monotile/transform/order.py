@@ -5,8 +5,11 @@ ten layers start from in one heap before the first of them. Such a statement goe
 consumer if it has one alone; all others stay in their order.
 """
 
+import heapq
+from collections.abc import Sequence
+
 from monotile.ir.expr import Load, Tensor, loads
-from monotile.ir.program import Compute, Statement, used
+from monotile.ir.program import Compute, Statement, defined, used
 
 
 def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
@@ -41,3 +44,25 @@ def _is_source(s: Compute, own: set[str]) -> bool:
     if isinstance(s.body, Load):
         return len(loads(s.body)) == 1 and s.body.tensor.name not in own
     return not loads(s.body)
+
+
+def topological(items: Sequence[Statement]) -> tuple[Statement, ...]:
+    """`items` with every statement after what it reads, otherwise as they stand."""
+    at = {t.name: k for k, s in enumerate(items) for t in defined(s)}
+    needs = [{at[t.name] for t in used(s) if t.name in at} for s in items]
+    users: list[list[int]] = [[] for _ in items]
+    for k, need in enumerate(needs):
+        for n in need:
+            users[n].append(k)
+    left = [len(need) for need in needs]
+    ready = [k for k, n in enumerate(left) if n == 0]
+    heapq.heapify(ready)
+    out: list[Statement] = []
+    while ready:
+        k = heapq.heappop(ready)
+        out.append(items[k])
+        for user in users[k]:
+            left[user] -= 1
+            if left[user] == 0:
+                heapq.heappush(ready, user)
+    return tuple(out)

@@ -149,9 +149,7 @@ class Net:
                 row = add(mul(q, idx(width)), j)
                 return Binary("mul", Load(source, (*where, b, r)), Load(weight, (row, r)))
 
-            gates.append(
-                self.add(compute(t, body, reduce=(source.shape[-1],), combiner="sum"), t)
-            )
+            gates.append(self.add(compute(t, body, reduce=(source.shape[-1],), combiner="sum"), t))
 
         def gate(q: int, b: Expr, j: Expr) -> Expr:
             return Binary("add", Load(gates[0], (b, idx(q), j)), Load(gates[1], (b, idx(q), j)))
