@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Tensor, cast, const, idx
@@ -90,12 +92,14 @@ class Builder:
     node:    name of the operator that is being lowered; the names of its tensors begin with it.
     origin:  the user's source line.
     results: what PyTorch says the operator gives, in order.
+    weights, constants: tensors of the graph that have a value already, and their values by part name.
     """
 
     def __init__(self, names: Names | None = None) -> None:
         self.names = names or Names()
         self.statements: list[Statement] = []
         self.weights: list[Weight] = []
+        self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self.node = ""
         self.origin = ""
         self.results: tuple[Type, ...] = ()
@@ -170,6 +174,14 @@ class Builder:
             Scatter(out, base, axes, tuple(index), cast(value, base.dtype), combiner, self.origin)
         )
         return out
+
+    def constant(self, value: "np.ndarray[Any, Any]") -> Tensor:
+        """A tensor whose value is known now."""
+        t = self.tensor(value.shape, DType.from_numpy(value.dtype))
+        part = f"const.{len(self.constants)}"
+        self.constants[part] = value
+        self.weights.append(Weight(t, (part,)))
+        return t
 
     def append(self, s: Compute | Loop) -> None:
         self.statements.append(s)

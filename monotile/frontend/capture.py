@@ -139,9 +139,7 @@ class _Inputs:
 
     def __init__(self, exported: ExportedProgram, b: Builder) -> None:
         self.values: Values = {}
-        self.weights: list[Weight] = []
         self.parameters: dict[str, torch.Tensor] = {}
-        self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self.leaves: list[TensorLeaf | ValueLeaf] = []
         self.leaf_of: dict[str, int] = {}
         self._b = b
@@ -165,7 +163,7 @@ class _Inputs:
                     if not isinstance(held, torch.Tensor):
                         raise CaptureError(f"constant {name} is a {type(held).__name__}")
                     if spec.kind is InputKind.CONSTANT_TENSOR:
-                        name = f"const.{len(self.constants)}"
+                        name = f"const.{len(self._b.constants)}"
                     self.values[node] = self._weight(node, held, name, constant=True)
             case _:
                 raise CaptureError(f"input {node.name} is a {spec.kind.name.lower()}")
@@ -195,9 +193,9 @@ class _Inputs:
         if key not in self._shared:
             tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
             self._shared[key] = tensor
-            self.weights.append(Weight(tensor, (name,)))
+            self._b.weights.append(Weight(tensor, (name,)))
             if constant:
-                self.constants[name] = to_numpy(held)
+                self._b.constants[name] = to_numpy(held)
             else:
                 self.parameters[name] = held
         return self._shared[key]
@@ -209,7 +207,7 @@ def _lower(exported: ExportedProgram) -> Captured:
     inputs = _Inputs(exported, b)
     found = lower_graph(exported.graph, inputs.values, b)
     given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
-    given |= {w.tensor for w in inputs.weights}
+    given |= {w.tensor for w in b.weights}
 
     outputs: list[Tensor] = []
     leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
@@ -228,7 +226,7 @@ def _lower(exported: ExportedProgram) -> Captured:
 
     body = _live(b.statements, outputs)
     read = {t for s in body for t in used(s)}
-    weights = tuple(w for w in inputs.weights if w.tensor in read)
+    weights = tuple(w for w in b.weights if w.tensor in read)
     parts = {p for w in weights for p in w.parts}
     program = Program(
         tuple(t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)),
@@ -239,7 +237,7 @@ def _lower(exported: ExportedProgram) -> Captured:
     return Captured(
         program,
         {k: v for k, v in inputs.parameters.items() if k in parts},
-        {k: v for k, v in inputs.constants.items() if k in parts},
+        {k: v for k, v in b.constants.items() if k in parts},
         _signature(exported, inputs.leaves, leaves),
     )
 

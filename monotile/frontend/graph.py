@@ -11,7 +11,7 @@ from monotile.errors import CaptureError, InternalError, UnsupportedOperatorErro
 from monotile.frontend.builder import Builder, Type, Unsupported
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
-from monotile.frontend.types import results_of
+from monotile.frontend.types import results_of, to_numpy
 from monotile.ir.expr import Tensor
 
 Values = dict[fx.Node, Any]
@@ -80,13 +80,25 @@ def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
     lowering = find(node.target)
-    if lowering is None:
+    if lowering is None and not _is_constant(node):
         raise Unsupported("")
     results = results_of(node)
     b.begin(node.name, origin(node.stack_trace), results)
+    if lowering is None:
+        return b.constant(to_numpy(node.target(*args, **kwargs)))
     found = lowering(b, *args, **kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _is_constant(node: fx.Node) -> bool:
+    """Does the operator make a tensor of nothing (and not of chance)? Then PyTorch may make it now."""
+    return (
+        isinstance(node.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded not in node.target.tags
+        and not node.all_input_nodes
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    )
 
 
 def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type]) -> None:

@@ -51,7 +51,7 @@ def test_scatters() -> None:
             "scatter_value": lambda x, s, i: x.scatter(0, i, 7.0),
             "scatter_add": lambda x, s, i: x.scatter_add(0, i, s),
             "scatter_reduce": lambda x, s, i: x.scatter_reduce(1, i, s, "amax"),
-            "scatter_multiply": lambda x, s, i: x.scatter(1, i, s, reduce="multiply"),
+            "scatter_multiply": lambda x, s, i: x.scatter(1, i, 2.0, reduce="multiply"),
             "index_add": lambda x, s, i: x.index_add(1, i[0], x[:, :3], alpha=2),
             "index_copy": lambda x, s, i: x.index_copy(0, i[0], x[:3] + 1),
             "index_fill": lambda x, s, i: x.index_fill(1, i[0], -1.0),

@@ -93,7 +93,7 @@ def test_sorting() -> None:
     check_operators(
         {
             "sort": lambda x: x.sort(stable=True),
-            "sort_descending": lambda x: x.sort(1, descending=True, stable=True),
+            "sort_descending": lambda x: x.sort(dim=1, descending=True, stable=True),
             "sort_rows": lambda x: x.sort(0),
             "argsort": lambda x: x.argsort(dim=1, stable=True),
             "topk_values": lambda x: x.topk(3)[0],

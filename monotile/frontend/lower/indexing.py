@@ -1,5 +1,6 @@
 """Operators that read or write at computed positions."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,66 @@ def from_either_end(k: Expr, extent: int) -> Expr:
 
 def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: object) -> Tensor:
     return b.result(lambda *i: load(weight, [index_at(indices, i[:-1]), i[-1]]))
+
+
+def embedding_bag(
+    b: Builder,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+) -> tuple[Tensor | None, ...]:
+    """The sum, mean or maximum of the rows of each bag: bag k holds indices offsets[k] to
+    offsets[k + 1]. What the other results hold is for the backward pass."""
+    bags, features = b.shape
+    count = indices.size
+    wide = weight.dtype.compute
+    skipped = None if padding_idx is None or padding_idx < 0 else padding_idx
+
+    def inside(bag: Expr, r: Expr) -> Expr:
+        first = index_at(offsets, [bag])
+        tests = [s.ge(r, first)]
+        if include_last_offset or bags > 1:
+            following = index_at(offsets, [s.minimum(s.add(bag, 1), offsets.size - 1)])
+            last = s.lt(r, following)
+            final = s.eq(bag, bags - 1)
+            tests.append(last if include_last_offset else s.either(final, last))
+        if skipped is not None:
+            tests.append(s.ne(index_at(indices, [r]), skipped))
+        return s.both(*tests)
+
+    held = b.emit((bags, count), DType.BOOL, inside, part="held")
+
+    def row(bag: Expr, j: Expr, r: Expr) -> Expr:
+        v = cast(load(weight, [index_at(indices, [r]), j]), wide)
+        if per_sample_weights is not None:
+            v = s.mul(v, cast(load(per_sample_weights, [r]), wide))
+        return s.select(load(held, [bag, r]), v, const(-math.inf if mode == 2 else 0.0, wide))
+
+    combiner = "max" if mode == 2 else "sum"
+    rows = b.emit((bags, features), wide, row, reduce=(count,), combiner=combiner, part="rows")
+    sizes = b.emit(
+        (bags,),
+        DType.I64,
+        lambda bag, r: cast(load(held, [bag, r]), DType.I64),
+        reduce=(count,),
+        combiner="sum",
+        part="sizes",
+    )
+
+    def result(bag: Expr, j: Expr) -> Expr:
+        v, n = load(rows, [bag, j]), load(sizes, [bag])
+        if mode == 0:
+            return v
+        whole = v if mode == 2 else s.div(v, cast(n, wide))
+        return s.select(s.gt(n, 0), whole, const(0.0, wide))
+
+    return (b.result(result, index=0), *([None] * (len(b.results) - 1)))
 
 
 def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -286,17 +347,16 @@ def diagonal_scatter(
     return b.result(body)
 
 
-def _count_below(right: bool) -> Callable[[Expr, Expr], Expr]:
-    """Is `boundary` before the place where `value` would be inserted?"""
-    return lambda boundary, value: (
-        s.negation(s.lt(value, boundary)) if right else s.lt(boundary, value)
-    )
+def _stands_before(right: bool) -> Callable[[Expr, Expr], Expr]:
+    """Is `boundary` before the place where `value` is inserted? NaN goes to the end."""
+    name = "gt" if right else "ge"
+    return lambda boundary, value: s.negation(s.op(name, boundary, value))
 
 
 def bucketize(
     b: Builder, x: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    test = _count_below(right)
+    test = _stands_before(right)
     wide = boundaries.dtype.compute
 
     def body(*axes: Expr) -> Expr:
@@ -319,7 +379,7 @@ def searchsorted(
 ) -> Tensor:
     if sorter is not None:
         raise Unsupported("a sorter")
-    test = _count_below(right or side == "right")
+    test = _stands_before(right or side == "right")
     wide = sorted_sequence.dtype.compute
 
     def body(*axes: Expr) -> Expr:
@@ -333,6 +393,8 @@ def searchsorted(
 
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.embedding": embedding,
+    "aten._embedding_bag": embedding_bag,
+    "aten._embedding_bag_forward_only": embedding_bag,
     "aten.index_select": index_select,
     "aten.gather": gather,
     "aten.take_along_dim": take_along_dim,

@@ -300,6 +300,31 @@ def _scan(combiner: str, identity: float) -> Lowering:
     return lower
 
 
+def logcumsumexp(b: Builder, x: Tensor, dim: int) -> Tensor:
+    if not x.shape:
+        return x
+    wide = b.dtype.compute
+    d = wrap(dim, len(x.shape))
+    n = x.shape[d]
+
+    def value(i: Sequence[Expr], k: Expr) -> Expr:
+        return raised(x, [*i[:d], k, *i[d + 1 :]])
+
+    def up_to(*axes: Expr) -> Expr:
+        *i, r = axes
+        return value(i, s.minimum(r, i[d]))
+
+    top = b.emit(x.shape, wide, up_to, reduce=(n,), combiner="max", part="max")
+
+    def power(*axes: Expr) -> Expr:
+        *i, r = axes
+        shifted = s.exp(s.sub(value(i, r), load(top, i)))
+        return s.select(s.le(r, i[d]), shifted, const(0, wide))
+
+    added = b.emit(x.shape, wide, power, reduce=(n,), combiner="sum", part="sum")
+    return b.result(lambda *i: s.add(s.call("log", load(added, i)), load(top, i)))
+
+
 def _extreme_scan(combiner: str) -> Lowering:
     """cummax, cummin: values and the last index that holds each."""
 
@@ -361,6 +386,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.norm": norm,
     "aten.cumsum.default": _scan("sum", 0),
     "aten.cumprod.default": _scan("prod", 1),
+    "aten.logcumsumexp.default": logcumsumexp,
     "aten.cummax.default": _extreme_scan("max"),
     "aten.cummin.default": _extreme_scan("min"),
 }
