@@ -1,0 +1,203 @@
+"""Reductions on the CPU: lanes of partial results along the reduction, or a strip of outputs side by side."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from monotile.codegen.base import Range, Site, combine, identity, unflatten
+from monotile.codegen.cpu_loops import Loops, Point, stride
+from monotile.codegen.expression import bare, literal
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
+from monotile.ir.program import Compute
+from monotile.schedule.plan import Reduce
+
+# Terms added one after the other before the partial sum joins the total: with 16 lanes the error of a float
+# sum then grows like that of 32 + n / 512 additions.
+PART = 512
+STRIP = 64  # outputs that are accumulated side by side
+_SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+
+
+def reduce_step(e: Loops, site: Site, method: Reduce) -> None:
+    """Write a step whose anchor is a reduction."""
+    c = site.anchor
+    if not isinstance(c, Compute) or c.combiner is None:
+        raise InternalError(f"{c.out.name} is no reduction")
+    order = [c.reduce[p] for p in method.order or range(len(c.reduce))]
+    ranges = e.ordered(site)
+    if c.combiner not in ("argmax", "argmin") and ranges:
+        strip = _strip(e, site, c, ranges[-1], order)
+        if strip:
+            _side_by_side(e, site, c, ranges, order)
+            return
+    with e.over(ranges):
+        total = _accumulate(e, c, site.point, order)
+        dtype = DType.I64 if c.combiner in ("argmax", "argmin") else c.body.dtype
+        e.finish(site, site.point, total, dtype)
+
+
+def _strip(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> bool:
+    """Whether neighbouring outputs, and not neighbouring terms of one, read neighbouring memory."""
+    here = dict(e.moved(site, last, last.variable))
+    along, across = 0, 0
+    for x in loads(c.body):
+        if any(loads(i) for i in x.index):
+            return False
+        moved = substitute(x, here)
+        assert isinstance(moved, Load)
+        offset = e.offset(moved)
+        along += stride(offset, order[-1]) == 1
+        step = stride(offset, last.variable)
+        if step is None:
+            return False
+        across += step == 1
+    return across > 0 and along == 0
+
+
+def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:
+    return e.body(c.body, point)
+
+
+def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
+    """Write the reduction at one output; gives the text of its result."""
+    assert c.combiner is not None
+    if c.combiner in ("argmax", "argmin"):
+        return _position(e, c, point, order)
+    kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
+    total = e.writer.fresh("s")
+    e.writer.write(f"{kind} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+    # One loop over all reduce axes where memory runs straight along them, else a loop for each.
+    flat = Axis("r", _size(order))
+    whole = {**point, **unflatten(flat, order)}
+    if len(order) == 1 or e.straight(substitute(c.body, dict(whole)), flat):
+        _run(e, c, {**point}, order, flat, total, kind)
+    else:
+        outer = [Axis(f"r{k}", a.extent) for k, a in enumerate(order[:-1])]
+        inside = dict(point) | {a.name: v for a, v in zip(order, outer, strict=False)}
+        with ExitStack() as stack:
+            for v in outer:
+                stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+            _run(e, c, inside, order[-1:], Axis("r", order[-1].extent), total, kind)
+    e.writer.define(total)
+    return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
+
+
+def _run(
+    e: Loops, c: Compute, point: Point, axes: list[Axis], flat: Axis, total: str, kind: str
+) -> None:
+    """Write the innermost loop of a reduction over `axes`, flattened to `flat`."""
+    assert c.combiner is not None
+    real = c.body.dtype.is_float
+    extent = flat.extent
+    with ExitStack() as stack:
+        value: Expr = flat
+        variable, count = flat, str(extent)
+        if real and c.combiner == "sum" and extent > 2 * PART:
+            outer = Axis(f"{flat.name}o", -(-extent // PART))
+            stack.enter_context(e.writer.open(*e.counted(outer, str(outer.extent))))
+            variable, count = Axis(flat.name, PART), str(PART)
+            if extent % PART:
+                count = e.short(f"mt_min_idx({PART}, {extent} - {outer.name} * {PART})")
+            value = add(mul(outer, idx(PART)), variable)
+        here = {**point, **unflatten(value, axes)}
+        if not real:
+            with e.writer.open(*e.counted(variable, count)):
+                text = combine(c.combiner, total, _value(e, c, here), c.body.dtype)
+                e.writer.write(f"{total} = {bare(text)};")
+            return
+        part = e.writer.fresh("p")
+        e.writer.write(f"{kind} {part} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+        clauses = f" reduction({_SIMD[c.combiner]} : {part})"
+        bad = ""
+        if c.combiner in ("max", "min"):
+            bad = e.writer.fresh("bad")
+            e.writer.write(f"int {bad} = 0;")
+            clauses += f" reduction(| : {bad})"
+        with e.writer.open(*e.counted(variable, count)) as block:
+            text = _value(e, c, here)
+            if bad:
+                x = e.writer.fresh("x")
+                sign = ">" if c.combiner == "max" else "<"
+                e.writer.write(f"const {kind} {x} = {bare(text)};")
+                e.writer.write(f"{part} = {x} {sign} {part} ? {x} : {part};")
+                e.writer.write(f"{bad} |= {x} != {x};")
+            else:
+                e.writer.write(f"{part} {'+' if c.combiner == 'sum' else '*'}= {bare(text)};")
+            e.simd(block, clauses)
+        if bad:
+            part = f"({bad} ? ({kind})MT_NAN : {part})"
+        e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
+
+
+def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
+    """Write an argmax or argmin: the first of equals, NaN before everything else."""
+    sign = ">" if c.combiner == "argmax" else "<"
+    kind = e.values[c.body.dtype]
+    extreme = identity("max" if c.combiner == "argmax" else "min", c.body.dtype)
+    best, at = e.writer.fresh("best"), e.writer.fresh("at")
+    e.writer.write(f"{kind} {best} = {bare(literal(extreme))};")
+    e.writer.write(f"idx {at} = 0;")
+    flat = Axis("r", _size(order))
+    here = {
+        **point,
+        **unflatten(flat, list(c.reduce)),
+    }  # row-major: the first of equals comes first
+    with e.writer.open(*e.counted(flat, str(flat.extent))):
+        x = e.writer.fresh("x")
+        e.writer.write(f"const {kind} {x} = {bare(_value(e, c, here))};")
+        test = f"{x} {sign} {best}"
+        if c.body.dtype.is_float:
+            test += f" || ({x} != {x} && {best} == {best})"
+        with e.writer.open(f"if ({test})"):
+            e.writer.write(f"{best} = {x};")
+            e.writer.write(f"{at} = {flat.name};")
+    e.writer.define(at)
+    return at
+
+
+def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: list[Axis]) -> None:
+    """Write a reduction in strips of outputs along the innermost range."""
+    assert c.combiner is not None
+    *outer, last = ranges
+    extent = last.variable.extent
+    kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
+    size = min(STRIP, extent)
+    strips, lane = Axis(f"{last.variable.name}o", -(-extent // size)), Axis("j", size)
+    with e.over(outer), ExitStack() as stack:
+        count = e.count(last)
+        times, taken = str(strips.extent), str(size)
+        if not (count.isdigit() and int(count) % size == 0):
+            times = f"({count} + {size - 1}) / {size}"
+            taken = f"mt_min_idx({size}, {count} - {strips.name} * {size})"
+        stack.enter_context(e.writer.open(*e.counted(strips, times)))
+        taken = e.short(taken)
+        point = e.moved(site, last, add(mul(strips, idx(size)), lane))
+        total = e.writer.fresh("s")
+        first = bare(literal(identity(c.combiner, c.body.dtype)))
+        e.writer.write(f"{kind} {total}[{size}];")
+        with e.writer.open(*e.counted(lane, taken)):
+            e.writer.write(f"{total}[{lane.name}] = {first};")
+        loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
+        here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
+        with ExitStack() as inner:
+            for v in loops:
+                inner.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+            with e.writer.open(*e.counted(lane, taken)) as block:
+                slot = f"{total}[{lane.name}]"
+                text = combine(c.combiner, slot, _value(e, c, here), c.body.dtype)
+                e.writer.write(f"{slot} = {bare(text)};")
+                e.simd(block)
+        with e.writer.open(*e.counted(lane, taken)) as block:
+            text = f"{total}[{lane.name}]"
+            if c.body.dtype is DType.BOOL:
+                text = f"({text} != 0)"
+            e.finish(site, point, text, c.body.dtype)
+            e.simd(block)
+
+
+def _size(axes: list[Axis]) -> int:
+    total = 1
+    for a in axes:
+        total *= a.extent
+    return total
