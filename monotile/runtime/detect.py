@@ -124,3 +124,10 @@ def _vector_bytes() -> int:
     except OSError:
         return 16
     return 64 if "avx512f" in words else 32 if "avx2" in words else 16
+
+
+def device_of(spec: str, options: Options) -> torch.device:
+    """Where a model has to lie to be compiled for `spec` and run: the current GPU, or the CPU."""
+    if detect_target(spec, options).kind == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

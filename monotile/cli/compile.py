@@ -1,0 +1,29 @@
+"""monotile compile MODEL [-o FILE]"""
+
+import time
+
+import click
+
+from monotile.cli.options import compiling, named_model
+from monotile.cli.report import summary
+from monotile.compile import compile
+from monotile.config import Options
+from monotile.runtime.detect import device_of
+from monotile.runtime.reference import to_device
+
+
+@click.command()
+@compiling
+@click.option("-o", "--output", metavar="FILE", help="Save the model, for monotile.load(FILE).")
+def command(
+    spec: str, dtype: str | None, target: str, options: Options, output: str | None
+) -> None:
+    """Compile MODEL and say what came out."""
+    model, call = named_model(spec, dtype)
+    model, (args, kwargs) = to_device(model, call, device_of(target, options))
+    start = time.perf_counter()
+    fast = compile(model, args, kwargs, target=target, options=options)
+    click.echo(summary(fast, time.perf_counter() - start))
+    if output is not None:
+        fast.save(output)
+        click.echo(f"saved        {output}")

@@ -1,0 +1,62 @@
+"""What the commands that compile have in common."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from monotile.config import Options
+from monotile.examples import EXAMPLES
+from monotile.runtime.models import Model, load_model
+from monotile.runtime.reference import Call
+
+_SHARED = (
+    click.argument("model"),
+    click.option(
+        "--target",
+        default="auto",
+        show_default=True,
+        help='"auto", "cpu", "cuda", or an architecture: "cuda:sm_90a".',
+    ),
+    click.option("--dtype", help="Of parameters and inputs, such as float16."),
+    click.option("--workers", type=int, help="Resident blocks or threads; all by default."),
+    click.option("--fast-math", is_flag=True, help="Approximate division and functions."),
+    click.option("--tf32", is_flag=True, help="TF32 for float32 matrix products."),
+    click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
+    click.option("--dump", metavar="FOLDER", help="Write every step's product there."),
+)
+
+
+def compiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds MODEL and the options of a compilation; the command gets `spec`, `dtype`, `target` and `options`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        model: str,
+        workers: int | None,
+        fast_math: bool,
+        tf32: bool,
+        no_cache: bool,
+        dump: str | None,
+        **rest: Any,
+    ) -> None:
+        options = Options(
+            workers=workers,
+            fast_math=fast_math,
+            allow_tf32=tf32,
+            cache=not no_cache,
+            dump_dir=dump,
+            progress=True,
+        )
+        command(spec=model, options=options, **rest)
+
+    decorated: Callable[..., None] = wrapper
+    for add in reversed(_SHARED):
+        decorated = add(decorated)
+    return decorated
+
+
+def named_model(spec: str, dtype: str | None) -> tuple[Model, Call]:
+    """The example, file or function that `spec` names."""
+    return load_model(EXAMPLES.get(spec, spec), dtype)

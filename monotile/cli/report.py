@@ -1,0 +1,40 @@
+"""What the commands print about a compiled model."""
+
+from collections.abc import Iterator
+
+from monotile.runtime.module import CompiledModule
+from monotile.schedule.plan import PlanNode, Repeat, Stage
+
+
+def summary(fast: CompiledModule, seconds: float) -> str:
+    """A compiled model in a few lines."""
+    plan, launch = fast.plan, fast.plan.launch
+    stages = list(_stages(plan.body))
+    rounds = sum(n for _, n in stages)
+    lines = {
+        "target": fast.target.name,
+        "compiled in": f"{seconds:.2f} s",
+        "kernels": str(fast.kernels),
+        "launch": f"{launch.workers} workers x {launch.threads} threads,"
+        f" {launch.shared_bytes / 1024:.1f} KiB on chip each",
+        "memory": f"{launch.workspace_bytes / 1024:.1f} KiB of workspace",
+        "stages": f"{len(stages)}, run {rounds} times in all",
+        "source": f"{len(fast.source.splitlines())} lines, built by {fast.artifact.binary.compiler}",
+    }
+    return "\n".join(f"{name:12s} {words}" for name, words in lines.items())
+
+
+def _stages(body: tuple[PlanNode, ...], times: int = 1) -> Iterator[tuple[Stage, int]]:
+    """Every stage, with how often a call runs it."""
+    for node in body:
+        match node:
+            case Stage():
+                yield node, times
+            case Repeat():
+                yield from _stages(node.body, times * node.extent)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,9 @@
+"""Models to try Monotile on. Each module's `make(dtype)` gives a model in eval mode with random weights, and
+its arguments; nothing is downloaded."""
+
+EXAMPLES = {
+    "bert_base": "monotile.examples.bert_base:make",
+    "lstm": "monotile.examples.lstm:make",
+    "lstm_unrolled": "monotile.examples.lstm_unrolled:make",
+    "mmoe": "monotile.examples.mmoe:make",
+}

@@ -1,0 +1,158 @@
+"""python -m monotile.examples.demo: a model by PyTorch, by torch.compile and by Monotile, side by side.
+
+Each runs in a process of its own with an empty cache, so that none of them profits from another or takes
+another down; one that fails is named absent, with its reason. Every answer is checked against PyTorch in float64.
+On a GPU each is timed as it is called and inside a CUDA graph.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import monotile
+from monotile.examples import EXAMPLES
+from monotile.runtime.measure import graphed, measure
+from monotile.runtime.models import load_model
+from monotile.runtime.reference import distance, eager, eager_float64, fresh, to_device
+
+_NAMES = {"eager": "PyTorch", "inductor": "torch.compile", "monotile": "Monotile"}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Seconds, but error: relative to the largest value of PyTorch's float64 answer. again: compiling a second
+    time, from the disk. kernels: launches a call, where it is known."""
+
+    compile: float
+    again: float | None
+    call: float
+    graph: float | None
+    error: float
+    kernels: int | None
+
+
+@click.command()
+@click.option("--model", default="bert_base", show_default=True, help="An example's name.")
+@click.option("--dtype", help="float16 on a GPU by default, float32 on a CPU.")
+@click.option("--seconds", default=2.0, show_default=True, help="To time each for.")
+@click.option("--only", type=click.Choice(list(_NAMES)), hidden=True)
+def main(model: str, dtype: str | None, seconds: float, only: str | None) -> None:
+    """Time a model by PyTorch, by torch.compile and by Monotile."""
+    dtype = dtype or ("float16" if torch.cuda.is_available() else "float32")
+    if only is not None:
+        click.echo(msgspec.json.encode(_measured(only, model, dtype, seconds)).decode())
+        return
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU"
+    console = Console()
+    table = Table("", "compile", "again", "a call", "in a CUDA graph", "error", "kernels")
+    absent: list[str] = []
+    for way, name in _NAMES.items():
+        with console.status(f"{name} ..."):
+            found = _in_a_process(way, model, dtype, seconds)
+        if isinstance(found, str):
+            absent.append(f"{name} is absent: {found}")
+        else:
+            table.add_row(name, *_cells(found))
+    console.print(f"{model}, {dtype}, on {where}")
+    console.print(table)
+    for line in absent:
+        console.print(line, markup=False)
+    if any(line.startswith("Monotile") for line in absent):
+        sys.exit(1)
+
+
+def _cells(found: Outcome) -> list[str]:
+    return [
+        f"{found.compile:.1f} s" if found.compile else "",
+        "" if found.again is None else f"{found.again:.1f} s",
+        f"{found.call * 1e6:.0f} us",
+        "" if found.graph is None else f"{found.graph * 1e6:.0f} us",
+        f"{found.error:.1e}",
+        "" if found.kernels is None else str(found.kernels),
+    ]
+
+
+def _in_a_process(way: str, model: str, dtype: str, seconds: float) -> Outcome | str:
+    """What a process of its own measured, or why there is nothing."""
+    command = [sys.executable, "-m", "monotile.examples.demo", "--only", way]
+    command += ["--model", model, "--dtype", dtype, "--seconds", str(seconds)]
+    with tempfile.TemporaryDirectory(prefix="monotile-demo-") as empty:
+        caches = {"MONOTILE_CACHE_DIR": empty, "TORCHINDUCTOR_CACHE_DIR": empty}
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=900,
+                env=dict(os.environ) | caches,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "it took over 15 minutes"
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        return said[-1] if said else f"exit status {done.returncode}"
+    return msgspec.json.decode(lines[-1], type=Outcome)
+
+
+def _measured(way: str, name: str, dtype: str, seconds: float) -> Outcome:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, call = to_device(*load_model(EXAMPLES[name], dtype), device)
+    assert isinstance(model, torch.nn.Module)
+    args, kwargs = given = fresh(call)
+    exact = eager_float64(model, given)
+    judge = eager(model, given) if exact is None else exact
+    start = time.perf_counter()
+    run, kernels = _ready(way, model, args, kwargs)
+    result = run()
+    took = time.perf_counter() - start
+    again = None
+    if way == "monotile":
+        start = time.perf_counter()
+        _ready(way, model, args, kwargs)
+        again = time.perf_counter() - start
+    return Outcome(
+        compile=0.0 if way == "eager" else took,
+        again=again,
+        call=measure(run, device, seconds).median,
+        graph=measure(graphed(run), device, seconds).median if device.type == "cuda" else None,
+        error=distance(result, judge).relative,
+        kernels=kernels,
+    )
+
+
+def _ready(
+    way: str, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[[], Any], int | None]:
+    """The model made ready, and how many kernels a call launches."""
+    match way:
+        case "monotile":
+            fast = monotile.compile(model, args, kwargs)
+            return lambda: fast(*args, **kwargs), fast.kernels
+        case "inductor":
+            compiled = torch.compile(model)
+            return _without_gradients(lambda: compiled(*args, **kwargs)), None
+        case _:
+            return _without_gradients(lambda: model(*args, **kwargs)), None
+
+
+def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
+    def run() -> Any:
+        with torch.no_grad():
+            return call()
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What this machine has of what Monotile needs."""
+
+import os
+import platform
+
+import msgspec
+import torch
+
+from monotile.config import Options
+from monotile.errors import BuildError, MonotileError
+from monotile.runtime import build_cpu, build_cuda
+from monotile.runtime.cache import cache_directory
+from monotile.runtime.detect import detect_target
+from monotile.runtime.driver import driver
+from monotile.target.target import CUDA_TARGETS, cuda_target
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """good: None where there is nothing to judge."""
+
+    subject: str
+    good: bool | None
+    words: str
+
+
+def examine() -> list[Finding]:
+    """Everything there is to say; each builder is tried on a kernel of one line."""
+    return [
+        Finding("Python", None, f"{platform.python_version()} on {platform.platform()}"),
+        _torch(),
+        _gpu(),
+        _driver(),
+        _nvrtc(),
+        _compiler(),
+        _cores(),
+        _default(),
+        _cache(),
+    ]
+
+
+def _torch() -> Finding:
+    built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    return Finding("PyTorch", None, f"{torch.__version__}, built {built}")
+
+
+def _gpu() -> Finding:
+    if not torch.cuda.is_available():
+        return Finding("GPU", False, "PyTorch sees none; the CPU is used")
+    major, minor = torch.cuda.get_device_capability()
+    name = f"{torch.cuda.get_device_name()}, sm_{major}{minor}"
+    try:
+        target = detect_target("cuda", Options())
+    except MonotileError as error:
+        return Finding("GPU", False, str(error))
+    return Finding("GPU", True, f"{name}, {target.workers} multiprocessors: {target.name}")
+
+
+def _driver() -> Finding:
+    try:
+        major, minor = driver().version()
+    except MonotileError as error:
+        return Finding("driver", False, str(error))
+    return Finding("driver", True, f"serves CUDA {major}.{minor}")
+
+
+def _nvrtc() -> Finding:
+    architecture = next(reversed(CUDA_TARGETS))
+    kernel = 'extern "C" __global__ void k() {}'
+    try:
+        binary = build_cuda.build(kernel, cuda_target(architecture), Options(cache=False))
+    except BuildError as error:
+        return Finding("NVRTC", False, str(error))
+    return Finding("NVRTC", True, f"{binary.compiler}, compiles for {', '.join(CUDA_TARGETS)}")
+
+
+def _compiler() -> Finding:
+    try:
+        found = build_cpu.find_compiler()
+        build_cpu.build("int f(void) { return 0; }", Options(cache=False))
+    except BuildError as error:
+        return Finding("C compiler", False, str(error))
+    return Finding("C compiler", True, f"{found.version} ({' '.join(found.command)})")
+
+
+def _cores() -> Finding:
+    target = detect_target("cpu", Options())
+    words = f"{target.workers} cores, {8 * target.vector_bytes}-bit vectors"
+    return Finding("CPU", None, f"{words}, {target.shared_bytes >> 10} KiB of L2 cache each")
+
+
+def _default() -> Finding:
+    return Finding("target", None, f'"auto" is {detect_target("auto", Options()).name}')
+
+
+def _cache() -> Finding:
+    folder = cache_directory(Options())
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    good = os.access(nearest, os.W_OK)
+    files = [p for p in folder.rglob("*") if p.is_file()] if folder.exists() else []
+    size = sum(p.stat().st_size for p in files) / (1 << 20)
+    words = f"{folder}, {len(files)} files, {size:.1f} MiB"
+    return Finding("cache", good, words if good else f"{words}: cannot be written")

@@ -1,0 +1,64 @@
+"""Time of a call, on either kind of device."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import msgspec
+import torch
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Seconds a call: the median of `samples` timings, and the fastest."""
+
+    median: float
+    best: float
+    samples: int
+
+
+def measure(call: Callable[[], object], device: torch.device, budget: float = 1.0) -> Times:
+    """Times `call` for about `budget` seconds, after warming up for a fifth of that.
+
+    On a GPU between two events on the current stream, several calls to a timing so that launches run
+    ahead; on the CPU by the wall clock, call by call.
+    """
+    once = _timed(call, device, 1)
+    warm = time.perf_counter() + budget / 5
+    while time.perf_counter() < warm:
+        once = _timed(call, device, 1)
+    repeat = max(1, min(50, int(1e-3 / max(once, 1e-9)))) if device.type == "cuda" else 1
+    samples: list[float] = []
+    end = time.perf_counter() + budget
+    while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 10000):
+        samples.append(_timed(call, device, repeat))
+    return Times(statistics.median(samples), min(samples), len(samples))
+
+
+def _timed(call: Callable[[], object], device: torch.device, repeat: int) -> float:
+    """Seconds of one of `repeat` calls in a row."""
+    if device.type == "cuda":
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(repeat):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / repeat
+    start_time = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - start_time) / repeat
+
+
+def graphed(call: Callable[[], object]) -> Callable[[], object]:
+    """`call` captured in a CUDA graph, replayed; inputs and outputs stay where they were."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay

@@ -1,0 +1,74 @@
+"""A model named on the command line: an exported program in a file, or what a Python function gives."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from monotile.errors import InputError
+from monotile.runtime.reference import Call, call_of, map_tensors
+
+Model = torch.nn.Module | ExportedProgram
+
+
+def load_model(spec: str, dtype: str | None) -> tuple[Model, Call]:
+    """The model that `spec` names and its example arguments.
+
+    spec: a .pt2 file, or "module:function" where function() gives (model, args) or (model, args, kwargs).
+    dtype: for parameters and floating-point arguments, such as "float16"; None: as they come.
+    Raises InputError where there is none, or the dtype cannot be had.
+    """
+    if spec.endswith(".pt2"):
+        return _exported(Path(spec), dtype)
+    module, _, name = spec.partition(":")
+    if not name:
+        raise InputError(
+            f'"{spec}" names no model: give an example\'s name, a .pt2 file, or "module:function" where'
+            " function() gives (model, args)"
+        )
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f'"{spec}" cannot be imported: {error}') from error
+    return _made(spec, make, _dtype(dtype))
+
+
+def _exported(path: Path, dtype: str | None) -> tuple[Model, Call]:
+    if dtype is not None:
+        raise InputError(f"{path} has its dtypes in its graph: export the model in {dtype} instead")
+    try:
+        exported = torch.export.load(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path} cannot be loaded: {error}") from error
+    if exported.example_inputs is None:
+        raise InputError(f"{path} brings no example inputs: export the model again, with them")
+    return exported, call_of(*exported.example_inputs)
+
+
+def _made(spec: str, make: Callable[..., Any], dtype: torch.dtype | None) -> tuple[Model, Call]:
+    takes_dtype = "dtype" in inspect.signature(make).parameters
+    made = make(dtype=dtype) if dtype is not None and takes_dtype else make()
+    match made:
+        case (torch.nn.Module() as model, tuple() | list() as args):
+            call = call_of(args)
+        case (torch.nn.Module() as model, tuple() | list() as args, dict() as kwargs):
+            call = call_of(args, kwargs)
+        case _:
+            raise InputError(f"{spec}() must give (model, args) or (model, args, kwargs)")
+    if dtype is not None and not takes_dtype:
+        model = model.to(dtype)
+        call = map_tensors(call, lambda x: x.to(dtype) if x.is_floating_point() else x)
+    return model, call
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InputError(f'"{name}" is no floating-point dtype: try float32, float16 or bfloat16')
+    return found

@@ -1,0 +1,27 @@
+"""Progress on standard error, for what takes over a second."""
+
+import contextlib
+import threading
+from collections.abc import Generator
+
+from rich.console import Console
+
+_PATIENCE = 1.0  # seconds before a step is worth a word
+
+
+@contextlib.contextmanager
+def step(words: str, *, shown: bool) -> Generator[None]:
+    """Runs its body; if that takes over a second, says `words` with a spinner until it ends."""
+    if not shown:
+        yield
+        return
+    status = Console(stderr=True).status(words)
+    timer = threading.Timer(_PATIENCE, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
