@@ -1,0 +1,106 @@
+"""Runs generated CUDA on the host: the kernel's text with the emulator's twin of the `ptx/` headers."""
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from monotile.codegen.source import Source
+from monotile.ir.program import Program
+from monotile.schedule.plan import Plan
+
+HERE = Path(__file__).resolve().parent
+DEVICE = HERE.parent.parent / "monotile" / "device"
+COMPILER = shutil.which("g++")
+ALIGN = 256
+
+TAIL = """
+static Params* the_parameters;
+static void the_kernel() { monotile_kernel(*the_parameters); }
+extern "C" const char* emulate(Params* p, unsigned workers, unsigned threads, unsigned shared, int late, unsigned seed) {
+  the_parameters = p;
+  return emulator::run(the_kernel, workers, threads, shared, late, seed);
+}
+"""
+
+
+class EmulationError(Exception):
+    """The kernel failed: an index check, a trap, a misaligned access or a deadlock."""
+
+
+@functools.cache
+def _directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
+
+
+def _library(text: str) -> ctypes.CDLL:
+    key = hashlib.sha256(text.encode()).hexdigest()[:20]
+    source, library = _directory() / f"{key}.cpp", _directory() / f"{key}.so"
+    if not library.exists():
+        source.write_text(text + TAIL)
+        command = [
+            str(COMPILER), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-mf16c", "-fno-strict-aliasing",
+            f"-I{HERE / 'emulator'}", f"-I{DEVICE}", str(source), "-o", str(library),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(library))
+
+
+def _aligned(nbytes: int, fill: int) -> np.ndarray:
+    raw = np.full(max(nbytes, 1) + 2 * ALIGN, fill, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + max(nbytes, 1)]
+
+
+def emulate(
+    program: Program,
+    plan: Plan,
+    source: Source,
+    values: Mapping[str, np.ndarray],
+    *,
+    late: bool = True,
+    seed: int = 0,
+) -> tuple[np.ndarray, ...]:
+    """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may."""
+    library = _library(source.text)
+    buffers: list[np.ndarray] = []
+    for name in (*plan.inputs, None, *plan.weights):
+        if name is None:
+            for t in program.outputs:
+                buffers.append(_aligned(t.nbytes, 0xFF))
+            continue
+        data = np.ascontiguousarray(values[name])
+        held = _aligned(data.nbytes, 0)
+        held[: data.nbytes] = data.reshape(-1).view(np.uint8)
+        buffers.append(held)
+    workspace, sync = _aligned(plan.launch.workspace_bytes, 0xFF), _aligned(128, 0)
+
+    class Params(ctypes.Structure):
+        _fields_ = (
+            ("workspace", ctypes.c_void_p),
+            ("sync", ctypes.c_void_p),
+            ("pointers", ctypes.c_void_p * max(1, len(buffers))),
+        )
+
+    pointers = [b.ctypes.data for b in buffers]
+    p = Params(workspace.ctypes.data, sync.ctypes.data, (ctypes.c_void_p * max(1, len(buffers)))(*pointers))
+    library.emulate.restype = ctypes.c_char_p
+    launch = plan.launch
+    failed = library.emulate(
+        ctypes.byref(p), launch.workers, launch.threads, launch.shared_bytes, int(late), seed
+    )
+    if failed is not None:
+        raise EmulationError(failed.decode())
+    assert not sync.any(), "the kernel leaves `sync` as it found it: zero"
+    outputs = buffers[len(plan.inputs) : len(plan.inputs) + len(plan.outputs)]
+    return tuple(
+        b[: t.nbytes].view(t.dtype.numpy).reshape(t.shape).copy()
+        for b, t in zip(outputs, program.outputs, strict=True)
+    )

@@ -1,0 +1,52 @@
+// The host's twin of device/cuda/ptx/common.cuh.
+#pragma once
+#include "emulator.h"
+
+inline void __assertfail(const char* message, const char*, unsigned, const char*, size_t) { emulator::fail(message); }
+
+namespace mt::ptx {
+
+inline float f16_to_f32(unsigned short x) { return float(emulator_bits<_Float16>(x)); }
+inline unsigned short f32_to_f16(float x) { return emulator_bits<unsigned short>(_Float16(x)); }
+inline unsigned short f32_to_bf16(float x) {
+  unsigned u = __float_as_uint(x);
+  if (x != x) return 0x7fff;
+  return (unsigned short)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+inline float max_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a > b ? a : b; }
+inline float min_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a < b ? a : b; }
+
+template <class T>
+T checked_load(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T)) emulator::fail("misaligned load");
+  T x;
+  std::memcpy(&x, p, sizeof(T));
+  return x;
+}
+inline unsigned char load_constant_1(const void* p) { return checked_load<unsigned char>(p); }
+inline unsigned short load_constant_2(const void* p) { return checked_load<unsigned short>(p); }
+inline unsigned load_constant_4(const void* p) { return checked_load<unsigned>(p); }
+inline uint2 load_constant_8(const void* p) { return checked_load<uint2>(p); }
+inline uint4 load_constant_16(const void* p) { return checked_load<uint4>(p); }
+
+inline void barrier_all() { emulator::arrive(emulator::current->block->barriers[0], int(emulator::block_size)); }
+template <int THREADS>
+void barrier_some(int id) {
+  emulator::arrive(emulator::current->block->barriers[id], THREADS);
+}
+inline void add_release(unsigned* p, unsigned x) { *p += x; }
+inline unsigned fetch_add_acq_rel(unsigned* p, unsigned x) {
+  unsigned old = *p;
+  *p += x;
+  return old;
+}
+inline unsigned load_acquire(const unsigned* p) {
+  emulator::yield();
+  return *p;
+}
+inline void store_relaxed(unsigned* p, unsigned x) { *p = x; }
+inline unsigned long long nanoseconds() { return 1; }
+inline void trap() { emulator::fail("trap"); }
+inline char* shared_memory() { return emulator::current->block->shared(); }
+
+}  // namespace mt::ptx

@@ -1,0 +1,59 @@
+"""Generated CUDA against the reference evaluator, on the emulator."""
+
+import numpy as np
+import pytest
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
+from monotile.ir.program import Program
+from monotile.schedule.schedule import schedule
+from monotile.target.target import cuda_target
+from tests.codegen.cuda_programs import every
+from tests.codegen.emulate import COMPILER, emulate
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 2e-5, DType.F64: 1e-12}
+PROGRAMS = every()
+OPTIONS = Options(workers=3)
+
+
+def inputs(program: Program, seed: int = 0) -> dict[str, np.ndarray]:
+    """Standard normal values; indices that every table of the test programs has."""
+    random = np.random.default_rng(seed)
+    out: dict[str, np.ndarray] = {}
+    for t, names in (
+        *((t, (t.name,)) for t in program.inputs),
+        *((w.tensor, w.parts) for w in program.weights),
+    ):
+        table = 1 if len(names) > 1 else 0
+        for name in names:
+            shape = t.shape[table:]
+            if t.dtype.is_float:
+                out[name] = random.standard_normal(shape).astype(t.dtype.numpy)
+            else:
+                out[name] = random.integers(0, 5, shape).astype(t.dtype.numpy)
+    return out
+
+
+def check(program: Program, got: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> None:
+    for t, a, b in zip(program.outputs, got, want, strict=True):
+        if t.dtype.is_float:
+            limit = TOLERANCE[t.dtype]
+            wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            scale = max(1.0, float(np.abs(wide_b).max(initial=0)))
+            assert np.allclose(wide_a, wide_b, rtol=limit, atol=limit * scale), np.abs(wide_a - wide_b).max()
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name: str, late: bool) -> None:
+    program, target = PROGRAMS[name], cuda_target("sm_90a")
+    plan = schedule(program, target, OPTIONS)
+    source = emit(program, plan, target, OPTIONS)
+    values = inputs(program)
+    got = emulate(program, plan, source, values, late=late, seed=int(late))
+    check(program, got, evaluate(program, values))
