@@ -79,8 +79,10 @@ def _dense(shape: tuple[int, ...]) -> Layout:
 def place_axes(place: Place) -> frozenset[str]:
     """Variables that the base pointer of `place` depends on."""
     match place:
-        case Pointer() | Workspace() | Shared() | Register():
+        case Pointer() | Workspace() | Register():
             return frozenset()
+        case Shared():
+            return frozenset({"scratch"})
         case Slice(of, axis):
             return place_axes(of) | {loop_variable(axis)}
         case Rotate(axis, _, _, (a, b), first, last):

@@ -143,9 +143,12 @@ class Emitter(Expressions):
     # Memory.
 
     def read(self, e: Load) -> str:
+        return self.load(e.tensor, *self.element(e))
+
+    def element(self, e: Load) -> tuple[str, str]:
+        """Base pointer and offset of what `e` loads from memory."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
-        pointer, offset = self.address(e.tensor, e.index, place)
-        return self.load(e.tensor, pointer, offset)
+        return self.address(e.tensor, e.index, place)
 
     def load(self, tensor: Tensor, pointer: str, offset: str) -> str:
         """Text of the value at an address."""

@@ -7,10 +7,14 @@ from contextlib import ExitStack, contextmanager
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import Emitter, Range, Site, unflatten
-from monotile.codegen.expression import is_index
+from monotile.codegen.expression import SUFFIX, is_index
 from monotile.codegen.writer import Block
+from monotile.config import Options
+from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, children, idx, loads, mul, substitute
-from monotile.ir.program import Scatter
+from monotile.ir.program import Program, Scatter
+from monotile.schedule.plan import Plan
+from monotile.target.target import Target
 
 SHORTEST = (
     4  # an innermost loop with fewer iterations than this is not worth cutting a flattened one for
@@ -20,7 +24,23 @@ Point = Mapping[str, Expr]
 
 
 class Loops(Emitter):
-    """Loop nests of one thread."""
+    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
+
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(program, plan, target, options, wide=wide)
+        self.kernels: dict[str, str] = {}
+
+    def kernel(
+        self, template: str, m: int, n: int, dtype: DType, storage: Mapping[str, str]
+    ) -> str:
+        """The name of the instance of `device/cpu/<template>.h` for an m x n tile; storage: types of the sides."""
+        name = "_".join((template, str(m), str(n), SUFFIX[dtype], *storage.values()))
+        macros = {"NAME": name, "M": m, "N": n, "C": SUFFIX[dtype], **storage}
+        lines = [f"#define MT_{key} {value}" for key, value in macros.items()]
+        self.kernels[name] = "\n".join([*lines, f'#include "cpu/{template}.h"', ""])
+        return name
 
     def simd(self, block: Block, clauses: str = "") -> None:
         """Mark an innermost loop as vectorisable, unless what stands in it must happen in order."""
@@ -52,6 +72,22 @@ class Loops(Emitter):
         return variable
 
     @contextmanager
+    def blocks(self, name: str, extent: int, count: str, size: int) -> Generator[tuple[Expr, str]]:
+        """A loop that cuts `count` positions (at most `extent`) into blocks of `size`: where a block begins, and
+        text of how long it is. No loop where there is only one block."""
+        if extent <= size:
+            yield idx(0), count
+            return
+        variable = Axis(name, -(-extent // size))
+        even = count.isdigit() and int(count) % size == 0
+        times = str(int(count) // size) if even else f"({count} + {size - 1}) / {size}"
+        with self.writer.open(*self.counted(variable, times)):
+            taken = str(size)
+            if not even:
+                taken = self.short(f"mt_min_idx({size}, {count} - {name} * {size})")
+            yield mul(variable, idx(size)), taken
+
+    @contextmanager
     def along(
         self,
         variable: Axis,
@@ -73,13 +109,11 @@ class Loops(Emitter):
             with self.writer.open(*self.counted(variable, count)) as block:
                 yield block, whole
             return
-        outer, inner = Axis(f"{name}o", -(-extent // run)), Axis(name, run)
-        even = count.isdigit() and int(count) % run == 0
-        times = str(int(count) // run) if even else f"({count} + {run - 1}) / {run}"
-        with self.writer.open(*self.counted(outer, times)):
-            taken = str(run) if even else f"mt_min_idx({run}, {count} - {outer.name} * {run})"
-            with self.writer.open(*self.counted(inner, self.short(taken))) as block:
-                yield block, point(add(mul(outer, idx(run)), inner))
+        with (
+            self.blocks(f"{name}o", extent, count, run) as (start, taken),
+            self.writer.open(*self.counted(Axis(name, run), taken)) as block,
+        ):
+            yield block, point(add(start, Axis(name, run)))
 
     def straight(self, e: Expr, variable: Axis) -> bool:
         """Whether every index in `e` is a sum in which `variable` stands alone."""

@@ -8,7 +8,7 @@ from monotile.codegen.cpu_loops import Loops, Point, stride
 from monotile.codegen.expression import bare, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, add, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
@@ -94,12 +94,9 @@ def _run(
         value: Expr = flat
         variable, count = flat, str(extent)
         if real and c.combiner == "sum" and extent > 2 * PART:
-            outer = Axis(f"{flat.name}o", -(-extent // PART))
-            stack.enter_context(e.writer.open(*e.counted(outer, str(outer.extent))))
-            variable, count = Axis(flat.name, PART), str(PART)
-            if extent % PART:
-                count = e.short(f"mt_min_idx({PART}, {extent} - {outer.name} * {PART})")
-            value = add(mul(outer, idx(PART)), variable)
+            start, count = stack.enter_context(e.blocks("ro", extent, count, PART))
+            variable = Axis(flat.name, PART)
+            value = add(start, variable)
         here = {**point, **unflatten(value, axes)}
         if not real:
             with e.writer.open(*e.counted(variable, count)):
@@ -163,16 +160,9 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
     extent = last.variable.extent
     kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
     size = min(STRIP, extent)
-    strips, lane = Axis(f"{last.variable.name}o", -(-extent // size)), Axis("j", size)
-    with e.over(outer), ExitStack() as stack:
-        count = e.count(last)
-        times, taken = str(strips.extent), str(size)
-        if not (count.isdigit() and int(count) % size == 0):
-            times = f"({count} + {size - 1}) / {size}"
-            taken = f"mt_min_idx({size}, {count} - {strips.name} * {size})"
-        stack.enter_context(e.writer.open(*e.counted(strips, times)))
-        taken = e.short(taken)
-        point = e.moved(site, last, add(mul(strips, idx(size)), lane))
+    lane = Axis("j", size)
+    with e.over(outer), e.blocks("jo", extent, e.count(last), size) as (start, taken):
+        point = e.moved(site, last, add(start, lane))
         total = e.writer.fresh("s")
         first = bare(literal(identity(c.combiner, c.body.dtype)))
         e.writer.write(f"{kind} {total}[{size}];")

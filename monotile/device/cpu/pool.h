@@ -5,7 +5,7 @@
 // After a fork the child makes its own pool.
 #pragma once
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE  // processor affinity
+#error "define _GNU_SOURCE before the first header: the pool asks for processor affinity"
 #endif
 #include <pthread.h>
 #include <sched.h>
@@ -46,6 +46,10 @@ MT_INLINE idx mt_check(mt_call* call, int64_t i, int64_t extent, int number) {
 }
 #define MT_CHECK(i, extent, number) mt_check(call, (int64_t)(i), extent, number)
 #define MT_POINTER(n) pointers[n]
+
+// Between steps of one thread the compiler keeps memory accesses in order: bytes of the workspace hold
+// values of one type now and of another later.
+#define mt_fence() __asm__ volatile("" ::: "memory")
 
 // All threads of the call wait for each other; what was written before is seen after.
 static __attribute__((unused)) void mt_barrier(mt_call* call) {

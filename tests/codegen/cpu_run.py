@@ -1,0 +1,77 @@
+"""Runs a Program through a Plan and the CPU emitter, without PyTorch."""
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monotile.codegen.cpu import emit
+from monotile.codegen.source import Source
+from monotile.config import Options
+from monotile.ir.program import Program
+from monotile.ir.verify import verify
+from monotile.runtime.build_cpu import build, load
+from monotile.schedule.plan import Plan
+from monotile.schedule.schedule import schedule
+from monotile.target.target import Target, cpu_target
+
+Array = NDArray[np.generic]
+TARGET = cpu_target(workers=2)
+
+
+class Compiled:
+    """A Program as a C function: call it with {input or part name: array}."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        plan: Plan | None = None,
+        target: Target = TARGET,
+        options: Options | None = None,
+    ) -> None:
+        verify(program)
+        options = options or Options(cache=False)
+        self.program = program
+        self.plan = plan or schedule(program, target, options)
+        self.source: Source = emit(program, self.plan, target, options)
+        self.library = load(build(self.source.text, options).image)
+        launch = self.plan.launch
+        scratch = -(-launch.shared_bytes // 256) * 256 * launch.workers
+        self.workspace = np.full(launch.workspace_bytes + scratch + 64, 0xCD, np.uint8)
+
+    def status(self, values: Mapping[str, Array]) -> tuple[int, tuple[Array, ...]]:
+        """What the function gives back, and the outputs."""
+        inputs = [np.ascontiguousarray(values[n]) for n in self.plan.inputs]
+        parts = [np.ascontiguousarray(values[n]) for n in self.plan.weights]
+        outputs = [np.full(t.shape, 7, t.dtype.numpy) for t in self.program.outputs]
+        everything = [*inputs, *outputs, *parts]
+        pointers = (ctypes.c_void_p * max(1, len(everything)))(*(a.ctypes.data for a in everything))
+        at = ctypes.c_void_p(-(-self.workspace.ctypes.data // 64) * 64)
+        return self.library.monotile_run(pointers, at), tuple(outputs)
+
+    def __call__(self, values: Mapping[str, Array]) -> tuple[Array, ...]:
+        status, outputs = self.status(values)
+        assert status == 0, self.source.checks[status - 1]
+        return outputs
+
+
+def random_array(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: "np.dtype[np.generic]"
+) -> Array:
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -5, 6, shape).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def random_values(program: Program, seed: int = 0) -> dict[str, Array]:
+    """An array for every input and every part of a weight."""
+    rng = np.random.default_rng(seed)
+    values = {t.name: random_array(rng, t.shape, t.dtype.numpy) for t in program.inputs}
+    for w in program.weights:
+        shape = w.tensor.shape[w.table :]
+        values |= {p: random_array(rng, shape, w.tensor.dtype.numpy) for p in w.parts}
+    return values
