@@ -25,14 +25,22 @@ LOGIC = frozenset({"and", "or"})  # bool only, short-circuit
 ARITHMETIC = frozenset({"add", "sub", "mul", "min", "max"})
 FLOAT_BINARY = frozenset({"div", "pow", "atan2", "copysign", "hypot", "nextafter", "fmod"})
 INT_BINARY = frozenset({"floordiv", "mod", "truncdiv", "rem", "ipow"})
-BITS = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})  # integers and bool (no shifts on bool)
+BITS = frozenset(
+    {"bitand", "bitor", "bitxor", "shl", "shr"}
+)  # integers and bool (no shifts on bool)
 BINARY = COMPARE | LOGIC | ARITHMETIC | FLOAT_BINARY | INT_BINARY | BITS
 
 FLOAT_UNARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
     " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
 )
-UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf"}  # not: logical on bool, bits on integers
+UNARY = FLOAT_UNARY | {
+    "neg",
+    "abs",
+    "not",
+    "isnan",
+    "isinf",
+}  # not: logical on bool, bits on integers
 
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 

@@ -53,7 +53,7 @@ def type_range(dtype: DType) -> Interval | None:
         return EITHER
     if not dtype.is_int:
         return None
-    info = np.iinfo(dtype.numpy)
+    info = np.iinfo(dtype.value)
     return Interval(int(info.min), int(info.max))
 
 
@@ -240,7 +240,7 @@ def _narrow(e: Expr, to: Interval, facts: Facts) -> dict[Expr, Interval]:
     if whole is None or own is None or isinstance(e, Const):
         return {}
     to = to.meet(own)
-    out = {e: to}
+    out: dict[Expr, Interval] = {e: to}
     # Inverting an operation is right only where it cannot wrap.
     match e:
         case Binary("add" | "sub" as op, x, Const(value, dtype)) if dtype is DType.I64:

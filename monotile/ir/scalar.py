@@ -194,7 +194,7 @@ def identity(combiner: str, dtype: DType) -> Array:
         case _ if dtype is DType.BOOL:
             value = 0 if combiner == "max" else 1
         case _:
-            info = np.iinfo(dtype.numpy)
+            info = np.iinfo(dtype.value)
             value = int(info.min if combiner == "max" else info.max)
     position = combiner in ("argmax", "argmin")
     return constant(value, DType.I64 if position else dtype)

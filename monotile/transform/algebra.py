@@ -52,6 +52,10 @@ def _the_bool(found: Bindings) -> Expr:
     return inner
 
 
+def _not_the_bool(found: Bindings) -> Expr:
+    return Unary("not", _the_bool(found))
+
+
 def _integers(found: Bindings) -> bool:
     return not found["x"].dtype.is_float
 
@@ -126,10 +130,7 @@ LOGIC = (
     Rule(op("not", op("ge", x, y)), op("lt", x, y), _bool, _integers),
     # A condition that went through a number.
     *(Rule(op("ne", x, zero), _the_bool, when=_from_bool) for zero in (0, 0.0)),
-    *(
-        Rule(op("eq", x, zero), lambda found: Unary("not", _the_bool(found)), when=_from_bool)
-        for zero in (0, 0.0)
-    ),
+    *(Rule(op("eq", x, zero), _not_the_bool, when=_from_bool) for zero in (0, 0.0)),
 )
 
 SELECTS = (

@@ -232,7 +232,7 @@ def _decide(op: str, lo: int, hi: int) -> bool | None:
 
 def _against_constant(
     op: str, terms: tuple[tuple[int, Expr], ...], k: int, facts: Facts
-) -> Expr | None:
+) -> Expr:
     """sum(terms) op k, with only `lt`, `ge`, `eq` and `ne` left, and its leading term positive."""
     if all(factor < 0 for factor, _ in terms):
         terms, k = tuple((-factor, atom) for factor, atom in terms), -k
@@ -251,5 +251,5 @@ def _against_constant(
             q, r = _divided(whole, g)
             inside = span(r, facts)
             if q.terms and inside is not None and inside.inside(0, g - 1):
-                return Binary(op, build(q), idx(k // g))
+                return _against_constant(op, q.terms, k // g, facts)
     return Binary(op, build(whole), idx(k))

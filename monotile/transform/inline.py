@@ -108,7 +108,11 @@ def _inline(body: Body, around: Producers, decide: Decide) -> Body:
 
 def _into(s: Compute | Scatter, producers: Producers, decide: Decide) -> Statement:
     """`s` with the producers that `decide` allows evaluated in place; fewer of them if it would grow too large."""
-    for allowed in (decide, lambda p, c: is_view(p) and decide(p, c)):
+
+    def views_alone(p: Compute, c: Statement) -> bool:
+        return is_view(p) and decide(p, c)
+
+    for allowed in (decide, views_alone):
         new = _replaced(s, producers, allowed)
         if new is s or _fits(new):
             return new

@@ -176,8 +176,7 @@ class _Simplifier:
                 if self.excess and _rounding_only(inner.dtype, middle, dtype):
                     return self.step(Cast(inner, dtype))
                 span, fits = interval(inner, self.facts), type_range(middle)
-                whole = span is not None and fits is not None and not dtype.is_float
-                if whole and middle is not DType.BOOL and span.inside(fits.lo, fits.hi):
+                if span and fits and middle is not DType.BOOL and span.inside(fits.lo, fits.hi):
                     return self.step(Cast(inner, dtype))
             case Select(cond, then, otherwise) if any(
                 isinstance(side, Cast | Const | Select) for side in (then, otherwise)
