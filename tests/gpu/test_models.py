@@ -1,0 +1,120 @@
+"""The founding models on a GPU: one launch, right, repeatable, safe on several streams and in graphs."""
+
+import threading
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import monotile
+from tests.models.accuracy import error, exact, example, fresh, tensors
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("transformers")
+
+MODELS = ["bert_base", "lstm", "lstm_unrolled", "mmoe"]
+SMALL = {
+    "bert_base": {"layers": 2, "tokens": 32},
+    "lstm": {"layers": 3, "steps": 7, "width": 64},
+    "lstm_unrolled": {"layers": 3, "steps": 7, "width": 64},
+    "mmoe": {},
+}
+
+
+def on_gpu(name: str, dtype: torch.dtype, **size: int):
+    model, args = example(name, dtype, **size)
+    model, args = model.cuda(), tuple(x.cuda() for x in args)
+    return model, args, monotile.compile(model, args)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_float64(name: str, dtype: torch.dtype) -> None:
+    model, args, fast = on_gpu(name, dtype)
+    inputs = fresh(args, 1)
+    expected = exact(model, inputs)
+    found = error(fast(*inputs), expected)
+    if dtype is torch.float32:
+        assert found <= 1e-5
+    else:
+        with torch.no_grad():
+            assert found <= 1.5 * error(model(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_call_is_one_kernel_and_nothing_else(name: str) -> None:
+    _, args, fast = on_gpu(name, torch.float16)
+    fast(*args)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        fast(*args)
+        torch.cuda.synchronize()
+    on_device = [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    assert on_device == ["monotile_kernel"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_small_case(name: str) -> None:
+    """Small enough for compute-sanitizer (`make sanitize`)."""
+    model, args, fast = on_gpu(name, torch.float16, **SMALL[name])
+    inputs = fresh(args, 2)
+    expected = exact(model, inputs)
+    with torch.no_grad():
+        assert error(fast(*inputs), expected) <= 1.5 * error(model(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_repeat_to_the_bit(name: str) -> None:
+    _, args, fast = on_gpu(name, torch.float16)
+    first = tensors(fast(*args))
+    for _ in range(200):
+        assert all(torch.equal(x, y) for x, y in zip(tensors(fast(*args)), first, strict=True))
+
+
+def test_capture_in_a_cuda_graph() -> None:
+    _, args, fast = on_gpu("bert_base", torch.float16, layers=2)
+    expected = tensors(fast(*args))[0].clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = tensors(fast(*args))[0]
+    for _ in range(3):
+        out.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
+
+
+def test_two_streams_and_two_threads_at_once() -> None:
+    _, args, fast = on_gpu("bert_base", torch.float16, layers=2)
+    inputs = [fresh(args, seed) for seed in range(2)]
+    expected = [tensors(fast(*x))[0].clone() for x in inputs]
+    torch.cuda.synchronize()
+    found: list[list[torch.Tensor]] = [[], []]
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                found[number].append(tensors(fast(*inputs[number]))[0])
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for number in range(2):
+        assert len(found[number]) == 50
+        assert all(torch.equal(x, expected[number]) for x in found[number])
+
+
+def test_new_parameters_without_compiling_again() -> None:
+    model, args, fast = on_gpu("mmoe", torch.float32)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p))
+    assert error(fast(*args), exact(model, args)) <= 1e-5
+    other, _ = example("mmoe", torch.float32)
+    for p in other.parameters():
+        p.data = torch.randn_like(p)
+    fast.load_parameters({k: v.cuda() for k, v in other.state_dict().items()})
+    assert error(fast(*args), exact(other.cuda(), args)) <= 1e-5

@@ -1,0 +1,51 @@
+"""The three founding models at full size on the CPU, and what rolling promises about the source."""
+
+import pytest
+import torch
+
+import monotile
+from tests.models.accuracy import error, exact, example, fresh
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("name", ["bert_base", "lstm", "lstm_unrolled", "mmoe"])
+def test_one_native_function_agrees_with_float64(name: str) -> None:
+    model, args = example(name, torch.float32)
+    fast = monotile.compile(model, args, target="cpu")
+    assert fast.kernels == 1
+    assert fast.plan.launch.workers >= 1
+    for seed in range(2):
+        inputs = fresh(args, seed)
+        assert error(fast(*inputs), exact(model, inputs)) <= 1e-5
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90a"])
+@pytest.mark.parametrize(
+    ("name", "shallow", "deep"),
+    [
+        ("bert_base", {"layers": 12}, {"layers": 24}),
+        ("lstm", {"steps": 20}, {"steps": 40}),
+        ("lstm_unrolled", {"steps": 20}, {"steps": 40}),
+    ],
+)
+def test_source_does_not_grow_with_depth(
+    name: str, shallow: dict[str, int], deep: dict[str, int], target: str
+) -> None:
+    sizes = [
+        len(monotile.compile(*example(name, torch.float32, **size), target=target).source)
+        for size in (shallow, deep)
+    ]
+    assert sizes[1] <= 1.05 * sizes[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["lstm", "mmoe"])
+def test_sixteen_bit_types_err_no_more_than_eager(name: str, dtype: torch.dtype) -> None:
+    model, args = example(name, dtype)
+    fast = monotile.compile(model, args, target="cpu")
+    inputs = fresh(args, 0)
+    expected = exact(model, inputs)
+    with torch.no_grad():
+        eager = error(model(*inputs), expected)
+    assert error(fast(*inputs), expected) <= 1.5 * eager
