@@ -202,7 +202,7 @@ class _Segments:
     def constant(self, value: int) -> Expr:
         return add(mul(self.number, idx(next(self.steps))), idx(value))
 
-    def load(self, tensor: Tensor, index: tuple[Expr, ...]) -> Expr:  # noqa: ARG002
+    def load(self, tensor: Tensor, index: tuple[Expr, ...]) -> Expr:
         source, table = next(self.sources)
         return Load(source, (self.number, *index) if table else index)
 
