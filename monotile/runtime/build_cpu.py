@@ -20,6 +20,7 @@ from monotile.config import Options
 from monotile.errors import BuildError
 from monotile.runtime.binary import Binary, excerpt
 from monotile.runtime.cache import Cache, cache_directory, key
+from monotile.target.target import Target
 
 DEVICE = Path(__file__).resolve().parent.parent / "device"
 NAME = "monotile.c"
@@ -99,13 +100,17 @@ def processor() -> str:
     return hashlib.sha256("\n".join([os.uname().machine, *lines]).encode()).hexdigest()[:16]
 
 
-def build(source: str, options: Options) -> Binary:
+def build(source: str, target: Target, options: Options) -> Binary:
     """Compiles one C file that includes headers of `device/`; from the cache where an equal build is there.
+
+    target: its vectors' width is the one that compilers are asked to prefer.
 
     Raises BuildError with the compiler's log and the lines of the source that it names.
     """
     compiler = find_compiler()
     flags = FLAGS + (FAST_MATH if options.fast_math else ())
+    if os.uname().machine == "x86_64":
+        flags += (f"-mprefer-vector-width={8 * target.vector_bytes}",)
     if compiler.zig:
         flags += ("-fno-sanitize=undefined",)
     cache = Cache.of(options)

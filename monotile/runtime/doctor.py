@@ -76,7 +76,8 @@ def _nvrtc() -> Finding:
 def _compiler() -> Finding:
     try:
         found = build_cpu.find_compiler()
-        build_cpu.build("int f(void) { return 0; }", Options(cache=False))
+        kernel = "int f(void) { return 0; }"
+        build_cpu.build(kernel, detect_target("cpu", Options()), Options(cache=False))
     except BuildError as error:
         return Finding("C compiler", False, str(error))
     return Finding("C compiler", True, f"{found.version} ({' '.join(found.command)})")

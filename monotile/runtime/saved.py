@@ -72,7 +72,7 @@ def load(path: str | Path) -> tuple[Artifact, dict[str, torch.Tensor]]:
             f"{path} was saved by another version of Monotile: compile and save it again"
         )
     if artifact.target.kind == "cpu" and artifact.binary.processor != build_cpu.processor():
-        binary = build_cpu.build(artifact.source, Options())
+        binary = build_cpu.build(artifact.source, artifact.target, Options())
         artifact = msgspec.structs.replace(artifact, binary=binary)
     return artifact, parameters
 

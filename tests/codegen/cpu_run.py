@@ -36,7 +36,7 @@ class Compiled:
         self.program = program
         self.plan = plan or schedule(program, target, options)
         self.source: Source = emit(program, self.plan, target, options)
-        self.library = load(build(self.source.text, options).image)
+        self.library = load(build(self.source.text, target, options).image)
         launch = self.plan.launch
         scratch = -(-launch.shared_bytes // 256) * 256 * launch.workers
         self.workspace = np.full(launch.workspace_bytes + scratch + 64, 0xCD, np.uint8)

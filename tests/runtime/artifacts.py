@@ -49,7 +49,7 @@ def cpu_artifact(sig: Signature | None = None, source: str = SOURCE) -> Artifact
         source=source,
         entry="monotile_run",
         checks=("misaligned", "index out of range for table of extent 4"),
-        binary=build_cpu.build(source, Options(cache=False)),
+        binary=build_cpu.build(source, cpu_target(workers=1), Options(cache=False)),
         signature=sig or signature((0,)),
         constants={"c": np.array(0.5, dtype=np.float32)},
     )

@@ -10,8 +10,9 @@ from monotile.config import Options
 from monotile.errors import BuildError
 from monotile.runtime import build_cpu, build_cuda
 from monotile.runtime.binary import excerpt
-from monotile.target.target import CUDA_TARGETS, cuda_target
+from monotile.target.target import CUDA_TARGETS, cpu_target, cuda_target
 
+CPU = cpu_target(workers=1)
 KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1; }'
 
 
@@ -22,13 +23,13 @@ def call(image: bytes) -> int:
 
 
 def test_c_is_built_and_loaded() -> None:
-    binary = build_cpu.build("int f(void) { return 42; }", Options(cache=False))
+    binary = build_cpu.build("int f(void) { return 42; }", CPU, Options(cache=False))
     assert (binary.kind, call(binary.image)) == ("cpu", 42)
 
 
 def test_two_images_are_two_libraries() -> None:
     images = [
-        build_cpu.build(f"int f(void) {{ return {n}; }}", Options(cache=False)).image
+        build_cpu.build(f"int f(void) {{ return {n}; }}", CPU, Options(cache=False)).image
         for n in (1, 2)
     ]
     assert [call(image) for image in images] == [1, 2]
@@ -44,7 +45,7 @@ def test_the_wheels_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert compiler.zig
     assert compiler.command[0] == sys.executable
     source = "#include <math.h>\n#include <pthread.h>\nint f(void) { return (int)sqrtf(49); }"
-    assert call(build_cpu.build(source, Options(cache=False)).image) == 7
+    assert call(build_cpu.build(source, CPU, Options(cache=False)).image) == 7
 
 
 def test_cc_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,16 +67,16 @@ def test_the_second_c_build_comes_from_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = Options(cache_dir=str(tmp_path))
-    first = build_cpu.build("int f(void) { return 3; }", options)
+    first = build_cpu.build("int f(void) { return 3; }", CPU, options)
     monkeypatch.setattr(build_cpu, "_compile", None)
-    assert build_cpu.build("int f(void) { return 3; }", options) == first
+    assert build_cpu.build("int f(void) { return 3; }", CPU, options) == first
     with pytest.raises(TypeError):
-        build_cpu.build("int f(void) { return 4; }", options)
+        build_cpu.build("int f(void) { return 4; }", CPU, options)
 
 
 def test_a_mistake_in_c_shows_its_line_and_the_log() -> None:
     with pytest.raises(BuildError) as caught:
-        build_cpu.build("int g;\nint f(void) {\n  return x;\n}\n", Options(cache=False))
+        build_cpu.build("int g;\nint f(void) {\n  return x;\n}\n", CPU, Options(cache=False))
     assert ">     3 |   return x;" in str(caught.value)
     assert "undeclared" in str(caught.value)
 

@@ -15,6 +15,7 @@ from monotile.runtime.binary import Binary
 from monotile.runtime.cuda import CudaKernel
 from monotile.runtime.driver import Driver
 from monotile.schedule.plan import Launch
+from monotile.target.target import cpu_target
 
 SOURCE = (Path(__file__).parent / "fake_driver.c").read_text()
 LAUNCH = Launch(workers=4, threads=256, shared_bytes=1000, workspace_bytes=512)
@@ -24,7 +25,7 @@ BINARY = Binary("cuda", b"cubin", "", "NVRTC 13.0", (13, 0))
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
-    path.write_bytes(build_cpu.build(SOURCE, Options(cache=False)).image)
+    path.write_bytes(build_cpu.build(SOURCE, cpu_target(workers=1), Options(cache=False)).image)
     return str(path)
 
 
