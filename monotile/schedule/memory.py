@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Loop, Program, Scatter, used
+from monotile.ir.program import Loop, Program, Scatter, statements, used
 from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Nest, Tree
 
@@ -50,6 +50,10 @@ class _Builder:
         for w in program.weights:
             self.places[w.tensor.name] = [Pointer(slot)]
             slot += len(w.parts)
+        for s in reversed(list(statements(program.body))):
+            if isinstance(s, Scatter) and s.base.name not in self.places:
+                # what is updated in place is made where the update will be wanted
+                self.places[s.base.name] = list(self.places.get(s.out.name, []))
         self.now = 0
 
     def level(self, nodes: Tree) -> None:

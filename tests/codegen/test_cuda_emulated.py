@@ -20,7 +20,7 @@ OPTIONS = Options(workers=3)
 
 
 def inputs(program: Program, seed: int = 0) -> dict[str, np.ndarray]:
-    """Standard normal values; indices that every table of the test programs has."""
+    """Normal values, small weights; indices that every table of the test programs has."""
     random = np.random.default_rng(seed)
     out: dict[str, np.ndarray] = {}
     for t, names in (
@@ -31,7 +31,8 @@ def inputs(program: Program, seed: int = 0) -> dict[str, np.ndarray]:
         for name in names:
             shape = t.shape[table:]
             if t.dtype.is_float:
-                out[name] = random.standard_normal(shape).astype(t.dtype.numpy)
+                scale = 0.3 if name.startswith("w") else 1.0
+                out[name] = (scale * random.standard_normal(shape)).astype(t.dtype.numpy)
             else:
                 out[name] = random.integers(0, 5, shape).astype(t.dtype.numpy)
     return out
