@@ -1,7 +1,7 @@
 """From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from monotile.frontend.graph import Values, lower_graph
 from monotile.frontend.origin import raised_at
 from monotile.frontend.registry import find
 from monotile.frontend.training import refuse_training
-from monotile.frontend.types import to_numpy, type_of
+from monotile.frontend.types import is_static, to_numpy, type_of
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Program, Statement, Weight, defined, used
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
@@ -97,7 +97,7 @@ def _decompose(exported: ExportedProgram) -> ExportedProgram:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
@@ -109,8 +109,8 @@ def _quiet() -> Iterator[None]:
 def _refuse_dynamic(exported: ExportedProgram) -> None:
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
-        shape = value.shape if isinstance(value, torch.Tensor) else ()
-        if isinstance(value, torch.SymInt) or any(not isinstance(n, int) for n in shape):
+        shape = value.shape if isinstance(value, torch.Tensor) else torch.Size()
+        if isinstance(value, torch.SymInt) or not is_static(shape):
             raise CaptureError(
                 f"input {node.name} has dynamic dimensions, {tuple(shape)}: export the model"
                 " without dynamic_shapes; Monotile compiles one shape at a time"

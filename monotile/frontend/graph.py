@@ -1,11 +1,13 @@
 """An fx graph of ATen operators, lowered node by node."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
+from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, UnsupportedOperatorError
 from monotile.frontend.builder import Builder, Type, Unsupported
@@ -56,7 +58,7 @@ def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
             case "output":
                 if problems:
                     raise UnsupportedOperatorError(_message(problems))
-                found = fx.node.map_arg(node.args[0], lambda n: values[n])
+                found = map_arg(node.args[0], lambda n: values[n])
                 return list(found) if isinstance(found, tuple | list) else [found]
             case _:
                 raise InternalError(f"unexpected fx node {node.op} {node.name}")
@@ -68,8 +70,8 @@ def _packet(node: fx.Node) -> str:
 
 
 def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
-    args: Any = fx.node.map_arg(node.args, lambda n: values[n])
-    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: values[n])
+    args: Any = map_arg(node.args, lambda n: values[n])
+    kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
         return args[0][args[1]]
     if _packet(node) in _ASSERTIONS:
@@ -80,25 +82,30 @@ def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
     lowering = find(node.target)
-    if lowering is None and not _is_constant(node):
+    maker = None if lowering else _maker(node)
+    if lowering is None and maker is None:
         raise Unsupported("")
     results = results_of(node)
     b.begin(node.name, origin(node.stack_trace), results)
-    if lowering is None:
-        return b.constant(to_numpy(node.target(*args, **kwargs)))
+    if maker is not None:
+        return b.constant(to_numpy(maker(*args, **kwargs)))
+    assert lowering is not None
     found = lowering(b, *args, **kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
 
 
-def _is_constant(node: fx.Node) -> bool:
-    """Does the operator make a tensor of nothing (and not of chance)? Then PyTorch may make it now."""
-    return (
-        isinstance(node.target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded not in node.target.tags
+def _maker(node: fx.Node) -> Callable[..., Any] | None:
+    """The operator, if it makes a tensor of nothing and not of chance: PyTorch may then do so now."""
+    op = node.target
+    if (
+        isinstance(op, OpOverload)
+        and torch.Tag.nondeterministic_seeded not in op.tags
         and not node.all_input_nodes
         and isinstance(node.meta.get("val"), torch.Tensor)
-    )
+    ):
+        return op
+    return None
 
 
 def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type]) -> None:

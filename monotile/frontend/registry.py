@@ -6,6 +6,7 @@ from typing import Any
 from monotile.frontend.lower import (
     activations,
     attention,
+    conditions,
     constructors,
     convolution,
     indexing,
@@ -17,6 +18,9 @@ from monotile.frontend.lower import (
     recurrent,
     reductions,
     resampling,
+    scans,
+    scatters,
+    softmax,
     sorting,
     views,
 )
@@ -43,6 +47,10 @@ LOWERINGS: Mapping[str, Lowering] = {
     **pooling.LOWERINGS,
     **resampling.LOWERINGS,
     **sorting.LOWERINGS,
+    **conditions.LOWERINGS,
+    **scans.LOWERINGS,
+    **scatters.LOWERINGS,
+    **softmax.LOWERINGS,
 }
 
 

@@ -1,5 +1,7 @@
 """PyTorch's types as the language's."""
 
+from collections.abc import Iterable
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -20,12 +22,16 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DTYPES[dtype]
 
 
+def is_static(shape: Iterable[object]) -> bool:
+    """Is every dimension a number? A dynamic one is a SymInt."""
+    return all(isinstance(n, int) for n in shape)
+
+
 def type_of(x: torch.Tensor) -> Type:
     """Raises CaptureError for a shape that is not static or an element type that is not supported."""
-    for n in x.shape:
-        if not isinstance(n, int):
-            raise CaptureError(f"dimension {n} of {tuple(x.shape)} is not known at compile time")
-    return Type(tuple(int(n) for n in x.shape), dtype_of(x.dtype))
+    if not is_static(x.shape):
+        raise CaptureError(f"the shape {tuple(x.shape)} is not known at compile time")
+    return Type(tuple(x.shape), dtype_of(x.dtype))
 
 
 def results_of(node: fx.Node) -> tuple[Type, ...]:

@@ -8,7 +8,7 @@ from monotile.errors import CaptureError
 from monotile.frontend.builder import Builder, broadcast, element, load, raised
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reduce import reduce_dims, without
-from monotile.frontend.lower.reductions import softmax_parts
+from monotile.frontend.lower.softmax import softmax_parts
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, const
 

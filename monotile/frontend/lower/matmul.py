@@ -40,8 +40,6 @@ def linear(b: Builder, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 
 def product(b: Builder, x: Tensor, y: Tensor, dtype: DType | None = None, part: str = "") -> Tensor:
     """`torch.matmul` in every rank: vectors are dotted, leading dimensions broadcast."""
-    if x.shape[-1] != (y.shape[-2] if len(y.shape) > 1 else y.shape[0]):
-        raise Unsupported("the inner extents differ")
     rows, columns = len(x.shape) > 1, len(y.shape) > 1
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     shape = lead + (x.shape[-2:-1] if rows else ()) + (y.shape[-1:] if columns else ())

@@ -6,6 +6,9 @@ from monotile.frontend.builder import Builder
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, idx
 
+# Dimensions as PyTorch's reductions take them; None means all.
+Dims = int | Sequence[int] | None
+
 
 def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
     if keepdim:
@@ -58,3 +61,8 @@ def reduce_dims(
 def without(dims: Sequence[int], i: Sequence[Expr]) -> list[Expr]:
     """The index into a tensor that was reduced over `dims`, from an index `i` into the whole one."""
     return [e for k, e in enumerate(i) if k not in dims]
+
+
+def kept(dims: Sequence[int], i: Sequence[Expr], keepdim: bool) -> list[Expr]:
+    """The same, where `i` has the dimensions `dims` only if `keepdim`."""
+    return without(dims, i) if keepdim else list(i)

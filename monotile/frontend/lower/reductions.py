@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontend.builder import Builder, load, raised, wrap, wrap_all
+from monotile.frontend.builder import Builder, load, raised, wrap_all
 from monotile.frontend.lower import scalar as s
-from monotile.frontend.lower.reduce import reduce_dims, without
+from monotile.frontend.lower.reduce import Dims, kept, reduce_dims, without
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, cast, const, idx
+from monotile.ir.expr import Expr, Tensor, cast, const
 
 Lowering = Callable[..., Any]
-Dims = int | Sequence[int] | None
 
 
 def total(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: object) -> Tensor:
@@ -126,13 +125,6 @@ def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tu
     return middle, variance
 
 
-def _kept(
-    b: Builder, x: Tensor, dims: Sequence[int], i: Sequence[Expr], keepdim: bool
-) -> list[Expr]:
-    """An index into what was reduced over `dims`, from an index into it with `dims` kept or not."""
-    return without(dims, i) if keepdim else list(i)
-
-
 def _correction(unbiased: object, correction: float | None) -> float:
     if isinstance(unbiased, bool):
         return 1 if unbiased else 0
@@ -157,84 +149,15 @@ def _statistics(root: bool, with_mean: bool) -> Lowering:
         middle, variance = moments(b, x, dims, _correction(unbiased, correction))
 
         def spread_of(*i: Expr) -> Expr:
-            v = load(variance, _kept(b, x, dims, i, keepdim))
+            v = load(variance, kept(dims, i, keepdim))
             return s.call("sqrt", v) if root else v
 
         first = b.result(spread_of, index=0)
         if not with_mean:
             return first
-        return first, b.result(lambda *i: load(middle, _kept(b, x, dims, i, keepdim)), index=1)
+        return first, b.result(lambda *i: load(middle, kept(dims, i, keepdim)), index=1)
 
     return lower
-
-
-def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """max(x), exp(x - max(x)) and its sum over `dims` (dropped), in at least float32."""
-    wide = x.dtype.compute
-    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
-    powers = b.emit(
-        x.shape,
-        wide,
-        lambda *i: s.exp(s.sub(raised(x, i), load(top, without(dims, i)))),
-        part="exp",
-    )
-    added = reduce_dims(b, powers, dims, "sum", lambda i: load(powers, i), wide, part="sum")
-    return top, powers, added
-
-
-def _widened(b: Builder, x: Tensor) -> Tensor:
-    """`x` in the type of the result where that is wider (softmax(dtype=...)) or x is no float."""
-    if x.dtype.is_float and x.dtype.compute is b.dtype.compute:
-        return x
-    return b.emit(x.shape, b.dtype, lambda *i: load(x, i), part="cast")
-
-
-def softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
-    x = _widened(b, x)
-    dims = (wrap(dim, len(x.shape)),) if x.shape else ()
-    _, powers, added = softmax_parts(b, dims, x)
-    return b.result(lambda *i: s.div(load(powers, i), load(added, without(dims, i))))
-
-
-def log_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
-    x = _widened(b, x)
-    dims = (wrap(dim, len(x.shape)),) if x.shape else ()
-    top, _, added = softmax_parts(b, dims, x)
-
-    def body(*i: Expr) -> Expr:
-        row = without(dims, i)
-        shifted = s.sub(raised(x, i), load(top, row))
-        return s.sub(shifted, s.call("log", load(added, row)))
-
-    return b.result(body)
-
-
-def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
-    x = _widened(b, x)
-    wide = x.dtype.compute
-    dims = wrap_all(dim, len(x.shape))
-    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
-
-    def shift(row: Sequence[Expr]) -> Expr:
-        # A row of infinities would be inf - inf.
-        m = load(top, row)
-        return s.select(s.call("isinf", m), const(0, wide), m)
-
-    added = reduce_dims(
-        b,
-        x,
-        dims,
-        "sum",
-        lambda i: s.exp(s.sub(raised(x, i), shift(without(dims, i)))),
-        wide,
-        part="sum",
-    )
-
-    def body(*i: Expr) -> Expr:
-        row = _kept(b, x, dims, i, keepdim)
-        return s.add(s.call("log", load(added, row)), shift(row))
-
-    return b.result(body)
 
 
 def vector_norm(
@@ -280,83 +203,6 @@ def norm(
     return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
 
 
-# Scans: each element reduces over those up to it. Quadratic in the extent, and parallel.
-
-
-def _scan(combiner: str, identity: float) -> Lowering:
-    def lower(b: Builder, x: Tensor, dim: int, **_: object) -> Tensor:
-        wide = b.dtype.compute
-        if not x.shape:
-            return b.result(lambda: load(x, ()))
-        d = wrap(dim, len(x.shape))
-
-        def body(*axes: Expr) -> Expr:
-            *i, r = axes
-            value = cast(load(x, [*i[:d], r, *i[d + 1 :]]), wide)
-            return s.select(s.le(r, i[d]), value, const(identity, wide))
-
-        return b.result(body, reduce=(x.shape[d],), combiner=combiner)
-
-    return lower
-
-
-def logcumsumexp(b: Builder, x: Tensor, dim: int) -> Tensor:
-    if not x.shape:
-        return x
-    wide = b.dtype.compute
-    d = wrap(dim, len(x.shape))
-    n = x.shape[d]
-
-    def value(i: Sequence[Expr], k: Expr) -> Expr:
-        return raised(x, [*i[:d], k, *i[d + 1 :]])
-
-    def up_to(*axes: Expr) -> Expr:
-        *i, r = axes
-        return value(i, s.minimum(r, i[d]))
-
-    top = b.emit(x.shape, wide, up_to, reduce=(n,), combiner="max", part="max")
-
-    def power(*axes: Expr) -> Expr:
-        *i, r = axes
-        shifted = s.exp(s.sub(value(i, r), load(top, i)))
-        return s.select(s.le(r, i[d]), shifted, const(0, wide))
-
-    added = b.emit(x.shape, wide, power, reduce=(n,), combiner="sum", part="sum")
-    return b.result(lambda *i: s.add(s.call("log", load(added, i)), load(top, i)))
-
-
-def _extreme_scan(combiner: str) -> Lowering:
-    """cummax, cummin: values and the last index that holds each."""
-
-    def lower(b: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        if not x.shape:
-            return x, b.result(lambda: idx(0), index=1)
-        d = wrap(dim, len(x.shape))
-        n = x.shape[d]
-
-        def at(i: Sequence[Expr], k: Expr) -> Expr:
-            return raised(x, [*i[:d], k, *i[d + 1 :]])
-
-        # Beyond the position, repeat the element at it: that never changes an extreme.
-        def value(*axes: Expr) -> Expr:
-            *i, r = axes
-            return at(i, s.minimum(r, i[d]))
-
-        values = b.result(value, reduce=(n,), combiner=combiner, index=0)
-
-        def position(*axes: Expr) -> Expr:
-            *i, r = axes
-            # Runs backwards, so that the first of equals is the last position.
-            return at(i, s.maximum(s.sub(i[d], r), 0))
-
-        back = b.emit(
-            x.shape, DType.I64, position, reduce=(n,), combiner=f"arg{combiner}", part="back"
-        )
-        return values, b.result(lambda *i: s.sub(i[d], load(back, i)), index=1)
-
-    return lower
-
-
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.sum": total,
     "aten.mean": mean,
@@ -377,16 +223,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.std": _statistics(root=True, with_mean=False),
     "aten.var_mean": _statistics(root=False, with_mean=True),
     "aten.std_mean": _statistics(root=True, with_mean=True),
-    "aten.softmax.int": softmax,
-    "aten._softmax": softmax,
-    "aten.log_softmax.int": log_softmax,
-    "aten._log_softmax": log_softmax,
-    "aten.logsumexp.default": logsumexp,
     "aten.linalg_vector_norm": vector_norm,
     "aten.norm": norm,
-    "aten.cumsum.default": _scan("sum", 0),
-    "aten.cumprod.default": _scan("prod", 1),
-    "aten.logcumsumexp.default": logcumsumexp,
-    "aten.cummax.default": _extreme_scan("max"),
-    "aten.cummin.default": _extreme_scan("min"),
 }

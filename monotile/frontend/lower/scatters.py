@@ -1,0 +1,222 @@
+"""Operators that write to a part of a tensor, computed or fixed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monotile.frontend.builder import (
+    Builder,
+    Operand,
+    Unsupported,
+    broadcast_shape,
+    element,
+    load,
+    wrap,
+)
+from monotile.frontend.lower import scalar as s
+from monotile.frontend.lower.indexing import (
+    Indices,
+    index_at,
+    integer_indices,
+    source_index,
+    where_indexed,
+)
+from monotile.frontend.lower.views import along, clamp_slice
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Tensor, cast, const, idx
+
+Lowering = Callable[..., Any]
+
+
+def index_put(
+    b: Builder, x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False, *_: object
+) -> Tensor:
+    """`x` with x[indices] = values, or += values."""
+    tensors = [t for t in indices if t is not None]
+    if len(tensors) == 1 and tensors[0].dtype is DType.BOOL and values.size == 1:
+        return _masked_put(b, x, indices, values, accumulate)
+    held = integer_indices(indices)
+    if not held:
+        return b.result(lambda *i: element(values, i, x.dtype))
+    lead = where_indexed(held)
+    own = broadcast_shape(*(t.shape for _, t in held))
+    plain = [n for k, n in enumerate(x.shape) if k not in dict(held)]
+    extents = [*plain[:lead], *own, *plain[lead:]]
+
+    def point(*i: Expr) -> tuple[list[Expr], Expr]:
+        return source_index(x.shape, held, i), element(values, i, x.dtype)
+
+    return b.scatter(x, extents, point, "sum" if accumulate else None)
+
+
+def _masked_put(b: Builder, x: Tensor, indices: Indices, value: Tensor, accumulate: bool) -> Tensor:
+    """One value wherever a mask holds; the mask stands for as many dimensions as it has."""
+    first = next(k for k, t in enumerate(indices) if t is not None)
+    mask = indices[first]
+    assert mask is not None
+    wide = x.dtype.compute
+
+    def body(*i: Expr) -> Expr:
+        inside = load(mask, i[first : first + len(mask.shape)])
+        old = cast(load(x, i), wide)
+        new = cast(load(value, [idx(0)] * len(value.shape)), wide)
+        return s.select(inside, s.add(old, new) if accumulate else new, old)
+
+    return b.result(body)
+
+
+_SCATTER_COMBINERS = {
+    "sum": "sum",
+    "add": "sum",
+    "prod": "prod",
+    "multiply": "prod",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def scatter(
+    b: Builder,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Operand,
+    *,
+    reduce: str | None = None,
+) -> Tensor:
+    """`x` with x[..., index[i], ...] = src[i] along `dim`."""
+    if reduce is not None and reduce not in _SCATTER_COMBINERS:
+        raise Unsupported(f"reduce={reduce!r}")
+    combiner = None if reduce is None else _SCATTER_COMBINERS[reduce]
+    d = wrap(dim, len(x.shape))
+
+    def point(*i: Expr) -> tuple[list[Expr], Expr]:
+        at = along(i, d, lambda _: index_at(index, i)) if x.shape else []
+        value = load(src, i) if isinstance(src, Tensor) else const(src, x.dtype)
+        return at, cast(value, x.dtype)
+
+    return b.scatter(x, index.shape, point, combiner)
+
+
+def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return scatter(b, x, dim, index, src, reduce="sum")
+
+
+def scatter_reduce(
+    b: Builder,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    if not include_self:
+        raise Unsupported("include_self=False")
+    return scatter(b, x, dim, index, src, reduce=reduce)
+
+
+def _index_write(
+    b: Builder, x: Tensor, dim: int, index: Tensor, value: Operand, scale: float, add: bool
+) -> Tensor:
+    d = wrap(dim, len(x.shape))
+    extents = list(x.shape)
+    if extents:
+        extents[d] = index.size
+
+    def point(*i: Expr) -> tuple[list[Expr], Expr]:
+        own = i[d : d + 1] if index.shape else []
+        at = along(i, d, lambda _: index_at(index, own)) if i else []
+        v = element(value, i, x.dtype.compute)
+        return at, v if scale == 1 else s.mul(v, scale)
+
+    return b.scatter(x, extents, point, "sum" if add else None)
+
+
+def index_add(
+    b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
+    return _index_write(b, x, dim, index, source, alpha, add=True)
+
+
+def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return _index_write(b, x, dim, index, source, 1, add=False)
+
+
+def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    return _index_write(b, x, dim, index, value, 1, add=False)
+
+
+# Writes to a fixed part of a tensor read one of two tensors at every position: no Scatter needed.
+
+
+def slice_scatter(
+    b: Builder,
+    x: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    d = wrap(dim, len(x.shape))
+    first, last = clamp_slice(start, end, x.shape[d])
+    if (first, last, step) == (0, x.shape[d], 1) and src.dtype is x.dtype:
+        return src
+
+    def body(*i: Expr) -> Expr:
+        k = s.sub(i[d], first)
+        tests: list[Expr] = []
+        if first:
+            tests.append(s.ge(i[d], first))
+        if last < x.shape[d]:
+            tests.append(s.lt(i[d], last))
+        if step != 1:
+            tests.append(s.eq(s.mod(k, step), 0))
+        new = load(src, along(i, d, lambda _: s.floordiv(k, step)))
+        return s.select(s.both(*tests), cast(new, x.dtype), load(x, i))
+
+    return b.result(body)
+
+
+def select_scatter(b: Builder, x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    d = wrap(dim, len(x.shape))
+    k = index + x.shape[d] if index < 0 else index
+
+    def body(*i: Expr) -> Expr:
+        new = cast(load(src, [*i[:d], *i[d + 1 :]]), x.dtype)
+        return s.select(s.eq(i[d], k), new, load(x, i))
+
+    return b.result(body)
+
+
+def diagonal_scatter(
+    b: Builder, x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    p, q = wrap(dim1, len(x.shape)), wrap(dim2, len(x.shape))
+
+    def body(*i: Expr) -> Expr:
+        rest = [e for k, e in enumerate(i) if k not in (p, q)]
+        along_it = i[q] if offset < 0 else i[p]
+        inside = s.eq(s.sub(i[q], i[p]), offset)
+        return s.select(inside, cast(load(src, [*rest, along_it]), x.dtype), load(x, i))
+
+    return b.result(body)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "aten.index_put": index_put,
+    "aten._unsafe_index_put": index_put,
+    "aten.scatter.src": scatter,
+    "aten.scatter.value": scatter,
+    "aten.scatter.reduce": scatter,
+    "aten.scatter.value_reduce": scatter,
+    "aten.scatter_add": scatter_add,
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten.index_add": index_add,
+    "aten.index_copy": index_copy,
+    "aten.index_fill": index_fill,
+    "aten.slice_scatter": slice_scatter,
+    "aten.select_scatter": select_scatter,
+    "aten.diagonal_scatter": diagonal_scatter,
+}
