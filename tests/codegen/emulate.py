@@ -6,7 +6,8 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,54 @@ def _aligned(nbytes: int, fill: int) -> np.ndarray:
     return raw[start : start + max(nbytes, 1)]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """workers: blocks. threads: of a block. shared_bytes: of on-chip memory of a block."""
+
+    workers: int
+    threads: int
+    shared_bytes: int
+
+
+def launch(
+    text: str,
+    arrays: Sequence[np.ndarray],
+    workspace_bytes: int,
+    shape: Launch,
+    *,
+    late: bool,
+    seed: int,
+    results: Sequence[int],
+) -> list[np.ndarray]:
+    """Runs `monotile_kernel` on copies of `arrays`; gives those numbered `results` as they are afterwards, as bytes."""
+    buffers: list[np.ndarray] = []
+    for array in arrays:
+        data = np.ascontiguousarray(array)
+        held = _aligned(data.nbytes, 0)
+        held[: data.nbytes] = data.reshape(-1).view(np.uint8)
+        buffers.append(held)
+    workspace, sync = _aligned(workspace_bytes, 0xFF), _aligned(128, 0)
+
+    class Params(ctypes.Structure):
+        _fields_ = (
+            ("workspace", ctypes.c_void_p),
+            ("sync", ctypes.c_void_p),
+            ("pointers", ctypes.c_void_p * max(1, len(buffers))),
+        )
+
+    pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+    p = Params(workspace.ctypes.data, sync.ctypes.data, pointers)
+    library = _library(text)
+    library.emulate.restype = ctypes.c_char_p
+    failed = library.emulate(
+        ctypes.byref(p), shape.workers, shape.threads, shape.shared_bytes, int(late), seed
+    )
+    if failed is not None:
+        raise EmulationError(failed.decode())
+    assert not sync.any(), "the kernel leaves `sync` as it found it: zero"
+    return [buffers[k] for k in results]
+
+
 def emulate(
     program: Program,
     plan: Plan,
@@ -69,38 +118,20 @@ def emulate(
     seed: int = 0,
 ) -> tuple[np.ndarray, ...]:
     """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may."""
-    library = _library(source.text)
-    buffers: list[np.ndarray] = []
-    for name in (*plan.inputs, None, *plan.weights):
-        if name is None:
-            for t in program.outputs:
-                buffers.append(_aligned(t.nbytes, 0xFF))
-            continue
-        data = np.ascontiguousarray(values[name])
-        held = _aligned(data.nbytes, 0)
-        held[: data.nbytes] = data.reshape(-1).view(np.uint8)
-        buffers.append(held)
-    workspace, sync = _aligned(plan.launch.workspace_bytes, 0xFF), _aligned(128, 0)
-
-    class Params(ctypes.Structure):
-        _fields_ = (
-            ("workspace", ctypes.c_void_p),
-            ("sync", ctypes.c_void_p),
-            ("pointers", ctypes.c_void_p * max(1, len(buffers))),
-        )
-
-    pointers = [b.ctypes.data for b in buffers]
-    p = Params(workspace.ctypes.data, sync.ctypes.data, (ctypes.c_void_p * max(1, len(buffers)))(*pointers))
-    library.emulate.restype = ctypes.c_char_p
-    launch = plan.launch
-    failed = library.emulate(
-        ctypes.byref(p), launch.workers, launch.threads, launch.shared_bytes, int(late), seed
+    before = [values[name] for name in plan.inputs]
+    outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.outputs]
+    weights = [values[name] for name in plan.weights]
+    shape = Launch(plan.launch.workers, plan.launch.threads, plan.launch.shared_bytes)
+    got = launch(
+        source.text,
+        [*before, *outputs, *weights],
+        plan.launch.workspace_bytes,
+        shape,
+        late=late,
+        seed=seed,
+        results=range(len(before), len(before) + len(outputs)),
     )
-    if failed is not None:
-        raise EmulationError(failed.decode())
-    assert not sync.any(), "the kernel leaves `sync` as it found it: zero"
-    outputs = buffers[len(plan.inputs) : len(plan.inputs) + len(plan.outputs)]
     return tuple(
         b[: t.nbytes].view(t.dtype.numpy).reshape(t.shape).copy()
-        for b, t in zip(outputs, program.outputs, strict=True)
+        for b, t in zip(got, program.outputs, strict=True)
     )

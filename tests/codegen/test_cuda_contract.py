@@ -1,0 +1,131 @@
+"""Contractions of the device library over kernels, layouts, copies and ragged edges, on the emulator."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from monotile.ir.dtype import DType
+from monotile.schedule.onchip import contract_bytes
+from monotile.schedule.plan import Contract, Operand
+from tests.codegen.emulate import COMPILER, Launch, launch
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+NAMES = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float", DType.F64: "double"}
+LIMIT = {DType.F16: 6e-4, DType.BF16: 5e-3, DType.F32: 1e-6, DType.F64: 1e-15}
+
+
+@dataclass(frozen=True)
+class Case:
+    """left, right: major ("k" or "m"), copy ("a"sync or "e"lement) and vector, such as "ka8"."""
+
+    dtype: DType
+    left: str
+    right: str
+    m: int
+    n: int
+    k: int
+    block: tuple[int, int, int]
+    warps: tuple[int, int, int]
+    ring: int
+    width: int
+    kernel: str = "MMA"
+
+    def __str__(self) -> str:
+        return f"{self.kernel}-{self.dtype}-{self.left}-{self.right}-{self.m}x{self.n}x{self.k}-ring{self.ring}"
+
+
+H, B, F, D = DType.F16, DType.BF16, DType.F32, DType.F64
+CASES = (
+    Case(H, "ka8", "ka8", 128, 80, 256, (64, 40, 32), (1, 1, 8), 4, 4),
+    Case(H, "ka8", "ka8", 64, 48, 512, (32, 24, 64), (1, 1, 8), 3, 8),
+    Case(H, "ka8", "ma8", 64, 64, 128, (64, 64, 32), (1, 1, 4), 3, 4),
+    Case(H, "ma8", "ka8", 64, 64, 128, (64, 64, 32), (1, 1, 4), 3, 4),
+    Case(H, "ma8", "ma8", 96, 40, 128, (48, 40, 32), (1, 1, 4), 2, 4),
+    Case(B, "ka8", "ma8", 100, 72, 200, (64, 40, 64), (1, 1, 4), 3, 4),
+    Case(B, "ma8", "ka8", 104, 70, 136, (32, 24, 16), (1, 1, 8), 5, 2),
+    Case(H, "ka8", "ka8", 130, 130, 96, (128, 128, 32), (2, 4, 1), 3, 2),
+    Case(H, "ka8", "ma8", 130, 136, 96, (128, 128, 64), (4, 2, 1), 2, 4),
+    Case(H, "ma8", "ma8", 152, 88, 96, (64, 80, 32), (1, 2, 4), 2, 4),
+    Case(H, "ka8", "ka8", 77, 33, 40, (32, 16, 16), (2, 1, 2), 1, 1),
+    Case(H, "ka4", "ka2", 40, 50, 84, (32, 24, 32), (1, 1, 4), 3, 2),
+    Case(H, "ma2", "ma4", 42, 52, 83, (32, 24, 32), (1, 1, 4), 3, 4),
+    Case(H, "ke1", "me1", 41, 51, 83, (32, 24, 32), (1, 1, 4), 3, 1),
+    Case(H, "ke8", "ka8", 41, 56, 88, (64, 64, 32), (2, 2, 2), 2, 8),
+    Case(F, "ka4", "ka4", 50, 50, 128, (32, 32, 32), (1, 1, 8), 3, 2, "FMA"),
+    Case(F, "ma4", "ma4", 68, 68, 90, (64, 64, 16), (1, 1, 4), 2, 4, "FMA"),
+    Case(F, "ka4", "ma4", 64, 96, 68, (64, 32, 16), (1, 1, 8), 3, 4, "FMA"),
+    Case(F, "ka4", "ma4", 64, 128, 64, (64, 128, 16), (2, 4, 1), 3, 4, "FMA"),
+    Case(F, "ka4", "ka1", 10, 77, 36, (8, 16, 16), (1, 1, 8), 4, 1, "FMA"),
+    Case(F, "me1", "ka4", 16, 40, 64, (16, 40, 16), (1, 1, 4), 2, 2, "FMA"),
+    Case(H, "ka8", "ma8", 33, 32, 48, (32, 32, 32), (1, 1, 4), 2, 2, "FMA"),
+    Case(D, "ka2", "ka1", 33, 31, 50, (32, 16, 16), (1, 1, 4), 2, 1, "FMA"),
+)
+
+
+def operand(text: str) -> Operand:
+    return Operand("k" if text[0] == "k" else "mn", int(text[2:]), "async" if text[1] == "a" else "element")
+
+
+def side(case: Case, text: str) -> str:
+    copy = "ASYNC" if text[1] == "a" else "ELEMENT"
+    major = "true" if text[0] == "k" else "false"
+    return f"mt::Side<{NAMES[case.dtype]}, {major}, mt::Copy::{copy}, {text[2:]}, true>"
+
+
+def functor(case: Case, text: str, pointer: str, rows: int) -> str:
+    kind = NAMES[case.dtype]
+    at = f"{pointer} + row * {case.k} + k" if text[0] == "k" else f"{pointer} + k * {rows} + row"
+    if text[1] == "a":
+        return f"mt::addressed<{kind}>([&](int row, int k) {{ return {at}; }})"
+    return f"mt::evaluated<{kind}, {text[2:]}>([&](int row, int k) {{ return mt::load<{text[2:]}>({at}); }})"
+
+
+def kernel(case: Case) -> str:
+    total, kind = "double" if case.dtype is D else "float", NAMES[case.dtype]
+    numbers = ", ".join(map(str, (case.k, *case.block, *case.warps, case.ring, case.width)))
+    block_m, block_n, _ = case.block
+    return f"""
+#include "cuda/monotile.cuh"
+struct Params {{ char* workspace; unsigned* sync; void* pointers[3]; }};
+extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
+  auto a = (const {kind}*)p.pointers[0];
+  auto b = (const {kind}*)p.pointers[1];
+  auto c = ({kind}*)p.pointers[2];
+  auto left = {functor(case, case.left, "a", case.m)};
+  auto right = {functor(case, case.right, "b", case.n)};
+  using Shape = mt::Shape<mt::Kernel::{case.kernel}, {side(case, case.left)}, {side(case, case.right)}, {total}, {numbers}>;
+  static_assert(Shape::BYTES <= {shared_bytes(case)});
+  auto store = [&](int m, int n, const mt::Pack<{total}, {case.width}>& sums) {{
+    for (int i = 0; i < {case.width}; ++i) c[m * {case.n} + n + i] = mt::cast<{kind}>(sums[i]);
+  }};
+  for (int m = blockIdx.x * {block_m}; m < {case.m}; m += gridDim.x * {block_m})
+    for (int n = 0; n < {case.n}; n += {block_n})
+      mt::contract<Shape>(mt::ptx::shared_memory(), m, {case.m}, n, {case.n}, left, right, store);
+}}
+"""
+
+
+def shared_bytes(case: Case) -> int:
+    instruction = "mma.m16n8k16" if case.kernel == "MMA" else "fma"
+    method = Contract(
+        0, 1, (0,), *case.block, instruction, operand(case.left), operand(case.right), *case.warps, case.ring
+    )
+    return contract_bytes(method, case.dtype.itemsize, 8 if case.dtype is D else 4)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_contract(case: Case, late: bool) -> None:
+    random = np.random.default_rng(1)
+    a = random.standard_normal((case.m, case.k)).astype(case.dtype.numpy)
+    b = random.standard_normal((case.n, case.k)).astype(case.dtype.numpy)
+    stored = [x if text[0] == "k" else np.ascontiguousarray(x.T) for x, text in ((a, case.left), (b, case.right))]
+    threads = 32 * case.warps[0] * case.warps[1] * case.warps[2]
+    out = np.zeros((case.m, case.n), case.dtype.numpy)
+    (got,) = launch(
+        kernel(case), [*stored, out], 0, Launch(2, threads, shared_bytes(case)), late=late, seed=3, results=(2,)
+    )
+    wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
+    error = np.abs(got.view(case.dtype.numpy).reshape(out.shape).astype(np.longdouble) - wide_a @ wide_b.T)
+    assert (error / (np.abs(wide_a) @ np.abs(wide_b).T)).max() < LIMIT[case.dtype]
