@@ -43,6 +43,8 @@ def transform(
     program, constants = fold(program, constants)
     program = step("fold", program)
     program = step("horizontal", fuse_horizontally(program))
+    # What stacked the fused siblings is now a plain view of one tensor.
+    program = step("reroll_again", inline_views(reroll_selects(program)))
     program = step("inline_pointwise", inline_pointwise(program))
     program = step("simplify_again", simplify(program, options))
     program = step("dead", remove_dead(program))
