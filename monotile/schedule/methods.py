@@ -17,6 +17,7 @@ from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
 
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
+DOT_ROWS = 12  # up to so many rows, turning the right side into panels costs more than it saves
 ASYNC_BYTES = (16, 8, 4)
 
 
@@ -130,18 +131,32 @@ def _gathers(x: Load) -> bool:
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
     """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
     if target.kind == "cpu":
-        yield from _cpu_blocks(p)
+        yield from _cpu_blocks(p, m, n, target)
     elif p.half and "mma.sync" in target.instructions:
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
     elif p.dtype is DType.F32 or p.half:
         yield from _cuda_blocks(p, m, n, k, target, "fma")
 
 
-def _cpu_blocks(p: Product) -> Iterator[Contract]:
-    dot = p.left.major == "k" and p.right.major == "k"
+def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract]:
+    """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
+    two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
+    side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
+    lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
+    many = target.vector_bytes >= 64  # and then 32 registers instead of 16
+    if p.left.major == "k" and p.right.major == "k" and m <= DOT_ROWS:
+        yield Contract(
+            m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
+            instruction="dot", left=p.left, right=p.right,
+        )  # fmt: skip
+        return
+    vectors = 2 if n > lanes else 1
+    most = 8 if many else 6
+    block_m = min(range(most, 3, -1), key=lambda b: (-(-m // b) * b, -b))
+    right = p.right if p.right.major == "mn" else Operand(p.right.major, 1, "element")
     yield Contract(
-        m=0, n=0, k=p.k, block_m=4, block_n=4 if dot else 32, block_k=256,
-        instruction="dot" if dot else "outer", left=p.left, right=p.right,
+        m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
+        instruction="outer", left=p.left, right=right,
     )  # fmt: skip
 
 

@@ -160,10 +160,16 @@ def _contract_choices(
 
 
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:
-    """All rows, and columns for a few tasks a thread: a thread's part of the right side stays in its cache."""
-    tasks = max(1, 4 * target.workers // batches)
-    columns = -(-n // tasks)
-    return -(-m // c.block_m) * c.block_m, max(c.block_n, -(-columns // c.block_n) * c.block_n)
+    """Columns for a few tasks a thread, so that a thread's part of the right side stays in its cache; all rows,
+    unless there are too few columns for that."""
+    tasks = -(-4 * target.workers // batches)
+    columns = max(c.block_n, round_up(-(-n // tasks), c.block_n))
+    rows = round_up(-(-m // -(-tasks // -(-n // columns))), c.block_m)
+    return min(max(rows, 64), round_up(m, c.block_m)), columns
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 def _product_dims(c: Compute, p: Product, tiles: tuple[int, int]) -> tuple[Dim, ...]:

@@ -18,8 +18,7 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
 #pragma GCC unroll 32
   for (int i = 0; i < MT_M; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < MT_N; ++j)
-      sum[i][j] = first ? (MT_VECTOR){0} : MT_JOIN(mt_get_, MT_C)(c + i * ldc + j * MT_LANES);
+    for (int j = 0; j < MT_N; ++j) sum[i][j] = (MT_VECTOR){0};
   for (ptrdiff_t p = 0, q = 0; p < k; ++p, q += ka, b += ldb) {
     MT_VECTOR y[MT_N];
 #pragma GCC unroll 8
@@ -34,8 +33,12 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
 #pragma GCC unroll 32
   for (int i = 0; i < MT_M; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < MT_N; ++j)
-      MT_JOIN(mt_put_, MT_C)(c + i * ldc + j * MT_LANES, sum[i][j]);
+    for (int j = 0; j < MT_N; ++j) {
+      MT_SCALAR* at = c + i * ldc + j * MT_LANES;
+      // The chunk's sum joins the total as one term: rounding errors grow with the chunk, not with all of k.
+      if (!first) sum[i][j] += MT_JOIN(mt_get_, MT_C)(at);
+      MT_JOIN(mt_put_, MT_C)(at, sum[i][j]);
+    }
 }
 
 #undef MT_VECTOR
