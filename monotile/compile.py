@@ -21,6 +21,7 @@ from monotile.runtime.cache import Cache
 from monotile.runtime.detect import detect_target
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
+from monotile.runtime.progress import step
 from monotile.schedule.plan import Plan
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify as verify_plan
@@ -48,14 +49,16 @@ def compile(
     MonotileError.
     """
     hardware = detect_target(target, options)
-    exported = export(model, args, kwargs)
+    with step("capturing the model", shown=options.progress):
+        exported = export(model, args, kwargs)
     key = exported_key(exported, hardware, options)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
     artifact = decode(stored) if stored else None
     parameters = parameters_of(exported, artifact.parameters) if artifact else None
     if artifact is None or parameters is None:
-        artifact, parameters = _compile(exported, hardware, options)
+        with step(f"compiling for {hardware.name}", shown=options.progress):
+            artifact, parameters = _compile(exported, hardware, options)
         if key and (content := encode(artifact)):
             cache.put(key, content)
     return CompiledModule(artifact, parameters)

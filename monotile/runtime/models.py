@@ -50,7 +50,12 @@ def _exported(path: Path, dtype: str | None) -> tuple[Model, Call]:
 
 
 def _made(spec: str, make: Callable[..., Any], dtype: torch.dtype | None) -> tuple[Model, Call]:
-    takes_dtype = "dtype" in inspect.signature(make).parameters
+    try:
+        takes_dtype = "dtype" in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # not callable, or written in C
+        takes_dtype = False
+    if not callable(make):
+        raise InputError(f"{spec} is no function")
     made = make(dtype=dtype) if dtype is not None and takes_dtype else make()
     match made:
         case (torch.nn.Module() as model, tuple() | list() as args):

@@ -65,7 +65,7 @@ def load(path: str | Path) -> tuple[Artifact, dict[str, torch.Tensor]]:
             artifact = decode(file.read("artifact"))
             index = msgspec.json.decode(file.read("parameters.json"), type=list[_Entry])
             parameters = {e.name: _read(file, k, e) for k, e in enumerate(index)}
-    except (zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
+    except (OSError, zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
         raise InputError(f"{path} is not a model that Monotile saved: {error}") from error
     if artifact is None:
         raise InputError(
