@@ -66,6 +66,21 @@ def capture(
     return _lower(plain)
 
 
+# What a message of torch.export's means for the model, and what to do.
+_ADVICE = (
+    (
+        "data-dependent",
+        "the model's control flow or a shape depends on a tensor's values: keep such choices in"
+        " tensors (torch.where), or move them out of the model",
+    ),
+    (
+        "register a pytree",
+        "the model returns an object that PyTorch cannot take apart: return tensors in tuples, lists"
+        " or dicts (of a Hugging Face model: pass use_cache=False)",
+    ),
+)
+
+
 def export(
     model: torch.nn.Module | ExportedProgram,
     args: Sequence[Any] = (),
@@ -79,11 +94,13 @@ def export(
             return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
         except Exception as e:
             where = raised_at(e)
-            reason = str(e).strip().partition("\n")[0] or type(e).__name__
+            text = str(e).strip()
+            reason = text.partition("\n")[0] or "no reason given"
+            advice = "".join(f". Here {more}" for sign, more in _ADVICE if sign in text)
             raise CaptureError(
                 f"torch.export cannot capture {type(model).__name__}"
                 + (f", at {where}" if where else "")
-                + f": {type(e).__name__}: {reason}"
+                + f": {type(e).__name__}: {reason}{advice}"
             ) from e
 
 
@@ -97,7 +114,7 @@ def _decompose(exported: ExportedProgram) -> ExportedProgram:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def _quiet() -> Generator[None, None, None]:
     """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
@@ -269,7 +286,10 @@ def _signature(
         raise InternalError("the exported program has no call spec")
     args, kwargs = pytree.tree_unflatten(list(range(len(inputs))), spec.in_spec)
     with _quiet():
-        named = pytree.tree_flatten_with_path({"args": tuple(args), **kwargs})[0]
+        named = [
+            *pytree.tree_flatten_with_path({"args": tuple(args)})[0],
+            *pytree.tree_flatten_with_path(dict(kwargs))[0],
+        ]
     names = {leaf: _leaf_name(path) for path, leaf in named}
     return Signature(
         tuple(inputs),

@@ -30,7 +30,9 @@ def is_static(shape: Iterable[object]) -> bool:
 def type_of(x: torch.Tensor) -> Type:
     """Raises CaptureError for a shape that is not static or an element type that is not supported."""
     if not is_static(x.shape):
-        raise CaptureError(f"the shape {tuple(x.shape)} is not known at compile time")
+        raise CaptureError(
+            f"the shape {tuple(x.shape)} depends on data; Monotile compiles static shapes"
+        )
     return Type(tuple(x.shape), dtype_of(x.dtype))
 
 

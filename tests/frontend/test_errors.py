@@ -1,0 +1,125 @@
+"""A model that cannot be captured says which line is why, and what to do."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from monotile.errors import CaptureError, UnsupportedOperatorError
+from monotile.frontend.capture import capture
+
+
+class Call(nn.Module):
+    def __init__(self, f: Callable[..., object]) -> None:
+        super().__init__()
+        self.f = f
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, *args: torch.Tensor) -> object:
+        return self.f(*args)
+
+
+X = torch.randn(3, 4)
+
+
+def test_all_unsupported_operators_in_one_message() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = torch.linalg.qr(x).Q  # first
+            e = torch.linalg.eigh(x.mT @ x).eigenvalues  # second
+            return q.sum() + torch.relu(e).sum()
+
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        capture(Model(), (X,))
+    message = str(caught.value)
+    assert "2 operators" in message
+    assert "aten.linalg_qr.default of float32[3, 4], at test_errors.py:" in message
+    assert "in forward: q = torch.linalg.qr(x).Q  # first" in message
+    assert "_linalg_eigh" in message
+    assert "# second" in message
+    assert "torch.compile" in message
+
+
+def test_random_numbers_are_not_supported() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="rand"):
+        capture(Call(lambda x: x + torch.rand(3, 4)), (X,))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)),
+        nn.BatchNorm1d(4),
+        Call(lambda x: F.dropout(x)),
+        Call(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)),
+        nn.LSTM(4, 4, 2, dropout=0.3),
+    ],
+)
+def test_training_mode(model: nn.Module) -> None:
+    with pytest.raises(CaptureError, match=r"model\.eval\(\)"):
+        capture(model.train(), (X,))
+
+
+def test_training_mode_without_training_operators_is_fine() -> None:
+    capture(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)).train(), (X,))
+
+
+def test_data_dependent_shape() -> None:
+    with pytest.raises(
+        CaptureError, match=r"aten.index.Tensor: .*depends on data.*test_errors\.py:\d+"
+    ):
+        capture(Call(lambda x: x[x > 0].sum()), (X,))
+
+
+def test_data_dependent_number() -> None:
+    with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*torch\.where"):
+        capture(Call(lambda x: x * 2 if x.sum() > 0 else x), (X,))
+    with pytest.raises(CaptureError, match=r"makes a number or a shape of a tensor"):
+        capture(Call(lambda x: torch.full((2,), x.sum().item())), (X,))
+
+
+def test_errors_of_the_model_keep_their_cause() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x @ x  # shapes do not fit
+
+    with pytest.raises(CaptureError, match=r"test_errors\.py:\d+, in wrong: .*# shapes") as caught:
+        capture(Call(wrong), (X,))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_dynamic_shapes() -> None:
+    batch = torch.export.Dim("batch", min=2, max=8)
+    exported = torch.export.export(nn.Linear(4, 4), (X,), dynamic_shapes=({0: batch},))
+    with pytest.raises(CaptureError, match="dynamic dimensions"):
+        capture(exported)
+
+
+def test_changed_buffers_and_inputs() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x + self.count
+
+    with pytest.raises(CaptureError, match="buffer 'count'"):
+        capture(Counts(), (X,))
+    with pytest.raises(CaptureError, match="input 'args_0'"):
+        capture(Call(lambda x: x.add_(1)), (X.clone(),))
+
+
+def test_complex_numbers() -> None:
+    with pytest.raises(CaptureError, match=r"complex64.*test_errors\.py"):
+        capture(Call(lambda x: torch.fft.fft(x).real), (X,))
+
+
+def test_unknown_object_in_the_result() -> None:
+    class Box:
+        pass
+
+    with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
+        capture(Call(lambda x: Box()), (X,))
