@@ -66,7 +66,7 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
     scope = {} if scope is None else scope
     match s:
         case Compute():
-            inner = _compute_scope(scope, s.axes, s.reduce)
+            inner = scope_of(s.axes, s.reduce, scope)
             v.token("compute", s.combiner, s.out.dtype, _extents(s.axes), _extents(s.reduce))
             body = visit_expr(s.body, v, inner)
             out = v.define(s.out)
@@ -74,7 +74,7 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
                 return s
             return Compute(out, s.axes, s.reduce, s.combiner, body, s.origin)
         case Scatter():
-            inner = _compute_scope(scope, s.axes, ())
+            inner = scope_of(s.axes, (), scope)
             v.token("scatter", s.combiner, s.out.shape, s.out.dtype, _extents(s.axes))
             base = v.use(s.base)
             index = tuple(visit_expr(e, v, inner) for e in s.index)
@@ -104,7 +104,7 @@ def _visit_loop(s: Loop, v: Visitor, scope: Scope) -> Loop:
     count = None if s.count is None else v.use(s.count)
     inits = [v.use(c.init) for c in s.carried]
     params = [v.define(c.param) for c in s.carried]
-    body = _visit_body(s.body, v, scope | {s.axis.name: ("loop", len(scope))})
+    body = _visit_body(s.body, v, loop_scope(s, scope))
     results = [v.use(c.result) for c in s.carried]
     predicate = None if s.predicate is None else v.use(s.predicate)
     values = [v.use(k.value) for k in s.stacked]
@@ -116,11 +116,17 @@ def _visit_loop(s: Loop, v: Visitor, scope: Scope) -> Loop:
     return s if new == s else new
 
 
+def loop_scope(s: Loop, scope: Scope) -> Scope:
+    """`scope` with the axis of the loop `s`."""
+    return scope | {s.axis.name: ("loop", len(scope))}
+
+
 def _visit_body(body: tuple[Statement, ...], v: Visitor, scope: Scope) -> tuple[Statement, ...]:
     return tuple(visit(s, v, scope) for s in body)
 
 
-def _compute_scope(scope: Scope, axes: tuple[Axis, ...], reduce: tuple[Axis, ...]) -> Scope:
+def scope_of(axes: tuple[Axis, ...], reduce: tuple[Axis, ...], scope: Scope) -> Scope:
+    """`scope` with the axes of a Compute by position."""
     inner: Scope = dict(scope)
     for k, axis in enumerate((*axes, *reduce)):
         inner[axis.name] = k
@@ -244,8 +250,8 @@ def skeleton(s: Statement) -> Skeleton:
     return recorder.result()
 
 
-def skeleton_of_expr(e: Expr) -> Skeleton:
-    """The Skeleton of an expression; its axes count as part of the structure."""
+def skeleton_of_expr(e: Expr, scope: Scope | None = None) -> Skeleton:
+    """The Skeleton of an expression; axes that are not in `scope` count by name."""
     recorder = _Recorder()
-    visit_expr(e, recorder, {})
+    visit_expr(e, recorder, scope or {})
     return recorder.result()

@@ -7,7 +7,8 @@ pointers; what one repetition hands to the next is carried; what is used after t
 carried out (the last) or stacked (any).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -28,10 +29,15 @@ from monotile.ir.program import (
 )
 from monotile.transform.names import Names
 from monotile.transform.order import order
-from monotile.transform.replace import Moved, copy_of, element, replace_all
-from monotile.transform.roll_candidates import Listing, best_choice, size
+from monotile.transform.replace import Moved, copy_of, element, replace_uses
+from monotile.transform.roll_candidates import Choice, Fact, best_choice, size
+from monotile.transform.roll_first import liken_first
 from monotile.transform.roll_loop import Merge, Uses, make_loop
 from monotile.transform.tables import Tables
+
+SHORTEST_BUDGET = (
+    100_000  # statements looked at in all, for the order that may take one loop at a time
+)
 
 
 def roll(program: Program, options: Options) -> Program:
@@ -101,9 +107,10 @@ class _Roller:
     def __init__(self, names: Names, tables: Tables, *, shortest: bool) -> None:
         self.names = names
         self.shortest = shortest
+        self.budget = SHORTEST_BUDGET if shortest else math.inf
         self.tables = tables
-        self._skeletons: dict[Statement, Skeleton] = {}
-        self._ids: dict[object, int] = {}
+        self._known: dict[Statement, Fact] = {}
+        self._ids: dict[Hashable, int] = {}
 
     def roll_list(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` rolled; `frame` then says where its results are."""
@@ -117,28 +124,67 @@ class _Roller:
 
     # One list.
 
-    def _skeleton(self, s: Statement) -> Skeleton:
-        if s not in self._skeletons:
-            self._skeletons[s] = skeleton(s)
-        return self._skeletons[s]
+    def _fact(self, s: Statement) -> Fact:
+        known = self._known.get(s)
+        if known is None:
+            k = skeleton(s)
+            number = self._ids.setdefault(k.key, len(self._ids))
+            known = Fact(k, number, size(s), frozenset(t.name for t in k.uses))
+            self._known[s] = known
+        return known
 
-    def _listing(self, body: tuple[Statement, ...]) -> Listing:
-        skeletons = tuple(self._skeleton(s) for s in body)
-        ids = tuple(self._ids.setdefault(k.key, len(self._ids)) for k in skeletons)
-        return Listing(body, skeletons, ids, tuple(size(s) for s in body))
+    def _skeleton(self, s: Statement) -> Skeleton:
+        return self._fact(s).skeleton
+
+    def _moved(
+        self, body: Sequence[Statement], moved: Mapping[str, Moved]
+    ) -> tuple[Statement, ...]:
+        """`body` with uses of what moved replaced."""
+        return tuple(
+            s if self._fact(s).reads.isdisjoint(moved) else replace_uses(s, moved) for s in body
+        )
 
     def _sweep(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` with its best choices rolled until there is none."""
-        while True:
-            x = self._listing(body)
-            choice = best_choice(x, self.tables.weights, frame.around, shortest=self.shortest)
+        while self.budget > 0:
+            self.budget -= len(body)
+            facts = [self._fact(s) for s in body]
+            choice = best_choice(
+                body, facts, self.tables.weights, frame.around, shortest=self.shortest
+            )
             if choice is None:
                 return body
+            likened = self._liken(body, choice, frame)
+            if likened is not None:
+                body = likened
+                continue
             for a in reversed(choice.alignments):  # from the end, so that positions stay
                 start = choice.start + a.first * choice.period
                 body = self._replace(body, start, choice.period, a, frame)
                 if any(isinstance(c, Members) for c in a.slots):
                     break  # statements of the other stretches may have changed
+        return body
+
+    def _liken(
+        self, body: tuple[Statement, ...], choice: Choice, frame: _Frame
+    ) -> tuple[Statement, ...] | None:
+        """`body` with a repetition more: one that differed from its followers in what it starts from."""
+        period = choice.period
+        for a in choice.alignments:
+            start = choice.start + a.first * period
+            if start < period:
+                continue
+            first, second = body[start - period : start], body[start : start + period]
+            parts = [
+                [self._skeleton(s) for s in body[k : k + period]]
+                for k in range(start, start + a.count * period, period)
+            ]
+            new = liken_first(
+                first, second, parts, a, self.tables.weights, frame.around, self.names
+            )
+            if new is not None:
+                return (*body[: start - period], *new, *body[start:])
+        return None
 
     def _replace(
         self,
@@ -160,13 +206,14 @@ class _Roller:
         read = whole | {t.name for k in rest for t in k.uses}
         uses = Uses(frozenset(read), frozenset(whole))
         made = make_loop(groups, parts, a, uses, self.names, self.tables)
+        whole |= _whole(made.statements)
         moved = dict(made.moved)
         copies: list[Statement] = []
         for merge in made.merges:
             copies += self._merge(frame, merge, whole, moved)
         frame.move(moved)
         new = (*copies, *body[:start], *made.statements, *body[end:])
-        return replace_all(new, moved)
+        return self._moved(new, moved)
 
     def _merge(
         self, frame: _Frame, merge: Merge, whole: set[str], moved: dict[str, Moved]
@@ -214,7 +261,7 @@ class _Roller:
                 case _:
                     out.append(s)
         frame.move(moved)
-        new_body = replace_all(out, moved)
+        new_body = self._moved(out, moved)
         return body if new_body == body else new_body
 
     def _loop(self, s: Loop) -> tuple[list[Statement], Loop, dict[str, Moved]]:

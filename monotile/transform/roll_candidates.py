@@ -26,16 +26,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A statement list with what is known of each statement.
+class Fact:
+    """What is known of a statement. id: equal for equal skeleton keys. size: statements that it stands for, those
+    of loop bodies included. reads: names of the tensors in its skeleton's uses."""
 
-    ids: equal for equal skeleton keys. sizes: statements that each stands for, those of loop bodies included.
-    """
-
-    body: tuple[Statement, ...]
-    skeletons: tuple[Skeleton, ...]
-    ids: tuple[int, ...]
-    sizes: tuple[int, ...]
+    skeleton: Skeleton
+    id: int
+    size: int
+    reads: frozenset[str]
 
 
 def size(s: Statement) -> int:
@@ -49,19 +47,24 @@ def is_heavy(s: Statement) -> bool:
 
 
 def best_choice(
-    x: Listing, weights: frozenset[str], around: Around | None = None, *, shortest: bool = False
+    body: Sequence[Statement],
+    x: Sequence[Fact],
+    weights: frozenset[str],
+    around: Around | None = None,
+    *,
+    shortest: bool = False,
 ) -> Choice | None:
-    """The choice that spares most statements, or None if none spares `MIN_SAVING`.
+    """The choice in `body`, of whose statements `x` holds the facts, that spares most statements, or None if none spares `MIN_SAVING`.
 
     shortest: instead the one of the shortest period, which rolls inner loops before outer ones.
     """
-    ahead = np.concatenate(([0], np.cumsum(x.sizes)))
+    ahead = np.concatenate(([0], np.cumsum([f.size for f in x])))
 
     def limit(r: Repeat) -> int:
         """What rolling all of `r` would spare."""
         return int(ahead[r.start + r.matches] - ahead[r.start])
 
-    found = [(limit(r), r) for r in repeats(x.ids)]
+    found = [(limit(r), r) for r in repeats([f.id for f in x])]
     found = [(spared, r) for spared, r in found if spared >= MIN_SAVING]
     if shortest:
         found.sort(key=lambda f: (ahead[f[1].start + f[1].period] - ahead[f[1].start], -f[0]))
@@ -72,7 +75,7 @@ def best_choice(
     for spared, r in found[:ATTEMPTS]:
         if spared <= best_saving:
             break
-        choice, saving = _best_rotation(x, r, weights, around)
+        choice, saving = _best_rotation(body, x, r, weights, around)
         if choice is not None and saving > best_saving:
             if shortest:
                 return choice
@@ -81,7 +84,11 @@ def best_choice(
 
 
 def _best_rotation(
-    x: Listing, r: Repeat, weights: frozenset[str], around: Around | None
+    body: Sequence[Statement],
+    x: Sequence[Fact],
+    r: Repeat,
+    weights: frozenset[str],
+    around: Around | None,
 ) -> tuple[Choice | None, int]:
     length = r.matches + r.period
     crossing = _crossing(x, r)
@@ -92,9 +99,12 @@ def _best_rotation(
     for offset in offsets[:ROTATIONS]:
         start = r.start + offset
         count = (length - offset) // r.period
-        groups = [x.skeletons[start + g * r.period :][: r.period] for g in range(count)]
-        group = x.body[start : start + r.period]
-        per_group = sum(x.sizes[start : start + r.period])
+        groups = [
+            [f.skeleton for f in x[k : k + r.period]]
+            for k in range(start, start + count * r.period, r.period)
+        ]
+        group = body[start : start + r.period]
+        per_group = sum(f.size for f in x[start : start + r.period])
         kept = [
             a
             for a in align(groups, weights, around)
@@ -112,17 +122,17 @@ def _carried(a: Alignment) -> int:
     return len({c.position for c in a.slots if isinstance(c, Carried)})
 
 
-def _crossing(x: Listing, r: Repeat) -> list[int]:
+def _crossing(x: Sequence[Fact], r: Repeat) -> list[int]:
     """How many tensors cross the boundary between two periods, by the offset of the boundary."""
     first = r.start + (r.count // 2 - 1) * r.period if r.count > 2 else r.start
     last = min(first + 3 * r.period, r.start + r.matches + r.period)
     at: dict[str, int] = {}
     until: dict[str, int] = {}
     for k in range(first, last):
-        for t in x.skeletons[k].uses:
+        for t in x[k].skeleton.uses:
             if t.name in at:
                 until[t.name] = k
-        for t in x.skeletons[k].definitions:
+        for t in x[k].skeleton.definitions:
             at[t.name] = k
     out = [0] * r.period
     for name, end in until.items():

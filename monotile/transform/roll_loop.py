@@ -156,7 +156,7 @@ class _Iteration:
     def token(self, *parts: Hashable) -> None:
         pass
 
-    def constant(self, value: int) -> Expr:  # noqa: ARG002
+    def constant(self, value: int) -> Expr:
         p = next(self.constants)
         return add(mul(self.axis, idx(p.step)), idx(p.start))
 

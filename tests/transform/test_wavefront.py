@@ -36,3 +36,12 @@ def test_layers_of_steps(layers: int, steps: int, ends: bool) -> None:
 def test_layers_of_no_loops_stay() -> None:
     p = roll(mlp(5), Options())
     assert skew(p) is p
+
+
+@pytest.mark.parametrize(("layers", "steps"), [(3, 5), (5, 3)])
+@pytest.mark.parametrize("ends", [True, False])
+def test_steps_of_layers(layers: int, steps: int, ends: bool) -> None:
+    p = skewed(recurrence(layers, steps, step_outer=True, ends=ends))
+    (wave,) = loops(p)
+    assert wave.axis.extent == layers + steps - 1
+    assert len(wave.body) == 4
