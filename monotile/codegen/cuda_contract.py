@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from monotile.analysis.contraction import Contraction, contraction
+from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, vector_width
 from monotile.codegen.expression import bare
 from monotile.codegen.vector import VectorEmitter, alignment, lane_of
-from monotile.codegen.address import readable
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul
@@ -116,7 +116,11 @@ def _operand(
     k = Axis("k", extent)
     along_k = operand.major != "mn"
     limit = 16 // element.itemsize
-    inner = (axes[-1].extent, method.block_k) if along_k else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
+    inner = (
+        (axes[-1].extent, method.block_k)
+        if along_k
+        else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
+    )
     width = fitting(min(limit, operand.vector), *inner)
     kind = ELEMENT[element]
     direct = operand.copy == "async" and isinstance(factor, Load) and factor.dtype is element
@@ -146,9 +150,7 @@ def _operand(
                 e.writer.write(f"values[{at}] = mt::cast<{kind}>({text});")
             e.writer.write("return values;")
     checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
-    return (
-        f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{'ASYNC' if direct else 'ELEMENT'}, {width}, {_bool(checked)}>"
-    )
+    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{'ASYNC' if direct else 'ELEMENT'}, {width}, {_bool(checked)}>"
 
 
 def _neighbours(e: VectorEmitter, first: Axis, width: int) -> Expr:

@@ -1,9 +1,9 @@
 """Neighbouring elements at once: loads and stores of packs round a short loop over the lanes of a vector.
 
-    const auto p1 = mt::load<8>(x_2 + o3);          what all lanes read side by side
-    mt::Pack<uint16_t, 8> s4;
-    for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
-    mt::store(y_5 + o6, s4);
+const auto p1 = mt::load<8>(x_2 + o3);          what all lanes read side by side
+mt::Pack<uint16_t, 8> s4;
+for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
+mt::store(y_5 + o6, s4);
 """
 
 import math
