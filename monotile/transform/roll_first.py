@@ -37,6 +37,9 @@ from monotile.ir.program import defined as defined_by
 from monotile.transform.names import Names
 
 
+_COMMUTATIVE = frozenset({"add", "mul"})
+
+
 def liken_first(
     first: Sequence[Statement],
     second: Sequence[Statement],
@@ -146,8 +149,13 @@ class _Fit:
                 new = self.expr(x, y, mine, its)
                 return None if new is None else Cast(new, dtype)
             case (Binary(op, p, q), Binary(other, r, s)) if op == other:
-                left, right = self.expr(p, r, mine, its), self.expr(q, s, mine, its)
-                return None if left is None or right is None else Binary(op, left, right)
+                # Simplification puts literals to the right, where others may have a tensor to the left.
+                orders = ((p, q), (q, p)) if op in _COMMUTATIVE else ((p, q),)
+                for x, y in orders:
+                    left, right = self.expr(x, r, mine, its), self.expr(y, s, mine, its)
+                    if left is not None and right is not None:
+                        return Binary(op, left, right)
+                return None
             case Select(c, t, o), Select(d, u, p):
                 cond = self.expr(c, d, mine, its)
                 then, otherwise = self.expr(t, u, mine, its), self.expr(o, p, mine, its)
