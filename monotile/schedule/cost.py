@@ -78,7 +78,9 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
     if target.kind == "cpu":  # register tiles: the operands of a task stay in the caches between blocks
         moved = (m + n) * k * size / target.worker_bandwidth
-        return target.latency_seconds + max(moved, blocks * work)
+        packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
+        packing = 2 * packed * k * size / target.worker_bandwidth
+        return target.latency_seconds + packing + max(moved, blocks * work)
     left = min(c.block_m, m) / _line_use(c.left, c.block_m, c.block_k, size)
     right = min(c.block_n, n) / _line_use(c.right, c.block_n, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
@@ -96,7 +98,9 @@ def _efficiency(c: Contract) -> float:
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
             return 0.75 * min(1.0, side / 6)
-        case "dot" | "outer":
+        case "outer":
+            return 0.9
+        case "dot":
             return 0.6
 
 

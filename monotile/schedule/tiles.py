@@ -162,7 +162,9 @@ def _contract_choices(
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:
     """Columns for a few tasks a thread, so that a thread's part of the right side stays in its cache; all rows,
     unless there are too few columns for that."""
-    tasks = -(-4 * target.workers // batches)
+    least = -(-4 * target.workers // batches)
+    even = (t for t in range(least, least + target.workers) if t * batches % target.workers == 0)
+    tasks = next(even, least)
     columns = max(c.block_n, round_up(-(-n // tasks), c.block_n))
     rows = round_up(-(-m // -(-tasks // -(-n // columns))), c.block_m)
     return min(max(rows, 64), round_up(m, c.block_m)), columns

@@ -150,7 +150,7 @@ def cpu_target(*, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32)
         dram_bandwidth=20e9,
         l2_bandwidth=50e9 * workers,
         worker_bandwidth=50e9,
-        flops={"fma": 60e9 * workers},
+        flops={"fma": 100e9 * workers},
         barrier_seconds=0.5e-6,
         latency_seconds=0.1e-6,
         launch_seconds=2e-6,
