@@ -30,6 +30,7 @@ class Block:
     fence: bool
     depth: int
     pragma: str = ""
+    latest: int = 0  # the line at which the latest inner block begins
     lines: list[str] = field(default_factory=list[str])
     names: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
 
@@ -63,13 +64,19 @@ class Writer:
     def open(
         self, head: str, defines: Iterable[str] = (), *, fence: bool = False, tail: str = ""
     ) -> Generator[Block]:
-        """A block under `head` (none: a bare block), closed by `}` and `tail`."""
+        """A block under `head` (none: a bare block), closed by `}` and `tail`. An `else` stays at its `if`."""
         outer = self.block
+        start = len(outer.lines)
         self.block = inner = Block(outer, head, set(defines), fence, outer.depth + 1)
         yield inner
         self.block = outer
         if not inner.lines and not tail and (not head or head.startswith("for")):
             return
+        if head == "else":  # what left it meanwhile goes before the whole statement
+            left = outer.lines[start:]
+            del outer.lines[start:]
+            outer.lines[outer.latest : outer.latest] = left
+        outer.latest = len(outer.lines)
         if inner.pragma:
             outer.write(inner.pragma)
         outer.write(f"{head} {{" if head else "{")
