@@ -211,7 +211,7 @@ class _Widen:
     def constant(self, value: int) -> Expr:
         return add(mul(self.g, idx(next(self.steps))), idx(value))
 
-    def load(self, tensor: Tensor, index: tuple[Expr, ...]) -> Expr:  # noqa: ARG002
+    def load(self, tensor: Tensor, index: tuple[Expr, ...]) -> Expr:
         match next(self.slots):
             case _Indexed(source, start, step):
                 return Load(source, (add(mul(self.g, idx(step)), idx(start)), *index))

@@ -10,7 +10,7 @@ from monotile.analysis.repeats import Repeat, repeats
 from monotile.analysis.skeleton import Skeleton
 from monotile.ir.program import Compute, Statement, statements
 
-MIN_SAVING = 4  # statements that a Loop must spare
+MIN_SAVING = 3  # statements that a Loop must spare
 LONG_CHAIN = 64  # statements from which a chain without any reduction is rolled, not fused
 ATTEMPTS = 64  # repeats that are tried at most, best estimate first
 ROTATIONS = 8  # starts that are tried at most in one repeat

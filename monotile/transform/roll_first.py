@@ -36,7 +36,6 @@ from monotile.ir.program import Compute, Loop, Statement, statements
 from monotile.ir.program import defined as defined_by
 from monotile.transform.names import Names
 
-
 _COMMUTATIVE = frozenset({"add", "mul"})
 
 

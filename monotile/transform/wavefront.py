@@ -1,8 +1,8 @@
 """Wavefronts: a nest of two loops runs along its diagonals, all iterations of a diagonal at once.
 
 Iteration (a, b) waits for (a, b - 1) and (a - 1, b) only (`analysis.nest`), so those with a + b = w are
-independent. The nest becomes one loop over w, whose Computes have an axis more: the shorter of the two
-loops' axes, p; the other is q = w - p. What an iteration hands on is carried as one tensor with a row for
+independent. The nest becomes one loop over w, whose Computes have an axis more: that of one of the two
+loops, p; the other is q = w - p. What an iteration hands on is carried as one tensor with a row for
 each p, which keeps its value where q is outside of its loop. Row 0 in front of them, where p - 1 is read,
 holds what the nest starts from at the next q. (Lamport's hyperplane method; cuDNN's recurrent layers.)
 """
@@ -19,6 +19,7 @@ from monotile.ir.expr import (
     Select,
     Tensor,
     add,
+    axes_of,
     binary,
     cast,
     const,
@@ -41,16 +42,18 @@ INLINE_LIMIT = (
 def skew(program: Program) -> Program:
     """`program` with its nests as wavefronts; the same object if there are none."""
     names = Names(program)
+    weights = frozenset(w.tensor.name for w in program.weights)
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
         for s in body:
             found = nest(s) if isinstance(s, Loop) else None
-            states = _states(found, names) if found else None
+            wide = found is not None and _outer_is_wide(found, weights)
+            states = None if found is None else _states(found, wide, names)
             if found is None or states is None:
                 out.append(map_bodies(s, go))
             else:
-                out += _Wave(found, states, names).statements()
+                out += _Wave(found, wide, states, names).statements()
         return tuple(out)
 
     return with_body(program, go(program.body))
@@ -77,21 +80,38 @@ class _State:
         return sub(row, idx(1)) if self.shifted else row
 
 
-def _outer_is_wide(n: Nest) -> bool:
-    """Whether the outer loop's axis is the one that runs side by side: the shorter one."""
-    return n.outer.axis.extent <= n.inner.axis.extent
+def _outer_is_wide(n: Nest, weights: frozenset[str]) -> bool:
+    """Whether the outer loop's axis is the one that runs side by side.
+
+    The shorter one, for every wave computes all its rows; but rather the one that picks the weights, unless it is
+    more than twice as long: then a row reads the same weights in every wave, and they may stay where they are.
+    """
+    a, b = n.outer.axis, n.inner.axis
+    picks = {
+        axis
+        for s in n.body
+        for x in loads(s.body)
+        if x.tensor.name in weights
+        for i in x.index
+        for axis in axes_of(i)
+    }
+    if (a in picks) != (b in picks):
+        wide, long = (a, b) if a in picks else (b, a)
+        if wide.extent <= 2 * long.extent:
+            return wide is a
+    return a.extent <= b.extent
 
 
-def _states(n: Nest, names: Names) -> dict[str, _State] | None:
+def _states(n: Nest, outer_is_wide: bool, names: Names) -> dict[str, _State] | None:
     """By the value's name; None if a value starts in several ways."""
     kept_edges, shifted_edges = n.inner_edges, n.outer_edges
-    if not _outer_is_wide(n):
+    if not outer_is_wide:
         kept_edges, shifted_edges = shifted_edges, kept_edges
     kept = {e.value.name: e for e in kept_edges}
     shifted = {e.value.name: e for e in shifted_edges}
     if len(kept) < len(kept_edges) or len(shifted) < len(shifted_edges):
         return None
-    wide = min(n.outer.axis.extent, n.inner.axis.extent)
+    wide = (n.outer if outer_is_wide else n.inner).axis.extent
     out: dict[str, _State] = {}
     for e in (*kept_edges, *shifted_edges):
         name = e.value.name
@@ -110,11 +130,13 @@ class _Wave:
     """The wavefront of one nest. Inside of expressions the wide loop's own axis stands for p until
     the end, and the long loop's for q."""
 
-    def __init__(self, n: Nest, states: dict[str, _State], names: Names) -> None:
+    def __init__(
+        self, n: Nest, outer_is_wide: bool, states: dict[str, _State], names: Names
+    ) -> None:
         a, b = n.outer.axis, n.inner.axis
         self.nest = n
         self.states = states
-        self.wide, self.long = (a, b) if _outer_is_wide(n) else (b, a)
+        self.wide, self.long = (a, b) if outer_is_wide else (b, a)
         self.w = Axis(names.fresh("wave"), a.extent + b.extent - 1)
         self.names = names
         self.defined = {s.out.name: s for s in n.body}
