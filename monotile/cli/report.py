@@ -32,9 +32,3 @@ def _stages(body: tuple[PlanNode, ...], times: int = 1) -> Iterator[tuple[Stage,
                 yield node, times
             case Repeat():
                 yield from _stages(node.body, times * node.extent)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.1f} us"
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -6,11 +6,11 @@ import time
 import click
 
 from monotile.cli.options import compiling, named_model
-from monotile.cli.report import duration, summary
+from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
 from monotile.runtime.detect import device_of
-from monotile.runtime.measure import measure
+from monotile.runtime.measure import duration, measure
 from monotile.runtime.reference import (
     distance,
     eager,

@@ -16,16 +16,22 @@ from typing import Any
 import click
 import msgspec
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 import monotile
 from monotile.examples import EXAMPLES
-from monotile.runtime.measure import graphed, measure
+from monotile.runtime.measure import duration, graphed, measure
 from monotile.runtime.models import load_model
 from monotile.runtime.reference import distance, eager, eager_float64, fresh, to_device
 
-_NAMES = {"eager": "PyTorch", "inductor": "torch.compile", "monotile": "Monotile"}
+_NAMES = {
+    "eager": "PyTorch",
+    "inductor": "torch.compile",
+    "autotune": "  max-autotune",
+    "monotile": "Monotile",
+}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -44,41 +50,46 @@ class Outcome(msgspec.Struct, frozen=True):
 @click.option("--model", default="bert_base", show_default=True, help="An example's name.")
 @click.option("--dtype", help="float16 on a GPU by default, float32 on a CPU.")
 @click.option("--seconds", default=2.0, show_default=True, help="To time each for.")
+@click.option("--autotune", is_flag=True, help="torch.compile's max-autotune too; takes minutes.")
 @click.option("--only", type=click.Choice(list(_NAMES)), hidden=True)
-def main(model: str, dtype: str | None, seconds: float, only: str | None) -> None:
+def main(model: str, dtype: str | None, seconds: float, autotune: bool, only: str | None) -> None:
     """Time a model by PyTorch, by torch.compile and by Monotile."""
     dtype = dtype or ("float16" if torch.cuda.is_available() else "float32")
     if only is not None:
         click.echo(msgspec.json.encode(_measured(only, model, dtype, seconds)).decode())
         return
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU"
+    gpu = torch.cuda.is_available()
     console = Console()
-    table = Table("", "compile", "again", "a call", "in a CUDA graph", "error", "kernels")
-    absent: list[str] = []
+    found: dict[str, Outcome | str] = {}
     for way, name in _NAMES.items():
-        with console.status(f"{name} ..."):
-            found = _in_a_process(way, model, dtype, seconds)
-        if isinstance(found, str):
-            absent.append(f"{name} is absent: {found}")
-        else:
-            table.add_row(name, *_cells(found))
-    console.print(f"{model}, {dtype}, on {where}")
-    console.print(table)
-    for line in absent:
-        console.print(line, markup=False)
-    if any(line.startswith("Monotile") for line in absent):
+        if way != "autotune" or autotune:
+            with console.status(f"{name} ..."):
+                found[way] = _in_a_process(way, model, dtype, seconds)
+    console.print(f"{model}, {dtype}, on {torch.cuda.get_device_name() if gpu else 'the CPU'}")
+    console.print(_table(found, gpu))
+    for way, outcome in found.items():
+        if isinstance(outcome, str):
+            console.print(f"{_NAMES[way].strip()} is absent: {outcome}", markup=False)
+    if isinstance(found["monotile"], str):
         sys.exit(1)
 
 
-def _cells(found: Outcome) -> list[str]:
-    return [
-        f"{found.compile:.1f} s" if found.compile else "",
-        "" if found.again is None else f"{found.again:.1f} s",
-        f"{found.call * 1e6:.0f} us",
-        "" if found.graph is None else f"{found.graph * 1e6:.0f} us",
-        f"{found.error:.1e}",
-        "" if found.kernels is None else str(found.kernels),
-    ]
+def _table(found: dict[str, Outcome | str], gpu: bool) -> Table:
+    columns = ["", "compile", "again", "a call", *(["in a CUDA graph"] if gpu else []), "error"]
+    table = Table(*columns, "kernels", box=SIMPLE)
+    for way, outcome in found.items():
+        if isinstance(outcome, Outcome):
+            cells = [
+                _NAMES[way],
+                duration(outcome.compile) if outcome.compile else "",
+                "" if outcome.again is None else duration(outcome.again),
+                duration(outcome.call),
+                *([duration(outcome.graph)] if outcome.graph is not None else []),
+                f"{outcome.error:.1e}",
+                "" if outcome.kernels is None else str(outcome.kernels),
+            ]
+            table.add_row(*cells)
+    return table
 
 
 def _in_a_process(way: str, model: str, dtype: str, seconds: float) -> Outcome | str:
@@ -139,8 +150,9 @@ def _ready(
         case "monotile":
             fast = monotile.compile(model, args, kwargs)
             return lambda: fast(*args, **kwargs), fast.kernels
-        case "inductor":
-            compiled = torch.compile(model)
+        case "inductor" | "autotune":
+            mode = "default" if way == "inductor" else "max-autotune-no-cudagraphs"
+            compiled = torch.compile(model, mode=mode)
             return _without_gradients(lambda: compiled(*args, **kwargs)), None
         case _:
             return _without_gradients(lambda: model(*args, **kwargs)), None

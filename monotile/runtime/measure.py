@@ -16,6 +16,13 @@ class Times(msgspec.Struct, frozen=True):
     samples: int
 
 
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
 def measure(call: Callable[[], object], device: torch.device, budget: float = 1.0) -> Times:
     """Times `call` for about `budget` seconds, after warming up for a fifth of that.
 
