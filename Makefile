@@ -1,10 +1,10 @@
-# make test | check | demo: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
+# make test | check | format | demo | sanitize: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 
-.PHONY: setup test check format demo clean
+.PHONY: setup test check format demo sanitize clean
 
 setup: $(SETUP)
 
@@ -31,6 +31,12 @@ format: setup
 
 demo: setup
 	$(BIN)/python -m monotile.examples.demo $(ARGS)
+
+# On a machine with a GPU and CUDA's compute-sanitizer.
+sanitize: setup
+	for tool in memcheck racecheck synccheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python -m pytest tests/gpu -k small $(ARGS) || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
