@@ -8,7 +8,7 @@ import numpy as np
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Tensor, cast, const, idx
-from monotile.ir.program import Compute, Loop, Scatter, Statement, Weight, compute
+from monotile.ir.program import Scatter, Statement, Weight, compute
 
 Scalar = bool | int | float
 Operand = Tensor | Scalar
@@ -111,6 +111,7 @@ class Builder:
     def nested(self) -> "Builder":
         """A builder for a body inside this one, lowering the same operator."""
         inner = Builder(self.names)
+        inner.weights, inner.constants = self.weights, self.constants
         inner.begin(self.node, self.origin, self.results)
         return inner
 
@@ -183,7 +184,7 @@ class Builder:
         self.weights.append(Weight(t, (part,)))
         return t
 
-    def append(self, s: Compute | Loop) -> None:
+    def append(self, s: Statement) -> None:
         self.statements.append(s)
 
 

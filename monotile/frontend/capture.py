@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
-from monotile.frontend.graph import Values, lower_graph
+from monotile.frontend.graph import Values, is_lowered, lower_graph
 from monotile.frontend.origin import raised_at
 from monotile.frontend.registry import find
 from monotile.frontend.training import refuse_training
@@ -106,6 +106,8 @@ def export(
 
 def _decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen, where every operator that has a lowering is left whole."""
+    if is_lowered(exported.graph_module):
+        return exported  # it is that already: decomposing traces it anew, which takes as long as export
     with _quiet():
         table = torch.export.default_decompositions()
         for op in [op for op in table if find(op) is not None]:

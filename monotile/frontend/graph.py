@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, UnsupportedOperatorError
 from monotile.frontend.builder import Builder, Type, Unsupported
+from monotile.frontend.control import CONTROL
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
 from monotile.frontend.types import results_of, to_numpy
@@ -44,20 +45,42 @@ def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
     that makes shapes or numbers of data.
     """
     problems: list[str] = []
+    found = _walk(graph, values, b, problems)
+    if problems:
+        raise UnsupportedOperatorError(_message(problems))
+    return found
+
+
+def is_lowered(graph_module: fx.GraphModule) -> bool:
+    """Has every operator, in subgraphs too, a lowering? (None that changes a tensor has one.)"""
+    graphs = [m.graph for m in graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return all(
+        node.op != "call_function"
+        or node.target is operator.getitem
+        or find(node.target) is not None
+        or str(node.target) in CONTROL
+        or _packet(node) in _ASSERTIONS
+        for graph in graphs
+        for node in graph.nodes
+    )
+
+
+def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> list[Any]:
+    """Like `lower_graph`, but adds what has no lowering to `problems` and goes on."""
     for node in graph.nodes:
         match node.op:
             case "placeholder":
                 if node not in values:
                     raise InternalError(f"placeholder {node.name} has no value")
+            case "get_attr":
+                values[node] = _attribute(node, b)
             case "call_function":
                 try:
-                    values[node] = _lower(node, values, b)
+                    values[node] = _lower(node, values, b, problems)
                 except Unsupported as e:
                     problems.append(_describe(node, str(e)))
                     values[node] = _stand_in(node)
             case "output":
-                if problems:
-                    raise UnsupportedOperatorError(_message(problems))
                 found = map_arg(node.args[0], lambda n: values[n])
                 return list(found) if isinstance(found, tuple | list) else [found]
             case _:
@@ -65,11 +88,22 @@ def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
     raise InternalError("the graph has no output")
 
 
+def _attribute(node: fx.Node, b: Builder) -> Any:
+    """A subgraph of control flow, or a constant that a subgraph holds."""
+    owner: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part)
+    if isinstance(owner, torch.Tensor):
+        b.begin(node.name, "", ())
+        return b.constant(to_numpy(owner))
+    return owner
+
+
 def _packet(node: fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
-def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
+def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> Any:
     args: Any = map_arg(node.args, lambda n: values[n])
     kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
@@ -81,16 +115,24 @@ def _lower(node: fx.Node, values: Values, b: Builder) -> Any:
             f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
-    lowering = find(node.target)
-    maker = None if lowering else _maker(node)
-    if lowering is None and maker is None:
+    lowering, control = find(node.target), CONTROL.get(str(node.target))
+    maker = None if lowering or control else _maker(node)
+    if lowering is None and control is None and maker is None:
         raise Unsupported("")
     results = results_of(node)
     b.begin(node.name, origin(node.stack_trace), results)
     if maker is not None:
         return b.constant(to_numpy(maker(*args, **kwargs)))
-    assert lowering is not None
-    found = lowering(b, *args, **kwargs)
+    if control is not None:
+
+        def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
+            placeholders = g.graph.find_nodes(op="placeholder")
+            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, problems)
+
+        found = control(b, subgraph, *args, **kwargs)
+    else:
+        assert lowering is not None
+        found = lowering(b, *args, **kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
 
