@@ -1,12 +1,13 @@
 """Tandem repeats in a sequence: where a stretch is followed by its like, once or many times."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 
-class Repeat(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Repeat:
     """sequence[i] == sequence[i + period] for start <= i < start + matches; matches >= period."""
 
     start: int

@@ -12,19 +12,24 @@ class Names:
         self._taken = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
         for s in statements(program.body):
             self._taken |= _names(s)
+        self._next: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
-        """`stem`, or `stem_1`, `stem_2` and so on (a number that `stem` ends in is dropped first)."""
+        """`stem`, or `stem_1`, `stem_2` and so on.
+
+        Dropped first: a suffix that says again what the one before it says, and a number at the end.
+        """
+        stem = re.sub(r"(_[a-z]+)\1+$", r"\1", stem)
         if stem not in self._taken:
             self._taken.add(stem)
             return stem
         base = re.sub(r"_\d+$", "", stem)
-        n = 1
+        n = self._next.get(base, 1)
         while f"{base}_{n}" in self._taken:
             n += 1
-        name = f"{base}_{n}"
-        self._taken.add(name)
-        return name
+        self._next[base] = n + 1
+        self._taken.add(f"{base}_{n}")
+        return f"{base}_{n}"
 
 
 def _names(s: Statement) -> set[str]:
