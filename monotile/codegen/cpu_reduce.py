@@ -163,27 +163,56 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
     lane = Axis("j", size)
     with e.over(outer), e.blocks("jo", extent, e.count(last), size) as (start, taken):
         point = e.moved(site, last, add(start, lane))
-        total = e.writer.fresh("s")
-        first = bare(literal(identity(c.combiner, c.body.dtype)))
-        e.writer.write(f"{kind} {total}[{size}];")
-        with e.writer.open(*e.counted(lane, taken)):
-            e.writer.write(f"{total}[{lane.name}] = {first};")
+        total = _strip_of(e, c, kind, lane, taken)
         loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
         here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
         with ExitStack() as inner:
-            for v in loops:
+            for v in loops[:-1]:
                 inner.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-            with e.writer.open(*e.counted(lane, taken)) as block:
-                slot = f"{total}[{lane.name}]"
-                text = combine(c.combiner, slot, _value(e, c, here), c.body.dtype)
-                e.writer.write(f"{slot} = {bare(text)};")
-                e.simd(block)
+            final = loops[-1].extent
+            if c.combiner == "sum" and c.body.dtype.is_float and _size(order) > 2 * PART:
+                start, count = inner.enter_context(e.blocks("ro", final, str(final), PART))
+                part = _strip_of(e, c, kind, lane, taken)
+                run = Axis(loops[-1].name, PART)
+                here[order[-1].name] = add(start, run)
+                _add_terms(e, c, here, run, count, part, lane, taken)
+                with e.writer.open(*e.counted(lane, taken)) as block:
+                    e.writer.write(f"{total}[{lane.name}] += {part}[{lane.name}];")
+                    e.simd(block)
+            else:
+                _add_terms(e, c, here, loops[-1], str(final), total, lane, taken)
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"{total}[{lane.name}]"
             if c.body.dtype is DType.BOOL:
                 text = f"({text} != 0)"
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
+
+
+def _strip_of(e: Loops, c: Compute, kind: str, lane: Axis, taken: str) -> str:
+    """Write an array of one partial result for each output of a strip; gives its name."""
+    assert c.combiner is not None
+    name = e.writer.fresh("s")
+    first = bare(literal(identity(c.combiner, c.body.dtype)))
+    e.writer.write(f"{kind} {name}[{lane.extent}];")
+    with e.writer.open(*e.counted(lane, taken)):
+        e.writer.write(f"{name}[{lane.name}] = {first};")
+    return name
+
+
+def _add_terms(
+    e: Loops, c: Compute, point: Point, over: Axis, count: str, into: str, lane: Axis, taken: str
+) -> None:
+    """Write the loop over `over` that combines a term with each partial result of a strip."""
+    assert c.combiner is not None
+    slot = f"{into}[{lane.name}]"
+    with (
+        e.writer.open(*e.counted(over, count)),
+        e.writer.open(*e.counted(lane, taken)) as block,
+    ):
+        text = combine(c.combiner, slot, _value(e, c, point), c.body.dtype)
+        e.writer.write(f"{slot} = {bare(text)};")
+        e.simd(block)
 
 
 def _size(axes: list[Axis]) -> int:
