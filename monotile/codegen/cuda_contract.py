@@ -3,7 +3,7 @@
 The functors are lambdas in the middle of the step: what does not depend on their arguments is computed before them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from monotile.analysis.contraction import Contraction, contraction
@@ -128,29 +128,63 @@ def _operand(
         place = readable(e.plan.places[factor.tensor.name], own=False)
         width = min(width, alignment(place) // element.itemsize)
         direct = width * element.itemsize >= 4
-    row: Expr = r.variable
-    column: Expr = k
-    v = r.variable.name
-    head = f"auto {name} = mt::{'addressed' if direct else 'evaluated'}<{kind}{'' if direct else f', {width}'}>([&](idx {v}, idx k)"
-    with e.writer.open(head, [v, "k"], tail=");"):
-        if direct and isinstance(factor, Load):
-            point = placed(site.point, {v: row}) | unflatten(column, axes)
-            text = e.address_of(factor, point)
-            e.writer.write(f"return (const {kind}*)({text});")
-        else:
-            if along_k:
-                column = _neighbours(e, k, width)
-            else:
-                row = _neighbours(e, r.variable, width)
-            point = placed(site.point, {v: row}) | unflatten(column, axes)
-            e.writer.write(f"mt::Pack<{kind}, {width}> values;")
-            with e.vector(width):
-                text = bare(e.body(factor, point))
-                at = "lane" if width > 1 else "0"
-                e.writer.write(f"values[{at}] = mt::cast<{kind}>({text});")
-            e.writer.write("return values;")
+    if direct and isinstance(factor, Load):
+        _addresses(e, site, factor, r.variable, k, axes, name, kind)
+    else:
+        _values(e, site, factor, r.variable, k, axes, name, (element, width), along_k=along_k)
     checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
     return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{'ASYNC' if direct else 'ELEMENT'}, {width}, {_bool(checked)}>"
+
+
+def _addresses(
+    e: VectorEmitter,
+    site: Site,
+    factor: Load,
+    row: Axis,
+    k: Axis,
+    axes: Sequence[Axis],
+    name: str,
+    kind: str,
+) -> None:
+    """The operand `name`, read where it lies: in even steps, or wherever a lambda says."""
+    point = dict(site.point) | unflatten(k, axes)
+    steps = e.steps(factor, point, (row, k))
+    if steps is not None:
+        start = {row.name: idx(0), k.name: idx(0)}
+        text = e.address_of(factor, placed(point, start))
+        numbers = ", ".join(str(s) for s in steps)
+        e.writer.write(f"auto {name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));")
+        return
+    head = f"auto {name} = mt::addressed<{kind}>([&](idx {row.name}, idx k)"
+    with e.writer.open(head, [row.name, "k"], tail=");"):
+        e.writer.write(f"return (const {kind}*)({e.address_of(factor, point)});")
+
+
+def _values(
+    e: VectorEmitter,
+    site: Site,
+    factor: Expr,
+    row: Axis,
+    k: Axis,
+    axes: Sequence[Axis],
+    name: str,
+    element: tuple[DType, int],
+    *,
+    along_k: bool,
+) -> None:
+    """The operand `name`, computed: a lambda that gives vectors of (type, width) `element`."""
+    dtype, width = element
+    kind = ELEMENT[dtype]
+    head = f"auto {name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
+    with e.writer.open(head, [row.name, "k"], tail=");"):
+        column = _neighbours(e, k, width) if along_k else k
+        line = row if along_k else _neighbours(e, row, width)
+        point = placed(site.point, {row.name: line}) | unflatten(column, axes)
+        e.writer.write(f"mt::Pack<{kind}, {width}> values;")
+        with e.vector(width):
+            text = bare(e.body(factor, point))
+            e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
+        e.writer.write("return values;")
 
 
 def _neighbours(e: VectorEmitter, first: Axis, width: int) -> Expr:

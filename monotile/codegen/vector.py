@@ -17,7 +17,7 @@ from monotile.codegen.base import SMALL_FLOATS, STORAGE, Emitter, plus
 from monotile.codegen.expression import bare
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, substitute
 from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 
 WIDEST = 16  # bytes that one access moves
@@ -120,6 +120,21 @@ class VectorEmitter(Emitter):
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         index = [substitute(i, dict(point)) for i in e.index]
         return plus(*self.address(e.tensor, index, place))
+
+    def steps(
+        self, e: Load, point: Mapping[str, Expr], along: Sequence[Axis]
+    ) -> tuple[int, ...] | None:
+        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        index = [substitute(i, dict(point)) for i in e.index]
+        table = self.tables.get(e.tensor.name, 0)
+        names = frozenset(a.name for a in along)
+        if any(loads(i) for i in index) or any(self.variables(i) & names for i in index[:table]):
+            return None
+        offset = self.layout(e.tensor, place).offset(index[table:])
+        if any(self.variables(x) & names for x, _ in offset.terms if x not in along):
+            return None
+        return tuple(offset.coefficient(a) for a in along)
 
     def _first(
         self, tensor: Tensor, index: Sequence[Expr], place: Place

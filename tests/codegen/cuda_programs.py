@@ -15,9 +15,8 @@ from monotile.ir.expr import (
     cast,
     const,
     idx,
-    mul,
 )
-from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Stack, Weight, compute
+from monotile.ir.program import Carry, Loop, Program, Scatter, Stack, Weight, compute
 
 F32 = DType.F32
 

@@ -33,7 +33,9 @@ class GridBarrier {
     block_barrier();
     if (threadIdx.x == 0) {
       ptx::add_release(sync_, 1);
-      if (ptx::load_acquire(sync_) < target_) spin();
+      u64 begin = 0;
+      for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
+        if ((tries & 0xfffff) == 0) check(begin);
     }
     block_barrier();
   }
@@ -51,15 +53,11 @@ class GridBarrier {
 
  private:
   // A block that never arrives must not hang the device for ever: trap after 20 seconds.
-  __device__ __noinline__ void spin() const {
+  static __device__ __noinline__ void check(u64& begin) {
     constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
-    u64 begin = 0;
-    for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries) {
-      if ((tries & 0xffff) != 0) continue;
-      u64 now = ptx::nanoseconds();
-      if (begin == 0) begin = now;
-      if (now - begin > LIMIT) ptx::trap();
-    }
+    u64 now = ptx::nanoseconds();
+    if (begin == 0) begin = now;
+    if (now - begin > LIMIT) ptx::trap();
   }
 
   u32* sync_;

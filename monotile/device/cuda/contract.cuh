@@ -65,45 +65,47 @@ struct Shape {
   // Where the slices' sums meet. The pitch keeps the fragments' stores free of bank conflicts.
   static constexpr int SUM_PITCH = BLOCK_N + (BLOCK_N % 16 == 0 ? 8 : 0);
   static constexpr int STAGE_BYTES = LeftPanel::BYTES + RightPanel::BYTES;
+  static_assert(STAGE_BYTES % 128 == 0 && LeftPanel::BYTES % 128 == 0 || KERNEL == Kernel::FMA,
+                "panels begin at multiples of 128 bytes");
   static constexpr int RING_BYTES = SLICES * RING * STAGE_BYTES;
   static constexpr bool DIRECT = SLICES == 1 && Core::WIDTH % WIDTH == 0;  // sums leave from registers
   static constexpr int SUM_BYTES = DIRECT ? 0 : SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
   static constexpr int BYTES = max_of(RING_BYTES, SUM_BYTES);
 };
 
-template <class S, class Left, class Right>
-struct Pipeline {
-  using LeftIntake = typename S::LeftIntake;
-  using RightIntake = typename S::RightIntake;
-  static constexpr bool LEFT_ASYNC = S::Left::COPY == Copy::ASYNC;
-  static constexpr bool RIGHT_ASYNC = S::Right::COPY == Copy::ASYNC;
+// One side's way into the ring, chunk after chunk of one slice: copies are issued, evaluated values go to registers.
+template <class S, class Side, class Intake, class Operand>
+struct Feed {
+  const Operand& operand;
+  int row0, row_end, k, thread;
+  typename Intake::Held held;
 
-  char* ring;  // this slice's
-  const Left& left;
-  const Right& right;
-  int m0, m1, n0, n1, slice, thread;
-  typename LeftIntake::Held left_held;
-  typename RightIntake::Held right_held;
-
-  static __device__ __forceinline__ char* stage(char* ring, int i) { return ring + i * S::STAGE_BYTES; }
-  __device__ __forceinline__ int k_of(int chunk) const { return (slice + chunk * S::SLICES) * S::BLOCK_K; }
-
-  // Starts bringing in this slice's chunk number `chunk`: copies are issued, evaluated operands go to registers.
-  __device__ __forceinline__ void begin(char* to, int chunk) {
-    int k0 = k_of(chunk);
-    if constexpr (LEFT_ASYNC)
-      LeftIntake::issue(to, left, m0, m1, k0, thread);
+  __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
+      : operand(x), row0(row0), row_end(row_end), k(slice * S::BLOCK_K), thread(thread) {}
+  __device__ __forceinline__ void begin(char* panel) {
+    if constexpr (Side::COPY == Copy::ASYNC)
+      Intake::issue(panel, operand, row0, row_end, k, thread);
     else
-      LeftIntake::evaluate(left_held, left, m0, m1, k0, thread);
-    if constexpr (RIGHT_ASYNC)
-      RightIntake::issue(to + S::LeftPanel::BYTES, right, n0, n1, k0, thread);
-    else
-      RightIntake::evaluate(right_held, right, n0, n1, k0, thread);
+      Intake::evaluate(held, operand, row0, row_end, k, thread);
+    k += S::SLICES * S::BLOCK_K;
   }
-  __device__ __forceinline__ void finish(char* to) {
-    if constexpr (!LEFT_ASYNC) LeftIntake::put(to, left_held, thread);
-    if constexpr (!RIGHT_ASYNC) RightIntake::put(to + S::LeftPanel::BYTES, right_held, thread);
+  __device__ __forceinline__ void finish(char* panel) {
+    if constexpr (Side::COPY == Copy::ELEMENT) Intake::put(panel, held, thread);
   }
+};
+template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
+  requires(Intake::REGULAR)
+struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
+  typename Intake::Walk<Linear<T, ROW_STEP, K_STEP>> walk;
+  int thread;
+
+  __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
+      : walk(x, row0, row_end, slice * S::BLOCK_K, thread), thread(thread) {}
+  __device__ __forceinline__ void begin(char* panel) {
+    walk.issue(ptx::shared_address(panel), thread);
+    walk.advance(S::SLICES * S::BLOCK_K);
+  }
+  __device__ __forceinline__ void finish(char*) {}
 };
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block and gives the sums to
@@ -119,52 +121,54 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
 
-  Pipeline<S, Left, Right> pipe{shared + slice * (RING * S::STAGE_BYTES), left, right, m0, m1, n0, n1, slice,
-                                int(threadIdx.x) - slice * S::SLICE_THREADS};
+  int thread = int(threadIdx.x) - slice * S::SLICE_THREADS;
+  char* ring = shared + slice * (RING * S::STAGE_BYTES);
+  Feed<S, typename S::Left, typename S::LeftIntake, Left> left_feed(left, m0, m1, slice, thread);
+  Feed<S, typename S::Right, typename S::RightIntake, Right> right_feed(right, n0, n1, slice, thread);
+  auto begin = [&](char* to) {
+    left_feed.begin(to);
+    right_feed.begin(to + S::LeftPanel::BYTES);
+  };
+  auto finish = [&](char* to) {
+    left_feed.finish(to);
+    right_feed.finish(to + S::LeftPanel::BYTES);
+  };
   int count = slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
   typename Core::Accumulator acc;
   Core::clear(acc);
 
+  char* to = ring;  // stages of the ring: next to fill, next to use
+  const char* from = ring;
+  const char* const end = ring + RING * S::STAGE_BYTES;
 #pragma unroll 1
-  for (int s = 0; s < RING - 1; ++s) {
+  for (int s = 0; s < RING - 1; ++s, to += S::STAGE_BYTES) {
     if (s < count) {
-      pipe.begin(pipe.stage(pipe.ring, s), s);
-      pipe.finish(pipe.stage(pipe.ring, s));
+      begin(to);
+      finish(to);
     }
     ptx::copy_async_commit();
   }
-  int read = 0, write = RING - 1;
 #pragma unroll 1
   for (int t = 0; t < count; ++t) {
     if constexpr (RING == 1) {
       warps_barrier<S::SLICE_WARPS>(1 + slice);  // the chunk before is used up
-      pipe.begin(pipe.ring, t);
-      pipe.finish(pipe.ring);
+      begin(ring);
+      finish(ring);
       ptx::copy_async_commit();
       ptx::copy_async_wait<0>();
       warps_barrier<S::SLICE_WARPS>(1 + slice);
-      Core::step(acc, pipe.ring, pipe.ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
     } else {
       ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
       warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
-      char* to = pipe.stage(pipe.ring, write);
       bool more = t + RING - 1 < count;
-      if (more) pipe.begin(to, t + RING - 1);
+      if (more) begin(to);
       ptx::copy_async_commit();
-      const char* from = pipe.stage(pipe.ring, read);
       Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
-      if (more) pipe.finish(to);
-      read = read + 1 == RING ? 0 : read + 1;
-      write = write + 1 == RING ? 0 : write + 1;
+      if (more) finish(to);
+      to = to + S::STAGE_BYTES == end ? ring : to + S::STAGE_BYTES;
+      from = from + S::STAGE_BYTES == end ? ring : from + S::STAGE_BYTES;
     }
-  }
-
-  // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by the barriers they passed.
-  if constexpr (S::SLICE_WARPS > 1 && S::CHUNKS % S::SLICES != 0) {
-    constexpr int MOST = ceil_div(S::CHUNKS, S::SLICES);
-    for (int t = count; t < MOST; ++t)
-#pragma unroll
-      for (int wait = 0; wait < (RING == 1 ? 2 : 1); ++wait) warps_barrier<S::SLICE_WARPS>(1 + slice);
   }
 
   if constexpr (S::DIRECT) {

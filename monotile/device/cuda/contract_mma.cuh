@@ -4,6 +4,28 @@
 
 namespace mt {
 
+// The 16 bytes that a lane names to ldmatrix: those at (row, k) of a panel, moved by constant distances. The permutation of
+// a panel's cells depends on the line modulo 8 alone; so where k runs along the line a move is an XOR of address bits, which
+// needs panels at multiples of 128 bytes.
+template <class Panel, bool K_MAJOR>
+struct Rows {
+  u32 base, first;
+  int row, k;
+
+  __device__ __forceinline__ Rows(const char* panel, int row, int k)
+      : base(ptx::shared_address(panel)),
+        first(base + (K_MAJOR ? Panel::offset(row, k / 8) : 0)),
+        row(row),
+        k(k) {}
+  // rows: a multiple of 8. more: a multiple of 16 added to a k below 16.
+  __device__ __forceinline__ u32 at(int rows, int more) const {
+    if constexpr (!K_MAJOR) return base + Panel::offset(k + more, (row + rows) / 8);
+    int cells = more / 8;
+    if constexpr (!Panel::XOR) return first + (rows * Panel::PITCH + cells) * 16;
+    return (first ^ ((cells & Panel::MASK) * 16)) + (rows * Panel::PITCH + (cells & ~Panel::MASK)) * 16;
+  }
+};
+
 // WARP_M x WARP_N: what one warp accumulates. Its operands lie in LeftPanel and RightPanel.
 template <class T, int WARP_M, int WARP_N, int DEPTH, class LeftPanel, bool LEFT_K, class RightPanel,
           bool RIGHT_K>
@@ -29,33 +51,25 @@ struct Mma {
   // m0, n0: the warp's corner inside the block.
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int lane) {
-    u32 a0 = ptx::shared_address(left), b0 = ptx::shared_address(right);
     int low = lane & 7, bit3 = (lane >> 3) & 1, bit4 = lane >> 4;
+    Rows<LeftPanel, LEFT_K> a_rows(left, m0 + (LEFT_K ? bit3 * 8 + low : bit3 * 8),
+                                   LEFT_K ? bit4 * 8 : bit4 * 8 + low);
+    Rows<RightPanel, RIGHT_K> b_rows(right, n0 + (RIGHT_K ? bit4 * 8 + low : bit4 * 8),
+                                     RIGHT_K ? bit3 * 8 : bit3 * 8 + low);
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16) {
       u32 a[TM][4], b[TN][2];
 #pragma unroll
-      for (int i = 0; i < TM; ++i) {
-        int m = m0 + i * 16;
-        int at = LEFT_K ? LeftPanel::offset(m + bit3 * 8 + low, k / 8 + bit4)
-                        : LeftPanel::offset(k + bit4 * 8 + low, m / 8 + bit3);
-        ptx::load_matrix_x4<!LEFT_K>(a[i], a0 + at);
-      }
+      for (int i = 0; i < TM; ++i)
+        ptx::load_matrix_x4<!LEFT_K>(a[i], a_rows.at(i * 16, k));
 #pragma unroll
       for (int j = 0; j + 1 < TN; j += 2) {
-        int n = n0 + j * 8;
-        int at = RIGHT_K ? RightPanel::offset(n + bit4 * 8 + low, k / 8 + bit3)
-                         : RightPanel::offset(k + bit3 * 8 + low, n / 8 + bit4);
         u32 pair[4];
-        ptx::load_matrix_x4<!RIGHT_K>(pair, b0 + at);
+        ptx::load_matrix_x4<!RIGHT_K>(pair, b_rows.at(j * 8, k));
         b[j][0] = pair[0], b[j][1] = pair[1], b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
-      if constexpr (TN % 2 == 1) {
-        int n = n0 + (TN - 1) * 8;
-        int at = RIGHT_K ? RightPanel::offset(n + low, k / 8 + bit3)
-                         : RightPanel::offset(k + bit3 * 8 + low, n / 8);
-        ptx::load_matrix_x2<!RIGHT_K>(b[TN - 1], b0 + at);
-      }
+      if constexpr (TN % 2 == 1)  // lanes from 16 on give addresses that are not used
+        ptx::load_matrix_x2<!RIGHT_K>(b[TN - 1], b_rows.at((TN - 1) * 8, k));
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

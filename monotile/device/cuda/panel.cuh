@@ -5,11 +5,11 @@
 // Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
 // that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks.
 //
-// An operand is a functor with
-//   static constexpr bool GUARDED;       address may give null, for a zero
-//   const T* address(int row, int k);    Copy::ASYNC: where VECTOR neighbours along the major direction begin
-//   Pack<T, V> values(int row, int k);   Copy::ELEMENT: their values
-// `row` counts from the start of the operand, not of the block.
+// An operand is one of
+//   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
+//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction; null for zeros if GUARDED
+//   Evaluated  f(row, k) gives their values
+// the first two for Copy::ASYNC, the last for Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/copy.cuh"
 #include "cuda/ptx/sm_80.cuh"
@@ -18,9 +18,19 @@ namespace mt {
 
 enum class Copy { ASYNC, ELEMENT };
 
-template <class T, class F>
+template <class T, int ROW_STEP_, int K_STEP_>
+struct Linear {
+  static constexpr bool LINEAR = true, GUARDED = false;
+  static constexpr int ROW_STEP = ROW_STEP_, K_STEP = K_STEP_;
+  const T* base;
+  __device__ __forceinline__ const T* address(int row, int k) const {
+    return base + i64(row) * ROW_STEP + i64(k) * K_STEP;
+  }
+};
+template <class T, bool GUARDED_, class F>
 struct Addressed {
-  static constexpr bool GUARDED = false;
+  static constexpr bool LINEAR = false, GUARDED = GUARDED_;
+  static constexpr int ROW_STEP = 0, K_STEP = 0;
   F f;
   __device__ __forceinline__ const T* address(int row, int k) const { return f(row, k); }
 };
@@ -29,8 +39,12 @@ struct Evaluated {
   F f;
   __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
 };
-template <class T, class F>
-__device__ __forceinline__ Addressed<T, F> addressed(F f) {
+template <class T, int ROW_STEP, int K_STEP>
+__device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
+  return {base};
+}
+template <class T, bool GUARDED = false, class F>
+__device__ __forceinline__ Addressed<T, GUARDED, F> addressed(F f) {
   return {f};
 }
 template <class T, int V, class F>
@@ -52,8 +66,9 @@ struct Panel {
 
   // Byte offset of cell `cell` of line `line` (a row of a K_MAJOR panel, else a k).
   static __device__ __forceinline__ int offset(int line, int cell) {
-    if constexpr (XOR) cell ^= (line / SPAN) & MASK;
-    return (line * PITCH + cell) * 16;
+    unsigned at = unsigned(cell);  // unsigned: quotients by constants are shifts
+    if constexpr (XOR) at ^= (unsigned(line) / SPAN) & MASK;
+    return (line * PITCH + int(at)) * 16;
   }
 };
 
@@ -75,9 +90,13 @@ struct Intake {
   static __device__ __forceinline__ bool exists(int round, int thread) {
     return TOTAL % THREADS == 0 || round * THREADS + thread < TOTAL;
   }
+  // Where a thread's pieces repeat from round to round, they differ by constants: addresses need no arithmetic.
+  static constexpr bool REGULAR = THREADS % PIECES == 0;
+  static constexpr int LINES = REGULAR ? THREADS / PIECES : 0;  // lines that a round fills
+
   static __device__ __forceinline__ Piece piece(int round, int thread) {
-    unsigned p = round * THREADS + thread;
-    int line = int(p / PIECES), inner = int(p % PIECES) * VECTOR;
+    unsigned p = REGULAR ? thread : round * THREADS + thread;
+    int line = int(p / PIECES) + (REGULAR ? round * LINES : 0), inner = int(p % PIECES) * VECTOR;
     int offset = Panel::offset(line, inner / Panel::UNIT) +
                  (inner % Panel::UNIT) * int(sizeof(T));
     return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
@@ -104,6 +123,39 @@ struct Intake {
       }
     }
   }
+
+  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants.
+  static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
+
+  template <class Operand>
+  struct Walk {
+    const T* from;
+    int offset, rows_left, k_left;
+
+    __device__ __forceinline__ Walk(const Operand& operand, int row0, int row_end, int k0, int thread) {
+      Piece p = piece(0, thread);
+      from = operand.address(row0 + p.row, k0 + p.k);
+      offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
+    }
+    __device__ __forceinline__ void issue(u32 panel, int thread) const {
+      constexpr int BYTES = VECTOR * int(sizeof(T));
+      constexpr int STEP = LINES * (K_MAJOR ? Operand::ROW_STEP : Operand::K_STEP);
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) {
+        if (!exists(i, thread)) continue;
+        if (CHECK_ROWS && rows_left <= (K_MAJOR ? i * LINES : 0)) continue;
+        int at = STEADY ? offset + i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset;
+        if constexpr (K_TAIL)
+          ptx::copy_async_or_zero<BYTES>(panel + at, k_left > (K_MAJOR ? 0 : i * LINES) ? from + i * STEP : nullptr);
+        else
+          ptx::copy_async<BYTES>(panel + at, from + i * STEP);
+      }
+    }
+    __device__ __forceinline__ void advance(int k) {
+      from += i64(k) * Operand::K_STEP;
+      k_left -= k;
+    }
+  };
 
   // The values of an evaluated operand, on their way through registers.
   struct Held {

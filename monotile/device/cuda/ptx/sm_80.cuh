@@ -8,15 +8,14 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return u32(__cvta_generic_to_shared(p));
 }
 
-// `BYTES` (4, 8 or 16) from global to shared memory. 16 bytes bypass L1; the narrower forms exist only through it.
+// `BYTES` (4, 8 or 16) from global (a generic address of global memory is its own) to shared memory. 16 bytes bypass L1; the narrower forms exist only through it.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(u32 to, const void* from) {
-  u64 address = __cvta_generic_to_global(from);
   if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(address) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
   } else {
     static_assert(BYTES == 4 || BYTES == 8, "an asynchronous copy moves 4, 8 or 16 bytes");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(address), "n"(BYTES)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES)
                  : "memory");
   }
 }
@@ -24,14 +23,13 @@ __device__ __forceinline__ void copy_async(u32 to, const void* from) {
 // As above; zeros where `from` is null.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from) {
-  u64 address = __cvta_generic_to_global(from);
   u32 size = from != nullptr ? BYTES : 0;
   if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(address), "r"(size)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
                  : "memory");
   } else {
     static_assert(BYTES == 4 || BYTES == 8, "an asynchronous copy moves 4, 8 or 16 bytes");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(address),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from),
                  "n"(BYTES), "r"(size)
                  : "memory");
   }
