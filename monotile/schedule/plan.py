@@ -25,7 +25,7 @@ class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of the Plan's nodes."""
 
 
-class Dim(Frozen):
+class Dim(Frozen, frozen=True):
     axes: tuple[int, ...]
     extent: int
     tile: int
@@ -35,17 +35,17 @@ class Dim(Frozen):
 # How a step computes its anchor over one task's region.
 
 
-class Map(Frozen, tag="map"):
+class Map(Frozen, frozen=True, tag="map"):
     """Independent elements; a thread takes `vector` neighbours along the last axis at once."""
 
     vector: int = 1
 
 
-class Serial(Frozen, tag="serial"):
+class Serial(Frozen, frozen=True, tag="serial"):
     """One thread in row-major order: a Scatter whose writes may collide."""
 
 
-class Reduce(Frozen, tag="reduce"):
+class Reduce(Frozen, frozen=True, tag="reduce"):
     """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
 
     The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once.
@@ -56,7 +56,7 @@ class Reduce(Frozen, tag="reduce"):
     order: tuple[int, ...] = ()
 
 
-class Operand(Frozen):
+class Operand(Frozen, frozen=True):
     """How a contraction reads one side.
 
     major:  the direction in which neighbours in memory lie: along "k", along "mn" (m of the left side, n of
@@ -71,7 +71,7 @@ class Operand(Frozen):
     copy: Literal["direct", "async", "element"]
 
 
-class Contract(Frozen, tag="contract"):
+class Contract(Frozen, frozen=True, tag="contract"):
     """A sum of products as a tiled matrix product; `m` and `n` are positions in the step's dims.
 
     Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in
@@ -100,7 +100,7 @@ class Contract(Frozen, tag="contract"):
 Method = Map | Serial | Reduce | Contract
 
 
-class Step(Frozen):
+class Step(Frozen, frozen=True):
     """scratch: the byte offset in the worker's on-chip memory from which the step's method may use
     `scratch_bytes` for itself (rings of operands, partial results), free before and after the step."""
 
@@ -115,19 +115,19 @@ class Step(Frozen):
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.
 
 
-class Pointer(Frozen, tag="pointer"):
+class Pointer(Frozen, frozen=True, tag="pointer"):
     """Entry `slot` of the launch's pointers; a weight with a table has its parts in consecutive slots."""
 
     slot: int
 
 
-class Workspace(Frozen, tag="workspace"):
+class Workspace(Frozen, frozen=True, tag="workspace"):
     """Bytes into the call's workspace (global memory)."""
 
     offset: int
 
 
-class BoxDim(Frozen):
+class BoxDim(Frozen, frozen=True):
     """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the
     stage's tile axis `stage` (at 0 for None) and is `extent` long."""
 
@@ -136,7 +136,7 @@ class BoxDim(Frozen):
     extent: int
 
 
-class Shared(Frozen, tag="shared"):
+class Shared(Frozen, frozen=True, tag="shared"):
     """Bytes into the worker's on-chip memory; only the part `box` of the tensor, row-major with `pitch`
     elements from row to row along the second last dimension."""
 
@@ -145,11 +145,11 @@ class Shared(Frozen, tag="shared"):
     pitch: int
 
 
-class Register(Frozen, tag="register"):
+class Register(Frozen, frozen=True, tag="register"):
     """Never stored: used only by the step that computes it."""
 
 
-class Slice(Frozen, tag="slice"):
+class Slice(Frozen, frozen=True, tag="slice"):
     """The part of `of` that belongs to the current iteration of the loop over `axis`: of + axis * stride bytes."""
 
     of: "Place"
@@ -157,7 +157,7 @@ class Slice(Frozen, tag="slice"):
     stride: int
 
 
-class Rotate(Frozen, tag="rotate"):
+class Rotate(Frozen, frozen=True, tag="rotate"):
     """A carried value: `first` in iteration 0 (if given), `last` in the last iteration (if given), else
     places[(iteration + phase) % 2]."""
 
@@ -172,7 +172,7 @@ class Rotate(Frozen, tag="rotate"):
 Place = Pointer | Workspace | Shared | Register | Slice | Rotate
 
 
-class Stage(Frozen, tag="stage"):
+class Stage(Frozen, frozen=True, tag="stage"):
     name: str
     grid: tuple[int, ...]
     steps: tuple[Step, ...]
@@ -180,7 +180,7 @@ class Stage(Frozen, tag="stage"):
     first: int
 
 
-class Repeat(Frozen, tag="repeat"):
+class Repeat(Frozen, frozen=True, tag="repeat"):
     """A Loop of the Program."""
 
     axis: str
@@ -191,7 +191,7 @@ class Repeat(Frozen, tag="repeat"):
 PlanNode = Stage | Repeat
 
 
-class Launch(Frozen):
+class Launch(Frozen, frozen=True):
     """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned."""
 
@@ -201,7 +201,7 @@ class Launch(Frozen):
     workspace_bytes: int
 
 
-class Plan(Frozen):
+class Plan(Frozen, frozen=True):
     """inputs, outputs: tensor names; weights: part names. The launch's pointers are these three in order.
 
     places: of every tensor of the Program; where there are several, all are written and the first is read

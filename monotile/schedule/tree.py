@@ -1,6 +1,6 @@
 """The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from monotile.errors import ScheduleError
@@ -53,10 +53,10 @@ def _level(body: tuple[Statement, ...], context: Context) -> Tree:
     return tuple(_node(n, draft, context) for n in nodes)
 
 
-def _node(n: Node, draft: "type[object] | object", context: Context) -> Draft | Nest:
+def _node(n: Node, draft: Callable[[Group], Draft | None], context: Context) -> Draft | Nest:
     if isinstance(n, Loop):
         return Nest(n, _level(n.body, context))
-    found = draft(n)  # type: ignore[operator]
+    found = draft(n)
     if found is None:
         names = ", ".join(sorted(n.tensors))
         raise ScheduleError(f"no way to compute {names} fits the memory of {context.target.name}")
