@@ -12,6 +12,10 @@ from monotile.ir.expr import Load, Tensor, loads
 from monotile.ir.program import Compute, Statement, defined, used
 
 
+WIDE_CONSUMERS = 3
+WIDE_SPAN = 1 / 3  # of the statement list
+
+
 def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
     """`body` in that order. results: tensors that are used after it."""
     consumers: dict[str, set[int]] = {t.name: {-1} for t in results}
@@ -44,6 +48,34 @@ def _is_source(s: Compute, own: set[str]) -> bool:
     if isinstance(s.body, Load):
         return len(loads(s.body)) == 1 and s.body.tensor.name not in own
     return not loads(s.body)
+
+
+def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """`body` with what is read far and wide first: what the first of many layers makes for all of them,
+    such as a mask or the bias of positions, stands before it, so that it is a layer like the others.
+    The same object where the order is so already.
+    """
+    at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
+    consumers: dict[int, set[int]] = {}
+    for k, s in enumerate(body):
+        for t in used(s):
+            if t.name in at:
+                consumers.setdefault(at[t.name], set()).add(k)
+    wanted = [
+        k
+        for k, users in consumers.items()
+        if len(users) >= WIDE_CONSUMERS and max(users) - k > WIDE_SPAN * len(body)
+    ]
+    first: set[int] = set()
+    while wanted:
+        k = wanted.pop()
+        if k not in first:
+            first.add(k)
+            wanted += [at[t.name] for t in used(body[k]) if t.name in at]
+    if all(k in first for k in range(len(first))):
+        return body
+    rest = [s for k, s in enumerate(body) if k not in first]
+    return (*(body[k] for k in sorted(first)), *rest)
 
 
 def topological(items: Sequence[Statement]) -> tuple[Statement, ...]:

@@ -28,7 +28,7 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.transform.names import Names
-from monotile.transform.order import order
+from monotile.transform.order import hoist, order
 from monotile.transform.replace import Moved, copy_of, element, replace_uses
 from monotile.transform.roll_candidates import Choice, Fact, best_choice, size
 from monotile.transform.roll_first import liken_first
@@ -49,7 +49,13 @@ def roll(program: Program, options: Options) -> Program:
     if not options.roll:
         return program
     # What is rolled first decides what is alike afterwards. Neither order is always the better one.
-    return min((_roll(program, shortest=s) for s in (False, True)), key=_size)
+    variants = [_roll(program, shortest=s) for s in (False, True)]
+    hoisted = hoist(program.body)
+    if hoisted is not program.body:
+        other = msgspec.structs.replace(program, body=hoisted)
+        variants += [_roll(other, shortest=s) for s in (False, True)]
+    best = min(variants, key=_size)
+    return program if _size(best) == _size(program) else best
 
 
 def _size(program: Program) -> int:

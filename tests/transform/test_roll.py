@@ -3,10 +3,10 @@
 import pytest
 
 from monotile.config import Options
-from monotile.ir.printer import show
+from monotile.ir.expr import idx
 from monotile.ir.program import Loop, Program, statements
 from monotile.transform.roll import roll
-from tests.transform.networks import assert_same, mlp, recurrence
+from tests.transform.networks import Net, assert_same, mlp, recurrence
 
 
 def rolled(p: Program) -> Program:
@@ -43,5 +43,81 @@ def test_nothing_to_roll() -> None:
 def test_recurrence(step_outer: bool, ends: bool) -> None:
     p = rolled(recurrence(3, 5, step_outer=step_outer, ends=ends))
     q = rolled(recurrence(3, 10, step_outer=step_outer, ends=ends))
-    print(show(p))
     assert count(p) == count(q)
+
+
+def test_what_the_first_layer_makes_for_all_is_no_part_of_it() -> None:
+    n = Net()
+    x, w = n.input(3, 4), n.weight(4)
+    shared = None
+    for _ in range(6):
+        a = n.linear(x, n.weight(4, 4))
+        if shared is None:
+            shared = n.pointwise("exp", n.pointwise("tanh", w))
+        x = n.pointwise("tanh", n.pointwise("add", n.pointwise("mul", a, shared), x))
+    p = rolled(n.program(x))
+    (loop,) = [s for s in p.body if isinstance(s, Loop)]
+    assert loop.axis.extent == 6
+    assert len(p.body) == 3
+
+
+@pytest.mark.parametrize("seen", [(0, 3), (5,), (2, 5)])
+def test_values_used_after_the_loop(seen: tuple[int, ...]) -> None:
+    n = Net()
+    x = n.input(3, 4)
+    inner = []
+    for _ in range(6):
+        inner.append(n.linear(x, n.weight(4, 4)))
+        x = n.pointwise("tanh", n.pointwise("add", inner[-1], x))
+    p = rolled(n.program(x, *(inner[k] for k in seen)))
+    assert any(isinstance(s, Loop) for s in p.body)
+
+
+def test_tied_weights_stay_one() -> None:
+    n = Net()
+    x, w = n.input(3, 4), n.weight(4, 4)
+    for _ in range(6):
+        x = n.pointwise("tanh", n.pointwise("add", n.linear(x, w), n.weight(4)))
+    p = rolled(n.program(x))
+    assert [k.table for k in p.weights] == [0, 1]
+
+
+def test_parallel_groups_are_not_put_in_sequence() -> None:
+    n = Net()
+    x = n.input(3, 4)
+    y = n.pointwise("tanh", x)
+    for _ in range(8):
+        expert = n.pointwise("tanh", n.pointwise("add", n.linear(x, n.weight(4, 4)), n.weight(4)))
+        y = n.pointwise("add", y, expert)
+    p = n.program(y)
+    assert roll(p, Options()) is p
+
+
+def test_a_first_repetition_that_starts_from_a_slice_and_from_zeros() -> None:
+    n = Net()
+    xs = n.input(3, 2, 4)
+    at = (idx(1),)
+    x = xs
+    for _ in range(5):
+        x = n.linear(x, n.weight(4, 4), at)
+        at = ()
+        x = n.pointwise("tanh", n.pointwise("add", x, n.weight(4)))
+    p = rolled(n.program(x))
+    (loop,) = [s for s in p.body if isinstance(s, Loop)]
+    assert loop.axis.extent == 5
+
+
+def test_loops_of_loops() -> None:
+    n = Net()
+    x = n.input(2, 4)
+    for _ in range(3):
+        for _ in range(4):
+            x = n.pointwise("tanh", n.linear(x, n.weight(4, 4)))
+        x = n.norm(n.norm(x, n.weight(4)), n.weight(4))
+    p = rolled(n.program(x))
+    (outer,) = [s for s in p.body if isinstance(s, Loop)]
+    assert outer.axis.extent == 3
+    assert [s.axis.extent for s in outer.body if isinstance(s, Loop)] == [4, 2] or len(
+        outer.body
+    ) < 8
+    assert any(len(w.tensor.shape) == 4 and w.table == 2 for w in p.weights)
