@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,18 @@ class Compiled:
         self.plan = plan or schedule(program, target, options)
         self.source: Source = emit(program, self.plan, target, options)
         self.library = load(build(self.source.text, target, options).image)
+        self.workspace = self._workspace()
+
+    def twin(self) -> "Compiled":
+        """The same function with a workspace of its own, for another thread."""
+        other = copy(self)
+        other.workspace = other._workspace()
+        return other
+
+    def _workspace(self) -> "NDArray[np.uint8]":
         launch = self.plan.launch
         scratch = -(-launch.shared_bytes // 256) * 256 * launch.workers
-        self.workspace = np.full(launch.workspace_bytes + scratch + 64, 0xCD, np.uint8)
+        return np.full(launch.workspace_bytes + scratch + 64, 0xCD, np.uint8)
 
     def status(self, values: Mapping[str, Array]) -> tuple[int, tuple[Array, ...]]:
         """What the function gives back, and the outputs."""
