@@ -24,6 +24,8 @@ struct Side {
 
 enum class Kernel { MMA, FMA };
 
+inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
+
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
           int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_>
 struct Shape {
@@ -96,7 +98,7 @@ struct Feed {
 template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
   requires(Intake::REGULAR)
 struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
-  typename Intake::Walk<Linear<T, ROW_STEP, K_STEP>> walk;
+  typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>> walk;
   int thread;
 
   __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
@@ -108,11 +110,15 @@ struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
   __device__ __forceinline__ void finish(char*) {}
 };
 
-// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block and gives the sums to
-// epilogue(m, n, Pack<Sum, WIDTH>). Shared memory is free to use for others when it returns.
-template <class S, class Left, class Right, class Epilogue>
+// What the epilogue reads besides the sums, if nothing.
+struct Nothing {};
+
+// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
+// epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched while the
+// operands come in, if registers allow. Shared memory is free to use for others when this returns.
+template <class S, class Left, class Right, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
-                                         const Left& left, const Right& right,
+                                         const Left& left, const Right& right, const Fetch& fetch,
                                          const Epilogue& epilogue) {
   using Core = typename S::Core;
   using Sum = typename S::Sum;
@@ -148,6 +154,32 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     }
     ptx::copy_async_commit();
   }
+
+  // This thread's outputs: fragments of its warp's tile (DIRECT), or vectors of the block in order.
+  using Held = decltype(fetch(0, 0));
+  constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
+  constexpr int ROUNDS = S::DIRECT ? Core::FRAGMENTS * (Core::WIDTH / S::WIDTH) : ceil_div(TOTAL, S::THREADS);
+  constexpr bool AHEAD = !same<Held, Nothing> && ROUNDS * int(sizeof(Held)) <= MOST_HELD;
+  auto inside = [&](int row, int column) {
+    return (!S::Left::CHECK_ROWS || row < m1) && (!S::Right::CHECK_ROWS || column < n1);
+  };
+  Held held[AHEAD ? ROUNDS : 1];
+  if constexpr (AHEAD) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      unsigned e = i * S::THREADS + threadIdx.x;
+      int row = m0 + int(e / ACROSS), column = n0 + int(e % ACROSS) * S::WIDTH;
+      bool live = TOTAL % S::THREADS == 0 || e < TOTAL;
+      if constexpr (S::DIRECT) {
+        constexpr int PARTS = Core::WIDTH / S::WIDTH;
+        row = m0 + warp_m + Core::row(i / PARTS, lane);
+        column = n0 + warp_n + Core::column(i / PARTS, lane) + i % PARTS * S::WIDTH;
+        live = true;
+      }
+      if (live && inside(row, column)) held[i] = fetch(row, column);
+    }
+  }
+
 #pragma unroll 1
   for (int t = 0; t < count; ++t) {
     if constexpr (RING == 1) {
@@ -173,37 +205,34 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 
   if constexpr (S::DIRECT) {
     constexpr int PARTS = Core::WIDTH / S::WIDTH;
-    Core::each(acc, lane, [&](int m, int n, const Pack<Sum, Core::WIDTH>& sums) {
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p) {
-        Pack<Sum, S::WIDTH> part;
+    for (int i = 0; i < ROUNDS; ++i) {
+      Pack<Sum, Core::WIDTH> sums = Core::fragment(acc, i / PARTS);
+      Pack<Sum, S::WIDTH> part;
 #pragma unroll
-        for (int e = 0; e < S::WIDTH; ++e) part[e] = sums[p * S::WIDTH + e];
-        int row = m0 + warp_m + m, column = n0 + warp_n + n + p * S::WIDTH;
-        if ((!S::Left::CHECK_ROWS || row < m1) && (!S::Right::CHECK_ROWS || column < n1))
-          epilogue(row, column, part);
-      }
-    });
+      for (int w = 0; w < S::WIDTH; ++w) part[w] = sums[i % PARTS * S::WIDTH + w];
+      int row = m0 + warp_m + Core::row(i / PARTS, lane);
+      int column = n0 + warp_n + Core::column(i / PARTS, lane) + i % PARTS * S::WIDTH;
+      if (inside(row, column)) epilogue(row, column, part, AHEAD ? held[AHEAD ? i : 0] : fetch(row, column));
+    }
     block_barrier();
   } else {
     ptx::copy_async_wait<0>();
     block_barrier();  // all rings are used up: the sums may overwrite them
     Sum* sums = reinterpret_cast<Sum*>(shared);
     constexpr int SLICE_SUMS = S::BLOCK_M * S::SUM_PITCH;
-    Core::each(acc, lane, [&](int m, int n, const Pack<Sum, Core::WIDTH>& part) {
-      int at = slice * SLICE_SUMS + (warp_m + m) * S::SUM_PITCH + warp_n + n;
-      *reinterpret_cast<Pack<Sum, Core::WIDTH>*>(sums + at) = part;
-    });
+#pragma unroll
+    for (int i = 0; i < Core::FRAGMENTS; ++i) {
+      int at = slice * SLICE_SUMS + (warp_m + Core::row(i, lane)) * S::SUM_PITCH + warp_n + Core::column(i, lane);
+      store(sums + at, Core::fragment(acc, i));
+    }
     block_barrier();
-    constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
-    constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
-#pragma unroll(ROUNDS <= 4 ? ROUNDS : 4)
+#pragma unroll(ROUNDS <= 4 || AHEAD ? ROUNDS : 4)
     for (int i = 0; i < ROUNDS; ++i) {
       unsigned e = i * S::THREADS + threadIdx.x;
       if (TOTAL % S::THREADS != 0 && e >= TOTAL) break;
       int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
-      int row = m0 + m, column = n0 + n;
-      if ((S::Left::CHECK_ROWS && row >= m1) || (S::Right::CHECK_ROWS && column >= n1)) continue;
+      if (!inside(m0 + m, n0 + n)) continue;
       const Sum* at = sums + m * S::SUM_PITCH + n;
       Pack<Sum, S::WIDTH> total = load<S::WIDTH>(at);
 #pragma unroll
@@ -212,10 +241,19 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 #pragma unroll
         for (int w = 0; w < S::WIDTH; ++w) total[w] += part[w];
       }
-      epilogue(row, column, total);
+      epilogue(m0 + m, n0 + n, total, AHEAD ? held[AHEAD ? i : 0] : fetch(m0 + m, n0 + n));
     }
     block_barrier();
   }
+}
+
+template <class S, class Left, class Right, class Epilogue>
+__device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
+                                         const Left& left, const Right& right,
+                                         const Epilogue& epilogue) {
+  contract<S>(
+      shared, m0, m1, n0, n1, left, right, [](int, int) { return Nothing{}; },
+      [&](int m, int n, const Pack<typename S::Sum, S::WIDTH>& sums, Nothing) { epilogue(m, n, sums); });
 }
 
 }  // namespace mt
