@@ -1,5 +1,6 @@
 """What a lowering function writes with: it emits Computes and names what they define."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -166,10 +167,11 @@ class Builder:
         extents: Sequence[int],
         point: Callable[..., tuple[Sequence[Expr], Expr]],
         combiner: str | None = None,
+        part: str = "",
     ) -> Tensor:
         """A Scatter over axes of `extents`; `point` gives the index and the value at the axes."""
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(extents))
-        out = self.tensor(base.shape, base.dtype)
+        out = self.tensor(base.shape, base.dtype, part)
         index, value = point(*axes)
         self.statements.append(
             Scatter(out, base, axes, tuple(index), cast(value, base.dtype), combiner, self.origin)
@@ -239,3 +241,25 @@ def wrap_all(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if dims is None or len(dims) == 0:
         return tuple(range(rank))
     return tuple(sorted({wrap(d, rank) for d in dims if rank}))
+
+
+def identity(combiner: str, dtype: DType) -> Scalar:
+    """What combines with every value of `dtype` to that value."""
+    half = 2 ** (8 * dtype.itemsize - 1)
+    match combiner, dtype:
+        case "sum", _:
+            return 0
+        case "prod", _:
+            return 1
+        case "max", _ if dtype.is_float:
+            return -math.inf
+        case "min", _ if dtype.is_float:
+            return math.inf
+        case "max", _:
+            return 0 if dtype in (DType.BOOL, DType.U8) else -half
+        case "min", DType.BOOL:
+            return True
+        case "min", _:
+            return 2 * half - 1 if dtype is DType.U8 else half - 1
+        case _:
+            raise ValueError(f"no identity of {combiner!r}")

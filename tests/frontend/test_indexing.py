@@ -52,6 +52,16 @@ def test_scatters() -> None:
             "scatter_add": lambda x, s, i: x.scatter_add(0, i, s),
             "scatter_reduce": lambda x, s, i: x.scatter_reduce(1, i, s, "amax"),
             "scatter_multiply": lambda x, s, i: x.scatter(1, i, 2.0, reduce="multiply"),
+            "scatter_mean": lambda x, s, i: x.scatter_reduce(1, i, s, "mean"),
+            "scatter_new_mean": lambda x, s, i: x.scatter_reduce(
+                1, i, s, "mean", include_self=False
+            ),
+            "scatter_new_amin": lambda x, s, i: x.scatter_reduce(
+                1, i, s, "amin", include_self=False
+            ),
+            "scatter_new_prod": lambda x, s, i: x.long().scatter_reduce(
+                1, i, s.long() + 2, "prod", include_self=False
+            ),
             "index_add": lambda x, s, i: x.index_add(1, i[0], x[:, :3], alpha=2),
             "index_copy": lambda x, s, i: x.index_copy(0, i[0], x[:3] + 1),
             "index_fill": lambda x, s, i: x.index_fill(1, i[0], -1.0),

@@ -104,3 +104,43 @@ def test_sorting() -> None:
         },
         x,
     )
+
+
+def test_order_statistics() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0, 4.0, float("nan")], [0.0, -1.0, 5.0, 7.0, 2.0]])
+    check_operators(
+        {
+            "median": lambda x: x.median(1),
+            "median_keep": lambda x: x.median(0, keepdim=True),
+            "nanmedian": lambda x: x.nanmedian(1),
+            "median_all": lambda x: (x.median(), x[1].median(), x.nanmedian()),
+            "kthvalue": lambda x: x.kthvalue(2, 1),
+        },
+        x,
+    )
+
+
+def test_long_scans_go_in_blocks() -> None:
+    check_operators(
+        {
+            "cumsum": lambda x: x.cumsum(1),
+            "cumsum_int": lambda x: (x > 0).cumsum(1),
+            "cumprod": lambda x: (1 + x / 1000).cumprod(1),
+        },
+        torch.randn(2, 150, 2),
+    )
+
+
+def test_distances() -> None:
+    check_operators(
+        {
+            "cdist": lambda x, y: torch.cdist(x, y),
+            "cdist_1": lambda x, y: torch.cdist(x, y, p=1.0),
+            "cdist_3": lambda x, y: torch.cdist(x, y, p=3.0),
+            "cdist_inf": lambda x, y: torch.cdist(x, y, p=float("inf")),
+            "pairwise": lambda x, y: F.pairwise_distance(x[0], y[0, :1]),
+            "dist": lambda x, y: torch.dist(x, y[:, :1]),
+        },
+        torch.randn(2, 3, 4),
+        torch.randn(2, 5, 4),
+    )

@@ -155,7 +155,13 @@ def group_norm(
     eps: float = 1e-5,
     *_: object,
 ) -> Tensor:
-    mean, variance, per = _group_statistics(b, x, num_groups)
+    return _group_norm(b, x, num_groups, weight, bias, eps)
+
+
+def _group_norm(
+    b: Builder, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    mean, variance, per = _group_statistics(b, x, groups)
 
     def body(*i: Expr) -> Expr:
         group = [i[0], s.floordiv(i[1], per)]
@@ -164,6 +170,23 @@ def group_norm(
         return _affine(scaled, weight, bias, [i[1]])
 
     return b.result(body)
+
+
+def native_group_norm(
+    b: Builder,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    inner: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor | None, ...]:
+    """The other two results are for the backward pass."""
+    if x.shape[:2] != (batch, channels):
+        raise Unsupported("dimensions folded into one another")
+    return _group_norm(b, x, groups, weight, bias, eps), None, None
 
 
 def instance_norm(
@@ -185,7 +208,7 @@ def instance_norm(
         return b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps))
     if running_mean is not None:
         raise Unsupported("instance_norm that tracks running statistics while it uses its own")
-    return group_norm(b, x, x.shape[1], weight, bias, eps)
+    return _group_norm(b, x, x.shape[1], weight, bias, eps)
 
 
 def batch_norm(
@@ -212,5 +235,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten._native_batch_norm_legit_no_training": batch_norm_inference,
     "aten.batch_norm": batch_norm,
     "aten.group_norm": group_norm,
+    "aten.native_group_norm": native_group_norm,
     "aten.instance_norm": instance_norm,
 }

@@ -316,6 +316,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.fmin": _extremum("min", _fmin),
     "aten.atan2": _binary("atan2"),
     "aten.copysign": _binary("copysign"),
+    "aten.nextafter": _binary("nextafter"),
+    "aten.ldexp": _in_result_type(lambda x, n: s.mul(x, s.op("pow", const(2.0, x.dtype), n))),
     "aten.hypot": _binary("hypot"),
     "aten.xlogy": _in_result_type(_xlogy),
     "aten.logaddexp": _in_result_type(_logaddexp),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontend.builder import Builder, Unsupported, load, raised
+from monotile.frontend.builder import Builder, Unsupported, identity, load, raised
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.padding import padded
 from monotile.ir.dtype import DType
@@ -19,12 +19,6 @@ def each(sizes: Sizes, rank: int) -> list[int]:
     if isinstance(sizes, int):
         return [sizes] * rank
     return list(sizes) * rank if len(sizes) == 1 else list(sizes)
-
-
-def _lowest(dtype: DType) -> float | int:
-    if dtype.is_float:
-        return -math.inf
-    return 0 if dtype is DType.U8 else -(2 ** (8 * dtype.itemsize - 1))
 
 
 def _beyond(
@@ -74,7 +68,7 @@ def _max_pool(rank: int, with_indices: bool) -> Lowering:
         pairs = _beyond(space, b.shape[-rank:], kernel, step, around, spread)
         held = x
         if any(p or q for p, q in pairs):
-            held = padded(b, x, [(0, 0)] * lead + pairs, _lowest(x.dtype), part="padded")
+            held = padded(b, x, [(0, 0)] * lead + pairs, identity("max", x.dtype), part="padded")
 
         def body(*axes: Expr) -> Expr:
             i, r = axes[: len(b.shape)], axes[len(b.shape) :]
@@ -187,7 +181,7 @@ def _adaptive(rank: int, greatest: bool) -> Lowering:
                 if n % m:
                     tests.append(s.lt(at, last))
                 index.append(at)
-            outside = const(_lowest(x.dtype) if greatest else 0, wide)
+            outside = const(identity("max", x.dtype) if greatest else 0, wide)
             return s.select(s.both(*tests), raised(x, index), outside)
 
         if greatest:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontend.builder import Builder, load, raised, wrap_all
+from monotile.frontend.builder import Builder, broadcast_shape, element, load, raised, wrap_all
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reduce import Dims, kept, reduce_dims, without
 from monotile.ir.dtype import DType
@@ -192,6 +192,16 @@ def vector_norm(
     return b.result(lambda *i: s.op("pow", load(added, i), 1 / ord))
 
 
+def dist(b: Builder, x: Tensor, y: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference."""
+    wide = b.dtype.compute
+    shape = broadcast_shape(x.shape, y.shape)
+    apart = b.emit(
+        shape, wide, lambda *i: s.sub(element(x, i, wide), element(y, i, wide)), part="difference"
+    )
+    return vector_norm(b, apart, p)
+
+
 def norm(
     b: Builder,
     x: Tensor,
@@ -224,5 +234,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.var_mean": _statistics(root=False, with_mean=True),
     "aten.std_mean": _statistics(root=True, with_mean=True),
     "aten.linalg_vector_norm": vector_norm,
+    "aten.dist": dist,
     "aten.norm": norm,
 }

@@ -1,29 +1,72 @@
-"""Scans: each element reduces over those up to it. Quadratic in the extent, and wholly parallel."""
+"""Scans: each element reduces over those up to it, wholly parallel."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontend.builder import Builder, load, raised, wrap
 from monotile.frontend.lower import scalar as s
+from monotile.frontend.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
 Lowering = Callable[..., Any]
 
 
+# Longer scans go in two levels: within blocks, and over the blocks' totals.
+_DIRECT = 64
+
+
+def scanned(
+    b: Builder, x: Tensor, d: int, combiner: str, identity: float, dtype: DType, part: str = ""
+) -> Tensor:
+    """Each element combined with those before it along `d`, in the type `dtype.compute`."""
+    wide = dtype.compute
+    n = x.shape[d]
+    size = n if n <= _DIRECT else math.isqrt(n - 1) + 1
+    blocks = -(-n // size)
+    outside = const(identity, wide)
+
+    def value(i: Sequence[Expr], k: Expr) -> Expr:
+        return cast(load(x, along(i, d, lambda _: k)), wide)
+
+    def within(*axes: Expr) -> Expr:
+        *i, r = axes
+        if blocks == 1:
+            return s.select(s.le(r, i[d]), value(i, r), outside)
+        first = s.mul(s.floordiv(i[d], size), size)
+        return s.select(s.le(r, s.mod(i[d], size)), value(i, s.add(first, r)), outside)
+
+    if blocks == 1:
+        return b.emit(x.shape, dtype, within, reduce=(n,), combiner=combiner, part=part)
+    own = b.emit(x.shape, wide, within, reduce=(size,), combiner=combiner, part="within")
+
+    def total(*axes: Expr) -> Expr:
+        *i, r = axes
+        k = s.add(s.mul(i[d], size), r)
+        return s.select(s.lt(k, n), value(i, k), outside)
+
+    shape = (*x.shape[:d], blocks, *x.shape[d + 1 :])
+    totals = b.emit(shape, wide, total, reduce=(size,), combiner=combiner, part="totals")
+
+    def before(*axes: Expr) -> Expr:
+        *i, r = axes
+        return s.select(s.lt(r, i[d]), load(totals, along(i, d, lambda _: r)), outside)
+
+    ahead = b.emit(shape, wide, before, reduce=(blocks,), combiner=combiner, part="before")
+    joined = {"sum": s.add, "prod": s.mul}[combiner]
+
+    def both(*i: Expr) -> Expr:
+        return joined(load(ahead, along(i, d, lambda k: s.floordiv(k, size))), load(own, i))
+
+    return b.emit(x.shape, dtype, both, part=part)
+
+
 def _scan(combiner: str, identity: float) -> Lowering:
     def lower(b: Builder, x: Tensor, dim: int, **_: object) -> Tensor:
-        wide = b.dtype.compute
         if not x.shape:
             return b.result(lambda: load(x, ()))
-        d = wrap(dim, len(x.shape))
-
-        def body(*axes: Expr) -> Expr:
-            *i, r = axes
-            value = cast(load(x, [*i[:d], r, *i[d + 1 :]]), wide)
-            return s.select(s.le(r, i[d]), value, const(identity, wide))
-
-        return b.result(body, reduce=(x.shape[d],), combiner=combiner)
+        return scanned(b, x, wrap(dim, len(x.shape)), combiner, identity, b.dtype)
 
     return lower
 

@@ -1,6 +1,7 @@
 """Operators that write to a part of a tensor, computed or fixed."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontend.builder import (
@@ -9,7 +10,9 @@ from monotile.frontend.builder import (
     Unsupported,
     broadcast_shape,
     element,
+    identity,
     load,
+    raised,
     wrap,
 )
 from monotile.frontend.lower import scalar as s
@@ -20,6 +23,8 @@ from monotile.frontend.lower.indexing import (
     source_index,
     where_indexed,
 )
+from monotile.frontend.lower.reshape import reshape_index
+from monotile.frontend.lower.scans import scanned
 from monotile.frontend.lower.views import along, clamp_slice
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
@@ -64,6 +69,29 @@ def _masked_put(b: Builder, x: Tensor, indices: Indices, value: Tensor, accumula
     return b.result(body)
 
 
+def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The elements of `source`, in order, wherever the mask holds; it has at least that many."""
+    if not x.size:
+        return x
+    at = b.emit((x.size,), DType.BOOL, lambda i: _flat(mask, x.shape, i), part="mask")
+    count = scanned(b, at, 0, "sum", 0, DType.I64, part="count")
+
+    def body(*i: Expr) -> Expr:
+        position: Expr = idx(0)
+        for e, step in zip(i, x.strides, strict=True):
+            position = s.add(position, s.mul(e, step))
+        k = s.sub(load(count, [position]), 1)
+        new = load(source, reshape_index(source.shape, (source.size,), (k,)))
+        return s.select(load(at, [position]), new, load(x, i))
+
+    return b.result(body)
+
+
+def _flat(mask: Tensor, shape: Sequence[int], i: Expr) -> Expr:
+    """The element of `mask`, broadcast to `shape`, at the flat position `i`."""
+    return element(mask, reshape_index(shape, (math.prod(shape),), (i,)), DType.BOOL)
+
+
 _SCATTER_COMBINERS = {
     "sum": "sum",
     "add": "sum",
@@ -74,19 +102,10 @@ _SCATTER_COMBINERS = {
 }
 
 
-def scatter(
-    b: Builder,
-    x: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Operand,
-    *,
-    reduce: str | None = None,
-) -> Tensor:
-    """`x` with x[..., index[i], ...] = src[i] along `dim`."""
-    if reduce is not None and reduce not in _SCATTER_COMBINERS:
-        raise Unsupported(f"reduce={reduce!r}")
-    combiner = None if reduce is None else _SCATTER_COMBINERS[reduce]
+def _point(
+    x: Tensor, dim: int, index: Tensor, src: Operand
+) -> Callable[..., tuple[list[Expr], Expr]]:
+    """Where the element of `src` at a position goes in `x`, and what it is."""
     d = wrap(dim, len(x.shape))
 
     def point(*i: Expr) -> tuple[list[Expr], Expr]:
@@ -94,7 +113,17 @@ def scatter(
         value = load(src, i) if isinstance(src, Tensor) else const(src, x.dtype)
         return at, cast(value, x.dtype)
 
-    return b.scatter(x, index.shape, point, combiner)
+    return point
+
+
+def scatter(
+    b: Builder, x: Tensor, dim: int, index: Tensor, src: Operand, *, reduce: str | None = None
+) -> Tensor:
+    """`x` with x[..., index[i], ...] = src[i] along `dim`, or combined with it."""
+    if reduce is not None and reduce not in _SCATTER_COMBINERS:
+        raise Unsupported(f"reduce={reduce!r}")
+    combiner = None if reduce is None else _SCATTER_COMBINERS[reduce]
+    return b.scatter(x, index.shape, _point(x, dim, index, src), combiner)
 
 
 def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -111,9 +140,33 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
+    """Without `include_self`, elements that something is written to begin at the identity."""
+    if reduce != "mean" and include_self:
+        return scatter(b, x, dim, index, src, reduce=reduce)
+    zero = b.emit(x.shape, DType.I64, lambda *_: idx(0), part="zero")
+    hits = b.scatter(zero, index.shape, _point(zero, dim, index, 1), "sum", part="hits")
+    base = x
+    combiner = "sum" if reduce == "mean" else _SCATTER_COMBINERS[reduce]
     if not include_self:
-        raise Unsupported("include_self=False")
-    return scatter(b, x, dim, index, src, reduce=reduce)
+        start = const(identity(combiner, x.dtype), x.dtype)
+        base = b.emit(
+            x.shape,
+            x.dtype,
+            lambda *i: s.select(s.gt(load(hits, i), 0), start, load(x, i)),
+            part="base",
+        )
+    point = _point(x, dim, index, src)
+    if reduce != "mean":
+        return b.scatter(base, index.shape, point, combiner)
+    added = b.scatter(base, index.shape, point, "sum", part="sum")
+    wide = x.dtype.compute
+    divided = s.div if x.dtype.is_float else s.floordiv
+
+    def mean(*i: Expr) -> Expr:
+        count = s.maximum(s.add(load(hits, i), int(include_self)), 1)
+        return divided(raised(added, i), cast(count, wide))
+
+    return b.result(mean)
 
 
 def _index_write(
@@ -205,6 +258,7 @@ def diagonal_scatter(
 
 
 LOWERINGS: Mapping[str, Lowering] = {
+    "aten.masked_scatter": masked_scatter,
     "aten.index_put": index_put,
     "aten._unsafe_index_put": index_put,
     "aten.scatter.src": scatter,

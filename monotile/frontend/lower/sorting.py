@@ -6,8 +6,10 @@ Quadratic in the extent that is sorted and wholly parallel, without a data-depen
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontend.builder import Builder, load, raised, wrap
+from monotile.frontend.builder import Builder, Type, load, raised, wrap
 from monotile.frontend.lower import scalar as s
+from monotile.frontend.lower.reduce import reduce_dims, without
+from monotile.frontend.lower.reshape import reshape_index
 from monotile.frontend.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
@@ -85,7 +87,92 @@ def argsort_stable(
     return argsort(b, x, dim, descending)
 
 
+def _chosen(
+    b: Builder, x: Tensor, dim: int, keepdim: bool, number: Callable[[Builder, Tensor, int], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Value and position of the element whose number in ascending order `number` gives for each row."""
+    if not x.shape:
+        return x, b.result(lambda: const(0, DType.I64), index=1)
+    d = wrap(dim, len(x.shape))
+    order = _order(b, x, d, False, x.shape)
+    which = number(b, x, d)
+
+    def row(i: Sequence[Expr]) -> list[Expr]:
+        return without((d,), i) if keepdim else list(i)
+
+    def position(i: Sequence[Expr]) -> Expr:
+        r = row(i)
+        return load(order, [*r[:d], load(which, r), *r[d:]])
+
+    def value(*i: Expr) -> Expr:
+        r = row(i)
+        return load(x, [*r[:d], position(i), *r[d:]])
+
+    return b.result(value, index=0), b.result(lambda *i: position(i), index=1)
+
+
+def _nans(b: Builder, x: Tensor, d: int) -> Tensor:
+    def test(i: Sequence[Expr]) -> Expr:
+        v = raised(x, i)
+        return cast(s.isnan(v), DType.I64) if x.dtype.is_float else idx(0)
+
+    return reduce_dims(b, x, (d,), "sum", test, DType.I64, part="nans")
+
+
+def _median(ignoring_nan: bool) -> Lowering:
+    """The lower of two middle elements; NaN, which stands last, if there is one and it counts."""
+
+    def number(b: Builder, x: Tensor, d: int) -> Tensor:
+        nans, n = _nans(b, x, d), x.shape[d]
+
+        def body(*i: Expr) -> Expr:
+            count = load(nans, i)
+            if ignoring_nan:
+                return s.maximum(s.floordiv(s.sub(n - 1, count), 2), 0)
+            return s.select(s.gt(count, 0), idx(n - 1), idx((n - 1) // 2))
+
+        return b.emit(nans.shape, DType.I64, body, part="number")
+
+    def lower(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        return _chosen(b, x, dim, keepdim, number)
+
+    return lower
+
+
+def _median_of_all(ignoring_nan: bool) -> Lowering:
+    of_rows = _median(ignoring_nan)
+
+    def lower(b: Builder, x: Tensor) -> Tensor:
+        flat = b.emit(
+            (x.size,),
+            x.dtype,
+            lambda i: load(x, reshape_index(x.shape, (x.size,), (i,))),
+            part="flat",
+        )
+        inner = b.nested()
+        inner.statements = b.statements
+        inner.results = (b.results[0], Type((), DType.I64))
+        return of_rows(inner, flat, 0)[0]
+
+    return lower
+
+
+def kthvalue(
+    b: Builder, x: Tensor, k: int, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    def number(b: Builder, x: Tensor, d: int) -> Tensor:
+        shape = [n for e, n in enumerate(x.shape) if e != d]
+        return b.emit(shape, DType.I64, lambda *i: idx(k - 1), part="number")
+
+    return _chosen(b, x, dim, keepdim, number)
+
+
 LOWERINGS: Mapping[str, Lowering] = {
+    "aten.median.dim": _median(ignoring_nan=False),
+    "aten.nanmedian.dim": _median(ignoring_nan=True),
+    "aten.median.default": _median_of_all(ignoring_nan=False),
+    "aten.nanmedian.default": _median_of_all(ignoring_nan=True),
+    "aten.kthvalue.default": kthvalue,
     "aten.sort.default": sort,
     "aten.sort.stable": sort_stable,
     "aten.topk.default": topk,
