@@ -7,7 +7,7 @@ import numpy as np
 from monotile.errors import VerificationError
 from monotile.ir.body import Body
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Unary, axes_of, children, loads
-from monotile.ir.intervals import NOTHING_KNOWN, Facts, interval, learn, truth
+from monotile.ir.intervals import Ranges
 
 SAMPLES = 4096  # points of the axes that are tried
 
@@ -21,7 +21,7 @@ def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
     """
     if any(a.extent == 0 for a in axes):
         return None
-    for load, guards in suspects(e):
+    for load, guards in suspects(e, Ranges()):
         found = _witness(load, guards, axes)
         if found is not None:
             return found
@@ -29,33 +29,31 @@ def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
 
 
 def suspects(
-    e: Expr, facts: Facts = NOTHING_KNOWN, guards: tuple[Guard, ...] = ()
+    e: Expr, ranges: Ranges, guards: tuple[Guard, ...] = ()
 ) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     """The Loads in `e` whose indices are not proven to be in bounds, with the conditions they stand under."""
     match e:
         case Select(cond, then, otherwise):
-            yield from suspects(cond, facts, guards)
-            known = truth(cond, facts)
+            yield from suspects(cond, ranges, guards)
+            known = ranges.truth(cond)
             for side, value in ((then, True), (otherwise, False)):
                 if known in (None, value):
-                    inner = {**facts, **learn(cond, value, facts)}
-                    yield from suspects(side, inner, (*guards, (cond, value)))
+                    yield from suspects(side, ranges.under(cond, value), (*guards, (cond, value)))
         case Binary("and" | "or" as op, a, b):
-            yield from suspects(a, facts, guards)
+            yield from suspects(a, ranges, guards)
             value = op == "and"
-            inner = {**facts, **learn(a, value, facts)}
-            yield from suspects(b, inner, (*guards, (a, value)))
+            yield from suspects(b, ranges.under(a, value), (*guards, (a, value)))
         case _:
             for child in children(e):
-                yield from suspects(child, facts, guards)
-            if isinstance(e, Load) and not in_bounds(e, facts):
+                yield from suspects(child, ranges, guards)
+            if isinstance(e, Load) and not in_bounds(e, ranges):
                 yield e, guards
 
 
-def in_bounds(e: Load, facts: Facts = NOTHING_KNOWN) -> bool:
-    """Whether every index of `e` is certain to lie inside the tensor where `facts` hold."""
+def in_bounds(e: Load, ranges: Ranges) -> bool:
+    """Whether every index of `e` is certain to lie inside the tensor."""
     return all(
-        (found := interval(i, facts)) is not None and found.inside(0, n - 1)
+        (found := ranges.of(i)) is not None and found.inside(0, n - 1)
         for i, n in zip(e.index, e.tensor.shape, strict=True)
     )
 

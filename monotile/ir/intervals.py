@@ -57,63 +57,146 @@ def type_range(dtype: DType) -> Interval | None:
     return Interval(int(info.min), int(info.max))
 
 
+class Ranges:
+    """What is known of every expression where `facts` hold. Answers are kept, so that asking again is cheap."""
+
+    def __init__(self, facts: Facts = NOTHING_KNOWN) -> None:
+        self.facts = facts
+        self._known: dict[Expr, Interval | None] = {}
+        self._under: dict[tuple[Expr, bool], Ranges] = {}
+
+    def of(self, e: Expr) -> Interval | None:
+        """The values that `e` can take; None for a float."""
+        if e not in self._known:
+            self._known[e] = self._bounded(e)
+        return self._known[e]
+
+    def truth(self, cond: Expr) -> bool | None:
+        """What `cond` is, if that is certain."""
+        match self.of(cond):
+            case Interval(1, 1):
+                return True
+            case Interval(0, 0):
+                return False
+            case _:
+                return None
+
+    def under(self, cond: Expr, value: bool) -> "Ranges":
+        """The ranges where, beyond `facts`, `cond` is `value`."""
+        key = (cond, value)
+        if key not in self._under:
+            self._under[key] = Ranges({**self.facts, **self.learn(cond, value)})
+        return self._under[key]
+
+    def learn(self, cond: Expr, value: bool) -> dict[Expr, Interval]:
+        """What holds, beyond `facts`, where `cond` is `value`."""
+        out: dict[Expr, Interval] = {cond: TRUE if value else FALSE}
+
+        def add(new: dict[Expr, Interval]) -> None:
+            for e, found in new.items():
+                out[e] = found.meet(out[e]) if e in out else found
+
+        match cond:
+            case Unary("not", x):
+                add(self.learn(x, not value))
+            case Binary("and" | "or" as op, a, b) if value == (op == "and"):
+                add(self.learn(a, value))
+                add(self.under(a, value).learn(b, value))
+            case Binary(op, a, b) if op in COMPARE:
+                relation = op if value else _NEGATED[op]
+                ia, ib = self.of(a), self.of(b)
+                if ia is not None and ib is not None:
+                    add(self._narrow(a, _bound(relation, ib)))
+                    add(self._narrow(b, _bound(_FLIPPED[relation], ia)))
+            case _:
+                pass
+        return out
+
+    def _bounded(self, e: Expr) -> Interval | None:
+        whole = type_range(e.dtype)
+        if whole is None:
+            return None
+        found = self._interval(e, whole)
+        if not found.inside(whole.lo, whole.hi):  # it may wrap
+            found = whole
+        known = self.facts.get(e)
+        return found if known is None else found.meet(known)
+
+    def _interval(self, e: Expr, whole: Interval) -> Interval:
+        match e:
+            case Const(value):
+                return Interval(int(value), int(value))
+            case Axis(_, extent):
+                return Interval(0, max(extent - 1, 0))
+            case Load():
+                return whole
+            case Cast(x, dtype):
+                inner = self.of(x)
+                if inner is None:
+                    return whole
+                if dtype is DType.BOOL:
+                    zero = inner.lo <= 0 <= inner.hi
+                    return FALSE if inner == FALSE else EITHER if zero else TRUE
+                return inner
+            case Select(cond, then, otherwise):
+                taken = self.truth(cond)
+                if taken is not None:
+                    return self.of(then if taken else otherwise) or whole
+                left = self.under(cond, True).of(then) or whole
+                return left.join(self.under(cond, False).of(otherwise) or whole)
+            case Unary(op, x):
+                inner = self.of(x)
+                return whole if inner is None else _unary(op, inner, whole)
+            case Binary(op, a, b):
+                ia, ib = self.of(a), self.of(b)
+                if ia is None or ib is None:
+                    return whole
+                return _compare(op, ia, ib) if op in COMPARE else _binary(op, ia, ib, whole)
+
+    def _narrow(self, e: Expr, to: Interval) -> dict[Expr, Interval]:
+        """What follows from the value of `e` lying in `to`: about `e`, and about what it is made of."""
+        whole, own = type_range(e.dtype), self.of(e)
+        if whole is None or own is None or isinstance(e, Const):
+            return {}
+        to = to.meet(own)
+        out: dict[Expr, Interval] = {e: to}
+        if not isinstance(e, Binary):
+            return out
+        # Inverting an operation is right only where it cannot wrap.
+        x, y = self.of(e.a), self.of(e.b)
+        if x is None or y is None:
+            return out
+        step = y.lo if y.lo == y.hi else None
+        match e.op:
+            case "add" if _binary("add", x, y, whole).inside(whole.lo, whole.hi):
+                out |= self._narrow(e.a, Interval(to.lo - y.hi, to.hi - y.lo))
+                out |= self._narrow(e.b, Interval(to.lo - x.hi, to.hi - x.lo))
+            case "sub" if _binary("sub", x, y, whole).inside(whole.lo, whole.hi):
+                out |= self._narrow(e.a, Interval(to.lo + y.lo, to.hi + y.hi))
+                out |= self._narrow(e.b, Interval(x.lo - to.hi, x.hi - to.lo))
+            case "mul" if step and step > 0:
+                if _binary("mul", x, y, whole).inside(whole.lo, whole.hi):
+                    out |= self._narrow(e.a, Interval(-(-to.lo // step), to.hi // step))
+            case "floordiv" if step and step > 0:
+                out |= self._narrow(e.a, Interval(to.lo * step, to.hi * step + step - 1))
+            case _:
+                pass
+        return out
+
+
 def interval(e: Expr, facts: Facts = NOTHING_KNOWN) -> Interval | None:
     """The values that `e` can take where `facts` hold; None for a float."""
-    whole = type_range(e.dtype)
-    if whole is None:
-        return None
-    found = _interval(e, facts, whole)
-    if not found.inside(whole.lo, whole.hi):  # it may wrap
-        found = whole
-    known = facts.get(e)
-    return found if known is None else found.meet(known)
+    return Ranges(facts).of(e)
 
 
 def truth(e: Expr, facts: Facts = NOTHING_KNOWN) -> bool | None:
     """What the condition `e` is where `facts` hold, if that is certain."""
-    match interval(e, facts):
-        case Interval(1, 1):
-            return True
-        case Interval(0, 0):
-            return False
-        case _:
-            return None
+    return Ranges(facts).truth(e)
 
 
-def _interval(e: Expr, facts: Facts, whole: Interval) -> Interval:
-    match e:
-        case Const(value):
-            return Interval(int(value), int(value))
-        case Axis(_, extent):
-            return Interval(0, max(extent - 1, 0))
-        case Load():
-            return whole
-        case Cast(x, dtype):
-            inner = interval(x, facts)
-            if inner is None:
-                return whole
-            if dtype is DType.BOOL:
-                return FALSE if inner == (0, 0) else EITHER if inner.lo <= 0 <= inner.hi else TRUE
-            return inner
-        case Select(cond, then, otherwise):
-            taken = truth(cond, facts)
-            sides = [
-                interval(side, {**facts, **learn(cond, value, facts)})
-                for side, value in ((then, True), (otherwise, False))
-                if taken in (None, value)
-            ]
-            known = [side for side in sides if side is not None]
-            return known[0] if len(known) == 1 else known[0].join(known[1])
-        case Unary(op, x):
-            inner = interval(x, facts)
-            return whole if inner is None else _unary(op, inner, whole)
-        case Binary(op, a, b):
-            ia, ib = interval(a, facts), interval(b, facts)
-            if ia is None or ib is None:
-                return whole
-            if op in COMPARE:
-                return _compare(op, ia, ib)
-            return _binary(op, ia, ib, whole)
+def learn(cond: Expr, value: bool, facts: Facts = NOTHING_KNOWN) -> dict[Expr, Interval]:
+    """What holds, beyond `facts`, where `cond` is `value`."""
+    return Ranges(facts).learn(cond, value)
 
 
 def _unary(op: str, x: Interval, whole: Interval) -> Interval:
@@ -188,34 +271,6 @@ def _binary(op: str, a: Interval, b: Interval, whole: Interval) -> Interval:
             return whole
 
 
-def learn(cond: Expr, value: bool, facts: Facts = NOTHING_KNOWN) -> dict[Expr, Interval]:
-    """What holds, beyond `facts`, where `cond` is `value`."""
-    out: dict[Expr, Interval] = {cond: TRUE if value else FALSE}
-
-    def add(new: dict[Expr, Interval]) -> None:
-        for e, found in new.items():
-            out[e] = found.meet(out[e]) if e in out else found
-
-    match cond:
-        case Unary("not", x):
-            add(learn(x, not value, facts))
-        case Binary("and", a, b) if value:
-            add(learn(a, True, facts))
-            add(learn(b, True, {**facts, **out}))
-        case Binary("or", a, b) if not value:
-            add(learn(a, False, facts))
-            add(learn(b, False, {**facts, **out}))
-        case Binary(op, a, b) if op in COMPARE:
-            relation = op if value else _NEGATED[op]
-            ia, ib = interval(a, facts), interval(b, facts)
-            if ia is not None and ib is not None:
-                add(_narrow(a, _bound(relation, ib), facts))
-                add(_narrow(b, _bound(_FLIPPED[relation], ia), facts))
-        case _:
-            pass
-    return out
-
-
 def _bound(relation: str, other: Interval) -> Interval:
     """The values x of which `x relation y` can hold for some y in `other`."""
     far = 1 << 80
@@ -232,33 +287,3 @@ def _bound(relation: str, other: Interval) -> Interval:
             return other
         case _:
             return Interval(-far, far)
-
-
-def _narrow(e: Expr, to: Interval, facts: Facts) -> dict[Expr, Interval]:
-    """What follows from the value of `e` lying in `to`: about `e`, and about what it is made of."""
-    whole, own = type_range(e.dtype), interval(e, facts)
-    if whole is None or own is None or isinstance(e, Const):
-        return {}
-    to = to.meet(own)
-    out: dict[Expr, Interval] = {e: to}
-    # Inverting an operation is right only where it cannot wrap.
-    match e:
-        case Binary("add" | "sub" as op, x, Const(value, dtype)) if dtype is DType.I64:
-            step = int(value) if op == "add" else -int(value)
-            if (ix := interval(x, facts)) and whole.lo <= ix.lo + step and ix.hi + step <= whole.hi:
-                out |= _narrow(x, Interval(to.lo - step, to.hi - step), facts)
-        case Binary("mul", x, Const(value, dtype)) if dtype is DType.I64 and int(value) > 0:
-            c = int(value)
-            if (ix := interval(x, facts)) and whole.lo <= ix.lo * c and ix.hi * c <= whole.hi:
-                out |= _narrow(x, Interval(-(-to.lo // c), to.hi // c), facts)
-        case Binary("floordiv", x, Const(value, dtype)) if dtype is DType.I64 and int(value) > 0:
-            c = int(value)
-            out |= _narrow(x, Interval(to.lo * c, to.hi * c + c - 1), facts)
-        case Binary("add", x, y):
-            ix, iy = interval(x, facts), interval(y, facts)
-            if ix and iy and whole.lo <= ix.lo + iy.lo and ix.hi + iy.hi <= whole.hi:
-                out |= _narrow(x, Interval(to.lo - iy.hi, to.hi - iy.lo), facts)
-                out |= _narrow(y, Interval(to.lo - ix.hi, to.hi - ix.lo), facts)
-        case _:
-            pass
-    return out

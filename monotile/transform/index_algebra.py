@@ -9,18 +9,18 @@ from math import gcd
 from monotile.analysis.linear import Linear, constant_of, linear
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Const, Expr, const, idx, mul
-from monotile.ir.intervals import Facts, Interval, interval, type_range
+from monotile.ir.intervals import Interval, Ranges, type_range
 
 _SPAN = type_range(DType.I64)
 assert _SPAN is not None
 INT64: Interval = _SPAN
 
 
-def span(e: Linear, facts: Facts) -> Interval | None:
+def span(e: Linear, ranges: Ranges) -> Interval | None:
     """The values of the sum, None where it (or a term of it) may wrap."""
     lo = hi = e.constant
     for factor, atom in e.terms:
-        found = interval(atom, facts)
+        found = ranges.of(atom)
         if found is None or not found.inside(INT64.lo // 2, INT64.hi // 2):
             return None
         ends = (factor * found.lo, factor * found.hi)
@@ -57,25 +57,25 @@ def _plus(*parts: tuple[int, Expr], constant: int = 0) -> Expr:
     return build(Linear(tuple((f, a) for a, f in terms.items() if f), constant))
 
 
-def simplify_index(e: Expr, facts: Facts) -> Expr:
+def simplify_index(e: Expr, ranges: Ranges) -> Expr:
     """`e`, an int64 expression or a comparison of two, in simplest form; its operands already are."""
     match e:
         case Binary("add" | "sub" | "mul"):
-            return simplify_sum(e, facts)
+            return simplify_sum(e, ranges)
         case Binary("floordiv", x, y) if (n := constant_of(y)) is not None and n > 0:
-            return floordiv(x, n, facts)
+            return floordiv(x, n, ranges)
         case Binary("mod", x, y) if (n := constant_of(y)) is not None and n > 0:
-            return mod(x, n, facts)
+            return mod(x, n, ranges)
         case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne" as op, a, b):
-            return _compare(op, a, b, facts) or e
+            return _compare(op, a, b, ranges) or e
         case _:
             return e
 
 
-def simplify_sum(e: Expr, facts: Facts) -> Expr:
+def simplify_sum(e: Expr, ranges: Ranges) -> Expr:
     """The normal form of a sum, with (x // n) * n + x % n put together again."""
     now = _wrapped(linear(e))
-    while (joined := _join(now, facts)) is not None:
+    while (joined := _join(now, ranges)) is not None:
         now = joined
     return build(now)
 
@@ -91,7 +91,7 @@ def _wrapped(e: Linear) -> Linear:
     )
 
 
-def _join(e: Linear, facts: Facts) -> Linear | None:
+def _join(e: Linear, ranges: Ranges) -> Linear | None:
     """One pair k * (x % n) + k * n * (x // n) joined to k * x, or with (x // n) % m to k * (x % (n * m))."""
     by_factor: dict[int, list[Expr]] = {}
     for factor, atom in e.terms:
@@ -103,13 +103,13 @@ def _join(e: Linear, facts: Facts) -> Linear | None:
                 partners = by_factor.get(factor * n)
                 if not partners:
                     continue
-                quotient = floordiv(x, n, facts)
+                quotient = floordiv(x, n, ranges)
                 for other in partners:
                     match other:
                         case _ if other == quotient:
                             whole = x
                         case Binary("mod", q, Const(m)) if q == quotient and int(m) > 0:
-                            whole = mod(x, n * int(m), facts)
+                            whole = mod(x, n * int(m), ranges)
                         case _:
                             continue
                     rest = Linear(
@@ -128,89 +128,89 @@ def _divided(e: Linear, n: int) -> tuple[Linear, Linear]:
     return q, r
 
 
-def _coarse(e: Linear, n: int, facts: Facts) -> tuple[int, Linear, Linear] | None:
+def _coarse(e: Linear, n: int, ranges: Ranges) -> tuple[int, Linear, Linear] | None:
     """(g, q, r) with e = q * g + r, 1 < g < n, g | n and 0 <= r < g; the greatest such g."""
     candidates = {gcd(f, n) for f, _ in e.terms} - {1, n}
     for g in sorted(candidates, reverse=True):
         q, r = _divided(e, g)
-        inside = span(r, facts)
+        inside = span(r, ranges)
         if inside is not None and inside.inside(0, g - 1):
             return g, q, r
     return None
 
 
-def floordiv(x: Expr, n: int, facts: Facts) -> Expr:
+def floordiv(x: Expr, n: int, ranges: Ranges) -> Expr:
     """x // n for n > 0."""
     e = linear(x)
     if n == 1:
         return x
-    if span(e, facts) is None:
+    if span(e, ranges) is None:
         return Binary("floordiv", x, idx(n))
     q, r = _divided(e, n)
-    inside = span(r, facts)
+    inside = span(r, ranges)
     if inside is not None and inside.lo // n == inside.hi // n:
         return build(Linear(q.terms, q.constant + inside.lo // n))
-    return _plus((1, build(q)), (1, _quotient(r, n, facts)))
+    return _plus((1, build(q)), (1, _quotient(r, n, ranges)))
 
 
-def _quotient(r: Linear, n: int, facts: Facts) -> Expr:
-    coarse = _coarse(r, n, facts)
+def _quotient(r: Linear, n: int, ranges: Ranges) -> Expr:
+    coarse = _coarse(r, n, ranges)
     if coarse is not None:
         g, q, _ = coarse
-        return floordiv(build(q), n // g, facts)
+        return floordiv(build(q), n // g, ranges)
     if len(r.terms) == 1 and r.terms[0][0] == 1:
         match r.terms[0][1]:
             case Binary("floordiv", y, Const(value)) if (m := int(value)) > 0:
                 # (y // m + k) // n = (y + k m) // (m n)
                 inner = _plus((1, y), constant=r.constant * m)
-                if m * n <= INT64.hi and span(linear(inner), facts) is not None:
-                    return floordiv(inner, m * n, facts)
+                if m * n <= INT64.hi and span(linear(inner), ranges) is not None:
+                    return floordiv(inner, m * n, ranges)
             case Binary("mod", y, Const(value)) if r.constant == 0 and int(value) % n == 0:
                 if int(value) > 0:
-                    return mod(floordiv(y, n, facts), int(value) // n, facts)
+                    return mod(floordiv(y, n, ranges), int(value) // n, ranges)
             case _:
                 pass
     return Binary("floordiv", build(r), idx(n))
 
 
-def mod(x: Expr, n: int, facts: Facts) -> Expr:
+def mod(x: Expr, n: int, ranges: Ranges) -> Expr:
     """x mod n for n > 0."""
     e = linear(x)
     if n == 1:
         return idx(0)
-    if span(e, facts) is None:
+    if span(e, ranges) is None:
         return Binary("mod", x, idx(n))
     _, r = _divided(e, n)
-    inside = span(r, facts)
+    inside = span(r, ranges)
     if inside is not None and inside.lo // n == inside.hi // n:
         return build(Linear(r.terms, r.constant - inside.lo // n * n))
-    coarse = _coarse(r, n, facts)
+    coarse = _coarse(r, n, ranges)
     if coarse is not None:
         g, q, low = coarse
-        return _plus((g, mod(build(q), n // g, facts)), (1, build(low)))
+        return _plus((g, mod(build(q), n // g, ranges)), (1, build(low)))
     if len(r.terms) == 1 and r.terms[0][0] == 1 and r.constant == 0:
         match r.terms[0][1]:
             case Binary("mod", y, Const(value)) if int(value) > 0 and int(value) % n == 0:
-                return mod(y, n, facts)
+                return mod(y, n, ranges)
             case _:
                 pass
     return Binary("mod", build(r), idx(n))
 
 
-def _compare(op: str, a: Expr, b: Expr, facts: Facts) -> Expr | None:
+def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
     """`a op b` decided, or with its constant alone on the right and as small as can be."""
     difference = linear(Binary("sub", a, b))
     left, right = linear(a), linear(b)
-    if any(span(part, facts) is None for part in (difference, left, right)):
+    if any(span(part, ranges) is None for part in (difference, left, right)):
         return None
-    inside = span(difference, facts)
+    inside = span(difference, ranges)
     assert inside is not None
     decided = _decide(op, inside.lo, inside.hi)
     if decided is not None:
         return const(decided, DType.BOOL)
     if right.terms:  # two sides that depend on axes stay as they were written
         return None
-    return _against_constant(op, difference.terms, -difference.constant, facts)
+    return _against_constant(op, difference.terms, -difference.constant, ranges)
 
 
 def _decide(op: str, lo: int, hi: int) -> bool | None:
@@ -230,9 +230,7 @@ def _decide(op: str, lo: int, hi: int) -> bool | None:
             return False if lo == hi == 0 else True if lo > 0 or hi < 0 else None
 
 
-def _against_constant(
-    op: str, terms: tuple[tuple[int, Expr], ...], k: int, facts: Facts
-) -> Expr:
+def _against_constant(op: str, terms: tuple[tuple[int, Expr], ...], k: int, ranges: Ranges) -> Expr:
     """sum(terms) op k, with only `lt`, `ge`, `eq` and `ne` left, and its leading term positive."""
     if all(factor < 0 for factor, _ in terms):
         terms, k = tuple((-factor, atom) for factor, atom in terms), -k
@@ -249,7 +247,7 @@ def _against_constant(
         # x < g m is x // g < m.
         for g in sorted({gcd(factor, k) for factor, _ in terms} - {0, 1}, reverse=True):
             q, r = _divided(whole, g)
-            inside = span(r, facts)
+            inside = span(r, ranges)
             if q.terms and inside is not None and inside.inside(0, g - 1):
-                return _against_constant(op, q.terms, k // g, facts)
+                return _against_constant(op, q.terms, k // g, ranges)
     return Binary(op, build(whole), idx(k))

@@ -26,7 +26,7 @@ from monotile.ir.expr import (
     rebuild,
     substitute,
 )
-from monotile.ir.intervals import NOTHING_KNOWN, Facts, interval, learn, truth, type_range
+from monotile.ir.intervals import NOTHING_KNOWN, Facts, Ranges, type_range
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.algebra import ALGEBRA, COMMUTATIVE, FLIPPED
 from monotile.transform.index_algebra import simplify_index
@@ -74,16 +74,17 @@ def _without_unit_axes(s: Compute) -> Compute:
 
 def simplify_expr(e: Expr, facts: Facts = NOTHING_KNOWN, *, excess_precision: bool = False) -> Expr:
     """`e` simplified, given that `facts` hold; the same object if nothing changed."""
-    return _Simplifier(facts, excess_precision).go(e)
+    return _Simplifier(Ranges(facts), excess_precision).go(e)
 
 
 class _Simplifier:
     """Simplifies under one set of facts."""
 
-    def __init__(self, facts: Facts, excess_precision: bool) -> None:
-        self.facts = facts
+    def __init__(self, ranges: Ranges, excess_precision: bool) -> None:
+        self.ranges = ranges
         self.excess = excess_precision
         self.known: dict[Expr, Expr] = {}
+        self.inner: dict[tuple[Expr, bool], _Simplifier] = {}
 
     def go(self, e: Expr) -> Expr:
         if e not in self.known:
@@ -92,14 +93,16 @@ class _Simplifier:
         return self.known[e]
 
     def under(self, cond: Expr, value: bool) -> "_Simplifier":
-        more = learn(cond, value, self.facts)
-        return _Simplifier({**self.facts, **more}, self.excess)
+        key = (cond, value)
+        if key not in self.inner:
+            self.inner[key] = _Simplifier(self.ranges.under(cond, value), self.excess)
+        return self.inner[key]
 
     def _go(self, e: Expr) -> Expr:
         match e:
             case Select(cond, then, otherwise):
                 c = self.go(cond)
-                taken = truth(c, self.facts)
+                taken = self.ranges.truth(c)
                 if taken is not None:
                     return self.go(then if taken else otherwise)
                 t, o = self.under(c, True).go(then), self.under(c, False).go(otherwise)
@@ -130,7 +133,7 @@ class _Simplifier:
         if new is not None:
             return new
         if isinstance(e, Binary) and e.a.dtype is DType.I64:
-            new = simplify_index(e, self.facts)
+            new = simplify_index(e, self.ranges)
             if new != e:
                 return self._point(new)
             if e.op in ("min", "max"):
@@ -141,7 +144,7 @@ class _Simplifier:
         """A literal, if `e` can have one value only."""
         if isinstance(e, Const) or e.dtype.is_float:
             return e
-        found = interval(e, self.facts)
+        found = self.ranges.of(e)
         return const(found.lo, e.dtype) if found and found.lo == found.hi else e
 
     def _load(self, e: Load) -> Expr:
@@ -151,10 +154,10 @@ class _Simplifier:
             for i, n in zip(e.index, e.tensor.shape, strict=True)
         )
         new = e if index == e.index else Load(e.tensor, index)
-        return self._point(new) if new in self.facts else new
+        return self._point(new) if new in self.ranges.facts else new
 
     def _extreme(self, e: Binary) -> Expr:
-        a, b = interval(e.a, self.facts), interval(e.b, self.facts)
+        a, b = self.ranges.of(e.a), self.ranges.of(e.b)
         if a is None or b is None:
             return e
         if a.hi <= b.lo:
@@ -175,7 +178,7 @@ class _Simplifier:
                     return self.step(Cast(inner, dtype))
                 if self.excess and _rounding_only(inner.dtype, middle, dtype):
                     return self.step(Cast(inner, dtype))
-                span, fits = interval(inner, self.facts), type_range(middle)
+                span, fits = self.ranges.of(inner), type_range(middle)
                 if span and fits and middle is not DType.BOOL and span.inside(fits.lo, fits.hi):
                     return self.step(Cast(inner, dtype))
             case Select(cond, then, otherwise) if any(
