@@ -11,10 +11,10 @@ from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, vector_width
 from monotile.codegen.expression import bare
-from monotile.codegen.vector import VectorEmitter, alignment, lane_of
+from monotile.codegen.vector import VectorEmitter, alignment, lane_of, unconditional
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, idx, mul
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Contract, Operand
 
@@ -35,7 +35,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
         raise InternalError(f"step {site.step.computes} is no contraction")
     m, n = site.ranges[method.m], site.ranges[method.n]
     left, right = (found.left, found.right)
-    if _swapped(anchor, found, m):
+    if _swapped(found, m):
         left, right = right, left
     element = _element(left, right, anchor)
     w = e.writer
@@ -81,11 +81,11 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
         )
         w.write(
-            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, epilogue);"
+            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
         )
 
 
-def _swapped(anchor: Compute, found: Contraction, m: Range) -> bool:
+def _swapped(found: Contraction, m: Range) -> bool:
     """Whether the Plan's m are the rows of the right factor."""
     return not set(m.dim.axes) <= set(found.m) and set(m.dim.axes) <= set(found.n)
 
@@ -211,12 +211,28 @@ def _width(site: Site, method: Contract, n: Range) -> int:
 def _epilogue(
     e: VectorEmitter, site: Site, anchor: Compute, m: Range, n: Range, width: int
 ) -> None:
-    """The lambda that stores the sums and computes what follows them."""
+    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores."""
     row, column = m.variable.name, n.variable.name
+    group = Axis(f"{column}_vector", n.variable.extent // width) if width > 1 else n.variable
+    lanes = add(mul(group, idx(width)), lane_of(width)) if width > 1 else n.variable
+    point = placed(site.point, {column: lanes})
+    own = {anchor.out.name, *(s.out.name for s in site.followers)}
+    wanted = dict.fromkeys(
+        x
+        for s in site.followers
+        for x in unconditional(substitute(s.body, point))
+        if x.tensor.name not in own
+    )
+    w = e.writer
+    with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
+        _neighbours(e, n.variable, width)
+        held = e.held(tuple(wanted), width)
     total = "double" if anchor.body.dtype is DType.F64 else "float"
-    head = f"auto epilogue = [&](idx {row}, idx {column}, const mt::Pack<{total}, {width}>& sums)"
-    with e.writer.open(head, [row, column], fence=True, tail=";"):
-        where = {column: _neighbours(e, n.variable, width)}
+    sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held"
+    head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
+    with w.open(head, [row, column], fence=True, tail=";") as block:
+        _neighbours(e, n.variable, width)
+        block.names.update(held)
         with e.vector(width):
             at = "lane" if width > 1 else "0"
-            e.finish(site, placed(site.point, where), f"sums[{at}]", anchor.body.dtype)
+            e.finish(site, point, f"sums[{at}]", anchor.body.dtype)

@@ -7,7 +7,7 @@ mt::store(y_5 + o6, s4);
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +17,18 @@ from monotile.codegen.base import SMALL_FLOATS, STORAGE, Emitter, plus
 from monotile.codegen.expression import bare
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    children,
+    idx,
+    loads,
+    substitute,
+)
 from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 
 WIDEST = 16  # bytes that one access moves
@@ -53,6 +64,20 @@ def alignment(place: Place) -> int:
             return math.gcd(*(alignment(p) for p in every))
 
 
+def unconditional(e: Expr) -> Iterator[Load]:
+    """The Loads that are evaluated whenever `e` is, but for those inside the indices of others."""
+    match e:
+        case Load():
+            yield e
+        case Select(cond):
+            yield from unconditional(cond)
+        case Binary("and" | "or", a):
+            yield from unconditional(a)
+        case _:
+            for child in children(e):
+                yield from unconditional(child)
+
+
 class VectorEmitter(Emitter):
     """Reads and writes packs while a vector is open."""
 
@@ -79,24 +104,14 @@ class VectorEmitter(Emitter):
         vector, first = self._vector, self._first(e.tensor, e.index, place)
         if vector is None or first is None:
             return super().read(e)
-        key = ("pack", vector.lane.extent, e)
-        pack = self.writer.known(key)
-        if pack is None:
-            pack = self.writer.fresh("p")
-            home = self.home(Load(e.tensor, first))
-            with self.writer.at(home):
-                start = plus(*self.address(e.tensor, first, place))
-                function = "load_constant" if e.tensor.name in self.constant else "load"
-                text = f"mt::{function}<{vector.lane.extent}>({start})"
-                self.writer.write(f"const auto {pack} = {text};")
-            home.names[key] = pack
+        pack = self._pack(e, first, place, vector.lane.extent)
         return self.lane_value(pack, e.dtype)
 
-    def lane_value(self, pack: str, dtype: DType) -> str:
-        """The current lane's element of a pack of stored elements, as a value."""
+    def lane_value(self, pack: str, dtype: DType, lane: str = LANE) -> str:
+        """A lane's element of a pack of stored elements, as a value."""
         if dtype in SMALL_FLOATS:
-            return f"mt_load_{SMALL_FLOATS[dtype]}(&{pack}.value[{LANE}])"
-        return f"{pack}[{LANE}]"
+            return f"mt_load_{SMALL_FLOATS[dtype]}(&{pack}.value[{lane}])"
+        return f"{pack}[{lane}]"
 
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
         vector, first = self._vector, self._first(tensor, index, place)
@@ -114,6 +129,51 @@ class VectorEmitter(Emitter):
             self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")
         else:
             self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
+
+    def held(self, wanted: Sequence[Load], width: int) -> dict[Hashable, str]:
+        """Writes the loads `wanted` of `width` lanes and the return of them all as one struct; gives the texts
+        under which another function knows them as members of `held`. Loads that cannot be packs are left out."""
+        packs: dict[Load, str] = {}
+        with self.vector(width):
+            for x in wanted:
+                place = readable(self.plan.places[x.tensor.name], own=x.tensor.name in self._own)
+                if any(loads(i) for i in x.index):
+                    continue
+                first = x.index if width == 1 else self._first(x.tensor, x.index, place)
+                if first is not None:
+                    packs[x] = self._pack(x, tuple(first), place, width)
+            fields = " ".join(
+                f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> h{k};" for k, x in enumerate(packs)
+            )
+            result = (
+                f"return Held{{{', '.join(packs.values())}}};" if packs else "return mt::Nothing{};"
+            )
+            lines = [f"struct Held {{ {fields} }};", result] if packs else [result]
+            if self._vector is not None:
+                self._vector.stores.extend(lines)
+            else:
+                for line in lines:
+                    self.writer.write(line)
+        return {
+            (x if width == 1 else ("pack", width, x)): (
+                self.lane_value(f"held.h{k}", x.dtype, "0") if width == 1 else f"held.h{k}"
+            )
+            for k, x in enumerate(packs)
+        }
+
+    def _pack(self, e: Load, first: tuple[Expr, ...], place: Place, width: int) -> str:
+        """The name of the pack that begins at the index `first` of what `e` loads."""
+        key = ("pack", width, e)
+        known = self.writer.known(key)
+        if known is None:
+            known = self.writer.fresh("p")
+            home = self.home(Load(e.tensor, first))
+            with self.writer.at(home):
+                start = plus(*self.address(e.tensor, first, place))
+                function = "load_constant" if e.tensor.name in self.constant else "load"
+                self.writer.write(f"const auto {known} = mt::{function}<{width}>({start});")
+            home.names[key] = known
+        return known
 
     def address_of(self, e: Load, point: Mapping[str, Expr]) -> str:
         """Text of the address of what `e` loads, in the place that other stages' results are read from."""

@@ -99,19 +99,19 @@ struct Fma {
     }
   }
 
-  static constexpr int WIDTH = UN;
-  template <class F>
-  static __device__ __forceinline__ void each(const Accumulator& acc, int lane, F f) {
-    int lm = lane / LANES.lanes_n, ln = lane % LANES.lanes_n;
+  // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
+  static constexpr int WIDTH = UN, FRAGMENTS = TM * (TN / UN);
+  static __device__ __forceinline__ int row(int i, int lane) {
+    return place<UM>(i / (TN / UN), lane / LANES.lanes_n, LANES.lanes_m);
+  }
+  static __device__ __forceinline__ int column(int i, int lane) {
+    return place<UN>(i % (TN / UN) * UN, lane % LANES.lanes_n, LANES.lanes_n);
+  }
+  static __device__ __forceinline__ Pack<Sum, UN> fragment(const Accumulator& acc, int i) {
+    Pack<Sum, UN> out;
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int j = 0; j < TN; j += UN) {
-        Pack<Sum, UN> out;
-#pragma unroll
-        for (int u = 0; u < UN; ++u) out[u] = acc.c[i][j + u];
-        f(place<UM>(i, lm, LANES.lanes_m), place<UN>(j, ln, LANES.lanes_n), out);
-      }
+    for (int u = 0; u < UN; ++u) out[u] = acc.c[i / (TN / UN)][i % (TN / UN) * UN + u];
+    return out;
   }
 };
 

@@ -77,18 +77,13 @@ struct Mma {
     }
   }
 
-  // Calls f(m, n, pack of WIDTH sums along n), m and n inside the warp's tile.
-  static constexpr int WIDTH = 2;
-  template <class F>
-  static __device__ __forceinline__ void each(const Accumulator& acc, int lane, F f) {
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int j = 0; j < TN; ++j)
-          f(i * 16 + half * 8 + lane / 4, j * 8 + (lane & 3) * 2,
-            Pack<float, 2>{{acc.c[i][j][half * 2], acc.c[i][j][half * 2 + 1]}});
+  // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
+  static constexpr int WIDTH = 2, FRAGMENTS = TM * TN * 2;
+  static __device__ __forceinline__ int row(int i, int lane) { return i / TN * 8 + lane / 4; }
+  static __device__ __forceinline__ int column(int i, int lane) { return i % TN * 8 + (lane & 3) * 2; }
+  static __device__ __forceinline__ Pack<float, 2> fragment(const Accumulator& acc, int i) {
+    const float(&c)[4] = acc.c[i / TN / 2][i % TN];
+    return i / TN % 2 ? Pack<float, 2>{{c[2], c[3]}} : Pack<float, 2>{{c[0], c[1]}};
   }
 };
 
