@@ -14,6 +14,7 @@ COSTLY = 12.0  # operations that a transcendental function counts for
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
+RING_BARRIER = 0.07  # of the latency: the warps of a slice wait for each other, for every chunk
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
@@ -50,18 +51,23 @@ def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
     return total
 
 
-def simple_seconds(s: Compute | Scatter, extents: Extents, own: frozenset[str], target: Target) -> float:
-    """One task of a Map, Reduce or Serial step. own: tensors that the stage itself holds on chip."""
+def simple_seconds(
+    s: Compute | Scatter, extents: Extents, vector: int, own: frozenset[str], target: Target
+) -> float:
+    """One task of a Map, Reduce or Serial step whose threads take `vector` elements at once.
+
+    own: tensors that the stage itself holds on chip.
+    """
     reduce = s.reduce if isinstance(s, Compute) else ()
     points = product(extents, s.axes) * product(extents, reduce)
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
-    near = far = 0
+    near = far = 0.0
     for body in bodies:
         for x in _distinct_loads(body):
             if x.tensor.name in own:
                 near += footprint(x, extents)
             else:
-                far += footprint(x, extents)
+                far += footprint(x, extents) / _access_use(vector * x.tensor.dtype.itemsize, target)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
@@ -86,7 +92,9 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     moved = (left + right) * k * size / target.worker_bandwidth
     partial = 2 * c.slices * c.block_m * c.block_n * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
     steps = -(-k // (c.block_k * c.slices))
-    fill = target.latency_seconds * (1 + 0.1 * steps / max(c.depth - 1, 1))
+    rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
+    waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
+    fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
     return blocks * (fill + max(moved, work) + partial)
 
 
@@ -110,6 +118,13 @@ def _line_use(side: Operand, block: int, block_k: int, size: int) -> float:
         return 0.35
     run = (block_k if side.major == "k" else block) * size
     return min(1.0, (run / LINE) ** 0.6)
+
+
+def _access_use(width: int, target: Target) -> float:
+    """The part of the bandwidth that accesses of `width` bytes a thread reach: narrow ones are too few in flight."""
+    if target.kind == "cpu":
+        return 1.0
+    return min(1.0, (width / target.vector_bytes) ** 0.7)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -181,7 +181,7 @@ def _cuda_blocks(
                 warps_m=warps_m, warps_n=warps_n, slices=slices, depth=2,
             )  # fmt: skip
             ring = slices * 2 * (block_m + block_n) * block_k * size
-            depth = min(4, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
+            depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
             if depth >= 2:
                 yield msgspec.structs.replace(found, depth=depth)
 

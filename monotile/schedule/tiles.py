@@ -106,7 +106,7 @@ def _simple_draft(
     anchor, target = group.steps[0][0], context.target
     tasks = max(1, math.prod(grid))
     extents = _flat_extents(anchor, max(1, math.prod(d.tile for d in dims)))
-    seconds = cost.simple_seconds(anchor, extents, frozenset(), target)
+    seconds = cost.simple_seconds(anchor, extents, _width(method), frozenset(), target)
     scratch = _method_scratch(method, target)
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
@@ -308,7 +308,7 @@ def _rows_step(
         Dim((p,), a.extent, tiles[where[p]] if p in where else a.extent, where.get(p))
         for p, a in enumerate(anchor.axes)
     )
-    seconds = cost.simple_seconds(anchor, extents, own, target)
+    seconds = cost.simple_seconds(anchor, extents, _width(method), own, target)
     seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
     made = Step(names, dims, method, scratch_bytes=_method_scratch(method, target))
     return made, seconds
@@ -411,6 +411,10 @@ def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
     limit = max(1, target.vector_bytes // width)
     runs = [contiguous_run(offset(x), axis, limit) for x in moved]
     return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def _width(method: Method) -> int:
+    return method.vector if isinstance(method, (Map, Reduce)) else 1
 
 
 def _method_scratch(method: Method, target: Target) -> int:
