@@ -24,6 +24,7 @@ from monotile.runtime.module import CompiledModule
 from monotile.runtime.progress import step
 from monotile.schedule.plan import Plan
 from monotile.schedule.schedule import schedule
+from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
 from monotile.target.target import Target
 from monotile.transform.pipeline import transform
@@ -74,6 +75,8 @@ def _compile(
     dump.program("capture", captured.program)
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
+    program = split_reductions(program, target)
+    dump.program("split", program)
     verify_program(program)
 
     plan = schedule(program, target, options)

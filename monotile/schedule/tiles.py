@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -53,10 +53,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some."""
+    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
+
+    drafts: what was found for the groups so far.
+    """
 
     tables: dict[str, int]
     target: Target
+    drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
 
 
 def cut(group: Group, context: Context) -> Draft | None:

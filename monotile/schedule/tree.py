@@ -7,6 +7,7 @@ from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
 from monotile.schedule.tiles import Context, Draft, cut
+from monotile.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,11 @@ def _level(body: tuple[Statement, ...], context: Context) -> Tree:
             raise ScheduleError(
                 f"control flow that depends on data is not scheduled yet ({s.origin or 'no source line'})"
             )
-    drafts: dict[Group, Draft | None] = {}
 
     def draft(g: Group) -> Draft | None:
-        if g not in drafts:
-            drafts[g] = cut(g, context)
-        return drafts[g]
+        if g not in context.drafts:
+            context.drafts[g] = cut(g, context)
+        return context.drafts[g]
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
@@ -70,3 +70,15 @@ def drafts_of(tree: Tree) -> Iterator[Draft]:
                 yield node
             case Nest():
                 yield from drafts_of(node.body)
+
+
+def seconds(tree: Tree, target: Target) -> float:
+    """The cost model's guess for all stages, a grid barrier before each."""
+    total = 0.0
+    for node in tree:
+        match node:
+            case Draft():
+                total += node.seconds + target.barrier_seconds
+            case Nest():
+                total += node.loop.axis.extent * seconds(node.body, target)
+    return total

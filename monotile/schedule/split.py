@@ -1,0 +1,90 @@
+"""Splitting along the reduction: a product with few outputs and a long K becomes partial sums by more tasks.
+
+out = sum over k of body  becomes  parts[s, ...] = sum over the k of part s, out = sum over s of parts[s, ...].
+The second sum is an ordinary reduction: the scheduler lets it join the stage that uses `out`, so it costs no
+barrier of its own where a reduction (a normalisation, say) follows. Its order is fixed, so results repeat to the bit.
+"""
+
+from collections.abc import Iterator
+
+from monotile.ir.expr import Axis, Load, Tensor, add, idx, mul, substitute
+from monotile.ir.program import Compute, Loop, Program, Statement, statements
+from monotile.schedule.groups import single
+from monotile.schedule.methods import product
+from monotile.schedule.tiles import Context, cut
+from monotile.schedule.tree import build, seconds
+from monotile.target.target import Target
+
+PARTS = (2, 4, 8)
+CHUNK = 128  # a part's share of K is a multiple of this
+
+
+def split_reductions(program: Program, target: Target) -> Program:
+    """`program` with those products split whose split makes the whole schedule faster, by the cost model."""
+    if target.kind == "cpu":  # few workers: there is no lack of tasks
+        return program
+    tables = {w.tensor.name: w.table for w in program.weights if w.table}
+    context = Context(tables, target)
+    best = seconds(build(program, context), target)
+    names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
+    for c in [s for s in statements(program.body) if isinstance(s, Compute)]:
+        for parts in _worthwhile(c, context):
+            if f"{c.out.name}_parts" in names:
+                continue
+            candidate = _replace(program, c, _split(c, parts))
+            spent = seconds(build(candidate, context), target)
+            if spent < best:
+                program, best = candidate, spent
+                break
+    return program
+
+
+def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
+    """Numbers of parts that make the product itself faster, the fastest first."""
+    if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
+        return
+    whole = cut(single(c), context)
+    found: list[tuple[float, int]] = []
+    for parts in PARTS:
+        if whole is None or c.reduce[0].extent % (parts * CHUNK):
+            continue
+        draft = cut(single(_split(c, parts)[0]), context)
+        moved = 2 * parts * c.out.size * 4
+        extra = moved / (context.target.worker_bandwidth * context.target.workers)
+        if draft is not None and draft.seconds + extra < whole.seconds:
+            found.append((draft.seconds + extra, parts))
+    yield from (parts for _, parts in sorted(found))
+
+
+def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
+    """The partial sums, and their sum under the old name."""
+    share = c.reduce[0].extent // parts
+    out = Tensor(f"{c.out.name}_parts", (parts, *c.out.shape), c.body.dtype)
+    axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(out.shape))
+    inner = Axis("r0", share)
+    moved = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
+    moved["r0"] = add(mul(axes[0], idx(share)), inner)
+    first = Compute(out, axes, (inner,), "sum", substitute(c.body, moved), c.origin)
+    part = Axis("r0", parts)
+    total = Compute(c.out, c.axes, (part,), "sum", Load(out, (part, *c.axes)), c.origin)
+    return first, total
+
+
+def _replace(program: Program, old: Compute, new: tuple[Compute, Compute]) -> Program:
+    def go(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        out: list[Statement] = []
+        for s in body:
+            match s:
+                case Loop():
+                    out.append(
+                        Loop(
+                            s.axis, s.carried, s.stacked, go(s.body), s.count, s.predicate, s.origin
+                        )
+                    )
+                case Compute() if s is old:
+                    out.extend(new)
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    return Program(program.inputs, program.weights, go(program.body), program.outputs)
