@@ -1,5 +1,5 @@
 // Checks contract.cuh against a plain loop over shapes, layouts and configurations, then times BERT-base's products.
-//   nvcc -std=c++17 -O3 -arch=sm_90a -I monotile/device bench/device/contract_bench.cu -o /tmp/contract_bench
+//   nvcc -std=c++20 -O3 -arch=sm_90a -I monotile/device bench/device/contract_bench.cu -o /tmp/contract_bench
 //   /tmp/contract_bench            (or: compute-sanitizer --tool racecheck /tmp/contract_bench check)
 #include <algorithm>
 #include <cmath>
