@@ -18,7 +18,7 @@ import torch
 
 from monotile.errors import TargetError
 from monotile.runtime.binary import Binary
-from monotile.runtime.driver import Driver, DriverError
+from monotile.runtime.driver import Driver, DriverError, LaunchConfig
 from monotile.schedule.plan import Launch
 
 _SLOT = 128  # bytes of sync words that belong to one call at a time
@@ -58,14 +58,20 @@ class _StreamState(msgspec.Struct, frozen=True):
 
 
 class _PerThread(threading.local):
-    """One calling thread's parameter block: workspace, sync, then the pointers or the table's address."""
+    """One calling thread's launch: its configuration, and its parameter block (workspace, sync, then the
+    pointers or the table's address)."""
 
-    def __init__(self, pointers: int, by_value: bool, driver: Driver, context: int) -> None:
+    def __init__(
+        self, launch: Launch, pointers: int, by_value: bool, driver: Driver, context: int
+    ) -> None:
         if driver.current_context() == 0:
             driver.set_context(context)  # a thread that has not used CUDA yet
         self.block = (ctypes.c_uint64 * (2 + (pointers if by_value else 1)))()
         self.table = None if by_value else (ctypes.c_uint64 * pointers)()
         self.arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.block))
+        self.config = LaunchConfig(launch.workers, launch.threads, launch.shared_bytes)
+        self.config_at = ctypes.addressof(self.config)
+        self.arguments_at = ctypes.addressof(self.arguments)
         self.weights: tuple[int, ...] | None = None
 
 
@@ -105,7 +111,7 @@ class CudaKernel:
                 ) from error
             _refuse_crowd(driver, device, launch, fits)
             self._slots = _SyncSlots(driver)
-        self._state = _PerThread(pointers, self._by_value, driver, self._context)
+        self._state = _PerThread(launch, pointers, self._by_value, driver, self._context)
         self._streams: dict[int, _StreamState] = {}
         self._lock = threading.Lock()
         self._captured: list[object] = []
@@ -152,19 +158,8 @@ class CudaKernel:
                 self._start(thread, stream)
 
     def _start(self, thread: _PerThread, stream: int) -> None:
-        launch = self._launch
-        status = self._driver.launch(
-            self._function,
-            launch.workers,
-            1,
-            1,
-            launch.threads,
-            1,
-            1,
-            launch.shared_bytes,
-            stream,
-            thread.arguments,
-        )
+        thread.config.stream = stream
+        status = self._driver.launch(thread.config_at, self._function, thread.arguments_at, None)
         if status:
             self._driver.check(status, "launching the kernel")
 

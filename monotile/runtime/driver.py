@@ -13,6 +13,7 @@ from monotile.errors import TargetError
 
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+_COOPERATIVE_LAUNCH = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -32,7 +33,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
-    "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
@@ -41,6 +42,36 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuStreamDestroy_v2": (c_void_p,),
     "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
 }
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, of which only the number is used."""
+
+    _fields_ = (("id", c_uint), ("pad", c_uint), ("value", c_uint), ("rest", c_uint * 15))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of a cooperative launch. The stream is to be set before each launch."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
+
+    def __init__(self, blocks: int, threads: int, shared: int) -> None:
+        self.cooperative = _Attribute(_COOPERATIVE_LAUNCH, 0, 1)  # kept alive beside its address
+        super().__init__(
+            (c_uint * 3)(blocks, 1, 1),
+            (c_uint * 3)(threads, 1, 1),
+            shared,
+            None,
+            ctypes.addressof(self.cooperative),
+            1,
+        )
 
 
 class DriverError(RuntimeError):
@@ -62,7 +93,8 @@ class Driver:
             function = getattr(self._library, symbol)
             function.argtypes = arguments
             function.restype = c_int
-        self.launch = self._library.cuLaunchCooperativeKernel
+        # (address of a LaunchConfig, function, array of pointers to the parameters, None) to a status.
+        self.launch = self._library.cuLaunchKernelEx
         status = self._library.cuInit(0)
         if status != 0:
             raise TargetError(

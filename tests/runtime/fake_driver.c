@@ -40,11 +40,18 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
     *mode = before;
     return 0;
 }
-int cuLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                              unsigned bz, unsigned shared, void* stream, void** parameters) {
+struct attribute { unsigned id; char pad[4]; int value; char rest[60]; };
+struct config {
+    unsigned grid[3], block[3], shared;
+    void* stream;
+    struct attribute* attributes;
+    unsigned count;
+};
+int cuLaunchKernelEx(const struct config* c, void* f, void** parameters, void** extra) {
     if (!current) return 201;
+    if (c->count != 1 || c->attributes->id != 2 || c->attributes->value != 1 || extra) return 1;
     fake_launches++;
-    fake_grid = gx, fake_block = bx, fake_shared = shared, fake_stream = stream;
+    fake_grid = c->grid[0], fake_block = c->block[0], fake_shared = c->shared, fake_stream = c->stream;
     memcpy(fake_parameters, parameters[0], 16 + 8 * 3);
     return 0;
 }

@@ -13,7 +13,7 @@ from monotile.errors import TargetError
 from monotile.runtime import build_cpu, cuda
 from monotile.runtime.binary import Binary
 from monotile.runtime.cuda import CudaKernel
-from monotile.runtime.driver import Driver
+from monotile.runtime.driver import Driver, LaunchConfig
 from monotile.schedule.plan import Launch
 from monotile.target.target import cpu_target
 
@@ -84,6 +84,7 @@ def test_the_parameter_block(fake: Fake) -> None:
     assert ctypes.string_at(sync, 128) == bytes(128)
     sizes = [fake.number(f"fake_{name}").value for name in ("grid", "block", "shared", "launches")]
     assert sizes == [4, 256, 1000, 1]
+    assert ctypes.c_void_p.in_dll(fake.symbols, "fake_stream").value == fake.stream
     kernel.launch([21, 22], (23,))
     assert fake.parameters(5) == [workspace, sync, 21, 22, 23]
 
@@ -93,6 +94,24 @@ def test_many_pointers_go_through_a_table(fake: Fake) -> None:
     kernel.launch([1, 2], tuple(range(3, 41)))
     table = fake.parameters(3)[2]
     assert list((ctypes.c_uint64 * 40).from_address(table)) == list(range(1, 41))
+
+
+def test_the_configuration_is_laid_out_as_the_drivers_own() -> None:
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    theirs, attribute = bindings.CUlaunchConfig(), bindings.CUlaunchAttribute()
+    theirs.gridDimX, theirs.gridDimY, theirs.gridDimZ = 4, 1, 1
+    theirs.blockDimX, theirs.blockDimY, theirs.blockDimZ = 256, 1, 1
+    theirs.sharedMemBytes, theirs.hStream = 1000, 7
+    attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
+    theirs.attrs, theirs.numAttrs = [attribute], 1
+    ours = LaunchConfig(4, 256, 1000)
+    ours.stream = 7
+    expected = bytearray(ctypes.string_at(int(theirs.getPtr()), 56))
+    at = int.from_bytes(expected[40:48], "little")
+    assert ctypes.string_at(at, 72) == bytes(ours.cooperative)
+    expected[40:48] = ctypes.addressof(ours.cooperative).to_bytes(8, "little")
+    assert bytes(ours) == bytes(expected)
 
 
 @pytest.mark.parametrize("pointers", [3, 40])
