@@ -2,7 +2,8 @@
 
 An entry is one file: a SHA-256 of its content, then the content. Writers make a file of their own and
 rename it into place, so a reader sees a whole entry or none; an entry whose hash does not match (a
-full disk, a crash) counts as absent and is replaced by the next write. Nothing is ever locked.
+full disk, a crash) counts as absent and is replaced by the next write. Nothing is ever locked. Entries that no
+one read for a month are swept away, at most once a day, by whoever writes.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import functools
 import hashlib
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,8 @@ import msgspec
 from monotile.config import NOT_IN_CACHE_KEY, Options
 
 _HASH_BYTES = 32
+_KEPT = 30 * 86400.0  # seconds after its last use
+_SWEPT_EVERY = 86400.0
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = (".py", ".h", ".cuh")
 
@@ -88,6 +92,8 @@ class Cache(msgspec.Struct, frozen=True):
             entry = path.read_bytes()
         except OSError:
             return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # read just now: not to be swept away
         digest, content = entry[:_HASH_BYTES], entry[_HASH_BYTES:]
         return content if hashlib.sha256(content).digest() == digest else None
 
@@ -97,6 +103,19 @@ class Cache(msgspec.Struct, frozen=True):
         if path is not None:
             with contextlib.suppress(OSError):
                 write_atomically(path, hashlib.sha256(content).digest() + content)
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Deletes the entries, and what crashed writers left, that are older than `_KEPT`."""
+        assert self.folder is not None
+        now, stamp = time.time(), self.folder / "swept"
+        if stamp.exists() and now - stamp.stat().st_mtime < _SWEPT_EVERY:
+            return
+        stamp.touch()
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            with contextlib.suppress(OSError):  # another process may be at it too
+                if now - path.stat().st_mtime > _KEPT:
+                    path.unlink()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

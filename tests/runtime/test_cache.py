@@ -1,6 +1,8 @@
 """The disk cache: keys, whole entries only, concurrent writers."""
 
 import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,20 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocked.write_text("")
     Cache(blocked).put(key("a"), b"content")
     assert Cache(blocked).get(key("a")) is None
+
+
+def test_what_no_one_reads_for_a_month_is_swept_away(tmp_path: Path) -> None:
+    cache, month = Cache(tmp_path), 31 * 86400
+    for name in ("old", "read", "new"):
+        cache.put(key(name), b"content")
+    before = time.time() - month
+    for file in (cache.path(key("old")), cache.path(key("read")), tmp_path / "swept"):
+        assert file is not None
+        os.utime(file, (before, before))
+    assert cache.get(key("read")) == b"content"
+    cache.put(key("another"), b"content")
+    found = {n: cache.get(key(n)) is not None for n in ("old", "read", "new", "another")}
+    assert found == {"old": False, "read": True, "new": True, "another": True}
 
 
 def test_switched_off() -> None:
