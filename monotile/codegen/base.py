@@ -9,6 +9,7 @@ step's region, and brings the device headers that define the names used here:
     mt_load_T(p), mt_store_T(p, x)   16-bit floats in memory, T = f16 or bf16, as float
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,13 +38,14 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     add,
+    axes_of,
     const,
     idx,
     loads,
     mul,
     substitute,
 )
-from monotile.ir.intervals import type_range
+from monotile.ir.intervals import interval, type_range
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.schedule.plan import Dim, Place, Plan, PlanNode, Repeat, Shared, Stage, Step
 from monotile.target.target import Target
@@ -168,7 +170,7 @@ class Emitter(Expressions):
         safe = [
             self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
         ]
-        part = part_number(safe[:table], tensor.shape[:table])
+        part = within(part_number(safe[:table], tensor.shape[:table]), tensor.shape[:table])
         pointer = self.pointer(tensor, place, part)
         return pointer, self.total(self.layout(tensor, place).offset(safe[table:]))
 
@@ -182,7 +184,9 @@ class Emitter(Expressions):
         known = self.writer.known(key)
         if known is None:
             variables = self.variables(part) | place_axes(place)
-            home = self.writer.home(variables, memory=False)
+            # an entry that a condition guards may not exist where it fails
+            guarded = bool(self._facts) and bool(axes_of(part))
+            home = self.writer.home(variables, memory=guarded)
             with self.writer.at(home):
                 known = self.writer.fresh(f"{tensor.name}_")
                 number = self.index(part)
@@ -343,6 +347,16 @@ def _stages(
                 yield from _stages(inner, (*axes, axis))
             case Stage():
                 yield node, axes
+
+
+def within(part: Expr, table: Sequence[int]) -> Expr:
+    """`part` as a number that a table of pointers has, also where its condition does not hold: a pointer is
+    taken before the condition is tested."""
+    last = math.prod(table) - 1
+    reach = interval(part)
+    if reach is not None and reach.inside(0, last):
+        return part
+    return Binary("max", Binary("min", part, idx(last)), idx(0))
 
 
 def plus(pointer: str, offset: str) -> str:
