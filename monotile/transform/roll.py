@@ -49,11 +49,12 @@ def roll(program: Program, options: Options) -> Program:
     if not options.roll:
         return program
     # What is rolled first decides what is alike afterwards. Neither order is always the better one.
-    variants = [_roll(program, shortest=s) for s in (False, True)]
+    facts = _Facts()
+    variants = [_roll(program, facts, shortest=s) for s in (False, True)]
     hoisted = hoist(program.body)
     if hoisted is not program.body:
         other = msgspec.structs.replace(program, body=hoisted)
-        variants += [_roll(other, shortest=s) for s in (False, True)]
+        variants += [_roll(other, facts, shortest=s) for s in (False, True)]
     best = min(variants, key=_size)
     return program if _size(best) == _size(program) else best
 
@@ -62,9 +63,9 @@ def _size(program: Program) -> int:
     return sum(1 for _ in statements(program.body))
 
 
-def _roll(program: Program, *, shortest: bool) -> Program:
+def _roll(program: Program, facts: "_Facts", *, shortest: bool) -> Program:
     names = Names(program)
-    roller = _Roller(names, Tables(program, names), shortest=shortest)
+    roller = _Roller(facts, names, Tables(program, names), shortest=shortest)
     frame = _Frame((), program.outputs)
     body = roller.roll_list(program.body, frame)
     if body == program.body:
@@ -109,14 +110,30 @@ class _Frame:
                 self.carried[k] = msgspec.structs.replace(c, result=now(c.result))
 
 
+class _Facts:
+    """What is known of each statement met so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[Statement, Fact] = {}
+        self._ids: dict[Hashable, int] = {}
+
+    def of(self, s: Statement) -> Fact:
+        known = self._known.get(s)
+        if known is None:
+            k = skeleton(s)
+            number = self._ids.setdefault(k.key, len(self._ids))
+            known = Fact(k, number, size(s), frozenset(t.name for t in k.uses))
+            self._known[s] = known
+        return known
+
+
 class _Roller:
-    def __init__(self, names: Names, tables: Tables, *, shortest: bool) -> None:
+    def __init__(self, facts: _Facts, names: Names, tables: Tables, *, shortest: bool) -> None:
+        self.facts = facts
         self.names = names
         self.shortest = shortest
         self.budget = SHORTEST_BUDGET if shortest else math.inf
         self.tables = tables
-        self._known: dict[Statement, Fact] = {}
-        self._ids: dict[Hashable, int] = {}
 
     def roll_list(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` rolled; `frame` then says where its results are."""
@@ -130,31 +147,22 @@ class _Roller:
 
     # One list.
 
-    def _fact(self, s: Statement) -> Fact:
-        known = self._known.get(s)
-        if known is None:
-            k = skeleton(s)
-            number = self._ids.setdefault(k.key, len(self._ids))
-            known = Fact(k, number, size(s), frozenset(t.name for t in k.uses))
-            self._known[s] = known
-        return known
-
     def _skeleton(self, s: Statement) -> Skeleton:
-        return self._fact(s).skeleton
+        return self.facts.of(s).skeleton
 
     def _moved(
         self, body: Sequence[Statement], moved: Mapping[str, Moved]
     ) -> tuple[Statement, ...]:
         """`body` with uses of what moved replaced."""
         return tuple(
-            s if self._fact(s).reads.isdisjoint(moved) else replace_uses(s, moved) for s in body
+            s if self.facts.of(s).reads.isdisjoint(moved) else replace_uses(s, moved) for s in body
         )
 
     def _sweep(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` with its best choices rolled until there is none."""
         while self.budget > 0:
             self.budget -= len(body)
-            facts = [self._fact(s) for s in body]
+            facts = [self.facts.of(s) for s in body]
             choice = best_choice(
                 body, facts, self.tables.weights, frame.around, shortest=self.shortest
             )

@@ -114,6 +114,8 @@ def _best_rotation(
         score = (saving, -sum(_carried(a) for a in kept))
         if kept and score > best_score:
             best, best_score = Choice(start, r.period, tuple(kept)), score
+        if saving == (count - 1) * per_group:
+            break  # all of it, and what follows has no fewer tensors that cross
     return best, best_score[0]
 
 
