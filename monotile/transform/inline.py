@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from monotile.analysis.contraction import contraction
 from monotile.analysis.cost import cost, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
-from monotile.ir.expr import Cast, Expr, Load, cast, loads, map_loads, substitute
+from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify import lossless, simplify_expr
@@ -25,8 +25,15 @@ Decide = Callable[[Compute, Statement], bool]
 
 
 def inline_views(program: Program) -> Program:
-    """`program` with views, literals and short expressions of axes alone read where they are used."""
-    return with_body(program, _inline(program.body, {}, lambda p, _: is_view(p)))
+    """`program` with views and short expressions of axes alone read where they are used.
+
+    Arrays filled with a literal stay, for what a recurrence starts from should look like its state.
+    """
+
+    def decide(p: Compute, _: Statement) -> bool:
+        return is_view(p) and (p.out.size == 1 or not isinstance(p.body, Const))
+
+    return with_body(program, _inline(program.body, {}, decide))
 
 
 def is_view(s: Compute) -> bool:
