@@ -8,11 +8,12 @@ from monotile.codegen.expression import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, add, axes_of, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Map, Reduce
 
-MOST_TOGETHER = 4  # outputs that a group of lanes reduces at the same time, to keep loads in flight
+MOST_TOGETHER = 10  # outputs that a group of lanes reduces at the same time
+MOST_WORDS = 128  # registers of a thread that loads on their way may take
 COMBINER = {
     "sum": "Sum",
     "prod": "Prod",
@@ -120,7 +121,7 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
     lanes, threads = method.lanes, e.plan.launch.threads
     outputs, groups = region(site.ranges), threads // lanes
-    together = min(MOST_TOGETHER, -(-outputs // groups))
+    together, unroll = _interleave(anchor, method, -(-outputs // groups))
     positional = anchor.combiner in ("argmax", "argmin")
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
     w = e.writer
@@ -135,7 +136,7 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
             each = f"for (idx u = 0; u < {together}; ++u)"
             w.write("#pragma unroll")
             w.write(f"{each} part[u] = {op}::identity();")
-            _accumulate(e, site, anchor, method, op, together)
+            _accumulate(e, site, anchor, method, op, together, unroll)
             scratch = "nullptr"
             if lanes > e.target.warp:
                 scratch = f"scratch + {site.step.scratch}"
@@ -154,6 +155,26 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
                         e.finish(site, placed(site.point, where), text, dtype)
 
 
+def _interleave(anchor: Compute, method: Reduce, outputs: int) -> tuple[int, int]:
+    """How many of a group's `outputs`, and how many vectors of each, are loaded before any is used: the fewest
+    round trips to memory that the registers allow."""
+    inner = [anchor.reduce[p] for p in method.order] or list(anchor.reduce)
+    width = fitting(method.vector, inner[-1].extent) if inner else 1
+    read = [x for x in loads(anchor.body) if any(axes_of(i) & {*inner} for i in x.index)]
+    words = sum(-(-width * x.dtype.itemsize // 4) for x in dict.fromkeys(read)) or 1
+    points = 1
+    for a in inner:
+        points *= a.extent
+    turns = max(1, -(-points // (width * method.lanes)))
+    best, cost = (1, 1), outputs * turns
+    for together in range(1, min(MOST_TOGETHER, outputs) + 1):
+        unroll = max(1, min(turns, 8, MOST_WORDS // (together * words)))
+        trips = -(-outputs // together) * -(-turns // unroll)
+        if together * unroll * words <= MOST_WORDS and trips < cost:
+            best, cost = (together, unroll), trips
+    return best
+
+
 def _output(e: VectorEmitter, outputs: int, groups: int) -> Axis:
     """Names the output number that the group works on; it may reach over the last one."""
     e.writer.write(f"const idx o = first + u * {groups} + group;")
@@ -162,7 +183,13 @@ def _output(e: VectorEmitter, outputs: int, groups: int) -> Axis:
 
 
 def _accumulate(
-    e: VectorEmitter, site: Site, anchor: Compute, method: Reduce, op: str, together: int
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    method: Reduce,
+    op: str,
+    together: int,
+    unroll: int,
 ) -> None:
     """Each lane's part of every output."""
     w, lanes = e.writer, method.lanes
@@ -180,7 +207,7 @@ def _accumulate(
     start = Axis("start", -(-points // width))
     with ExitStack() as stack:
         turn = w.open(f"for (idx turn = 0; turn < {turns}; ++turn)", ["turn"], fence=True)
-        stack.enter_context(turn).pragma = f"#pragma unroll {max(1, min(turns, 8 // together))}"
+        stack.enter_context(turn).pragma = f"#pragma unroll {unroll}"
         w.write(f"const idx start = turn * {lanes} + lane_of_group;")
         w.define("start")
         if points % stride:

@@ -10,7 +10,7 @@ import msgspec
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import Contraction, contraction
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, axes_of, loads
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, loads, walk
 from monotile.ir.program import Compute
 from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
@@ -107,7 +107,7 @@ def _operand(
 ) -> Operand:
     """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only."""
     if not isinstance(factor, Load) or _gathers(factor):
-        return Operand("none", 1, "element")
+        return _evaluated(factor, c, side, k, target)
     where = offset(factor)
     size = factor.dtype.itemsize
     along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size) if k else 1
@@ -121,7 +121,23 @@ def _operand(
         return Operand("none", 1, "element")
     if vector * size in ASYNC_BYTES and factor.tensor.name not in on_chip:
         return Operand("k" if major == "k" else "mn", vector, "async")
-    return Operand("none", 1, "element")
+    return _evaluated(factor, c, side, k, target)
+
+
+def _evaluated(
+    factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
+) -> Operand:
+    """An operand that is computed on its way into on-chip memory, in vectors where all that it reads is so."""
+    if target.kind == "cpu" or not k or any(isinstance(x, Select) for x in walk(factor)):
+        return Operand("none", 1, "element")
+    best = Operand("none", 1, "element")
+    for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
+        read = [x for x in loads(factor) if offset(x).mentions(axis)]
+        limit = 16 // max((x.dtype.itemsize for x in (*read, factor)), default=16)
+        run = min((contiguous_run(offset(x), axis, limit) for x in read), default=1)
+        if run > best.vector:
+            best = Operand("k" if major == "k" else "mn", run, "element")
+    return best
 
 
 def _gathers(x: Load) -> bool:
