@@ -1,13 +1,13 @@
 """Splitting along the reduction: a product with few outputs and a long K becomes partial sums by more tasks.
 
-out = sum over k of body  becomes  parts[s, ...] = sum over the k of part s, out = sum over s of parts[s, ...].
-The second sum is an ordinary reduction: the scheduler lets it join the stage that uses `out`, so it costs no
-barrier of its own where a reduction (a normalisation, say) follows. Its order is fixed, so results repeat to the bit.
+out = sum over k of body  becomes  parts[s, ...] = sum over the k of part s, out = parts[0, ...] + parts[1, ...] + ...
+The second is pointwise: it joins the stage that uses `out`, so it costs no barrier of its own where a reduction (a
+normalisation, say) follows. Its order is fixed, so results repeat to the bit.
 """
 
 from collections.abc import Iterator
 
-from monotile.ir.expr import Axis, Load, Tensor, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Compute, Loop, Program, Statement, statements
 from monotile.schedule.groups import single
 from monotile.schedule.methods import product
@@ -65,9 +65,10 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     moved = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
     moved["r0"] = add(mul(axes[0], idx(share)), inner)
     first = Compute(out, axes, (inner,), "sum", substitute(c.body, moved), c.origin)
-    part = Axis("r0", parts)
-    total = Compute(c.out, c.axes, (part,), "sum", Load(out, (part, *c.axes)), c.origin)
-    return first, total
+    total: Expr = Load(out, (idx(0), *c.axes))
+    for part in range(1, parts):
+        total = add(total, Load(out, (idx(part), *c.axes)))
+    return first, Compute(c.out, c.axes, (), None, total, c.origin)
 
 
 def _replace(program: Program, old: Compute, new: tuple[Compute, Compute]) -> Program:
