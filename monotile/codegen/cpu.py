@@ -125,10 +125,10 @@ class _Cpu(Loops):
             self.along(
                 last.variable,
                 self.count(last),
-                self.run(site, last),
+                last.origin,
                 lambda local: self.moved(site, last, local),
                 self.uses(site),
-            ) as (block, point),
+            ) as (block, point, _),
         ):
             self._element(site, point)
             self.simd(block)

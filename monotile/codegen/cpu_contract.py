@@ -5,12 +5,12 @@ chunk each panel of block_n columns is taken in once, and all rows advance past 
 The sums of a rectangle are finished (and what follows the product computed) row by row at the end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction
 from monotile.codegen.base import STORAGE, Range, Site, unflatten
-from monotile.codegen.cpu_loops import Loops, stride
+from monotile.codegen.cpu_loops import Loops, Point, stride
 from monotile.codegen.expression import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
@@ -27,11 +27,15 @@ STORAGE_NAME = {DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16
 class Side:
     """One factor over one rectangle and one chunk of K.
 
-    value: the factor with its axes in terms of `line` (a row, or a column) and `depth` (position in the chunk).
+    factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
+    in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
     stride: elements from one depth to the next, and from one line to the next, where it is read from memory in
     place; None where that is no constant.
     """
 
+    factor: Expr
+    start: Expr
+    at: Callable[[Expr], Point]
     value: Expr
     line: Axis
     depth: Axis
@@ -92,28 +96,31 @@ class Product:
                     if self.method.instruction == "dot":
                         self._dot(left, right, mc, nc, kc, first)
                     else:
-                        self._outer(left, right, mc, nc, kc, first)
+                        self._outer(left, right, n0, mc, nc, kc, first)
                 self._finish(m0, n0, mc, nc)
 
     def _side(self, factor: Expr, r: Range, start: Expr, k0: Expr, line: Axis) -> Side:
         depth = Axis("depth", self.bk)
         axes = [self.c.axes[p] for p in r.dim.axes]
-        point: Mapping[str, Expr] = {
-            **self.site.point,
-            **unflatten(add(r.origin, add(start, line)), axes),
-            **unflatten(add(k0, depth), self.k),
-        }
-        value = substitute(factor, dict(point))
-        if not isinstance(value, Load) or any(loads(i) for i in value.index):
-            return Side(value, line, depth, None, None)
-        if value.dtype not in STORAGE_NAME:
-            return Side(value, line, depth, None, None)
-        offset = self.e.offset(value)
-        return Side(value, line, depth, stride(offset, depth), stride(offset, line))
+        lines = unflatten(add(r.origin, add(start, line)), axes)
 
-    def _in_place(self, side: Side) -> str:
-        """Text of the address of the side's `line` at depth 0, where `along_depth` is known."""
-        start = substitute(side.value, {side.depth.name: idx(0)})
+        def at(position: Expr) -> Point:
+            return {**self.site.point, **lines, **unflatten(add(k0, position), self.k)}
+
+        value = substitute(factor, dict(at(depth)))
+        along_depth = along_line = None
+        if (
+            isinstance(value, Load)
+            and value.dtype in STORAGE_NAME
+            and not any(loads(i) for i in value.index)
+        ):
+            offset = self.e.offset(value)
+            along_depth, along_line = stride(offset, depth), stride(offset, line)
+        return Side(factor, k0, at, value, line, depth, along_depth, along_line)
+
+    def _in_place(self, side: Side, line: Axis) -> str:
+        """Text of the address of a line of the side at depth 0, where `along_depth` is known."""
+        start = substitute(side.value, {side.depth.name: idx(0), side.line.name: line})
         assert isinstance(start, Load)
         pointer, offset = self.e.element(start)
         return f"{pointer} + {bare(offset)}"
@@ -127,7 +134,11 @@ class Product:
         with e.writer.open(f"for (idx i = 0; i < {size}; ++i)", ["i", side.line.name]):
             last = f"mt_min_idx({start} + i, {count} - 1)"
             e.writer.write(f"const idx {side.line.name} = {last};")
-            text = f"{block} + {side.line.name} * {self.bk}" if block else self._in_place(side)
+            text = (
+                f"{block} + {side.line.name} * {self.bk}"
+                if block
+                else self._in_place(side, side.line)
+            )
             e.writer.write(f"{names}[i] = {text};")
 
     def _pack_lines(self, side: Side, into: str, count: str, kc: str) -> None:
@@ -135,10 +146,11 @@ class Product:
         e = self.e
         with (
             e.writer.open(*e.counted(side.line, count)),
-            e.writer.open(*e.counted(side.depth, kc)) as block,
+            e.along(side.depth, kc, side.start, side.at, [side.factor]) as (block, here, at),
         ):
-            text = convert(e.root(side.value), side.value.dtype, self.dtype)
-            e.writer.write(f"{into}[{side.line.name} * {self.bk} + depth] = {bare(text)};")
+            text = convert(e.body(side.factor, here), side.value.dtype, self.dtype)
+            place = e.index(add(mul(side.line, idx(self.bk)), at))
+            e.writer.write(f"{into}[{bare(place)}] = {bare(text)};")
             e.simd(block)
 
     def _dot(self, left: Side, right: Side, mc: str, nc: str, kc: str, first: str) -> None:
@@ -162,7 +174,9 @@ class Product:
                 at = f"sums + mb * {self.columns} + nb"
                 e.writer.write(f"{name}(a, b, {kc}, {at}, {self.columns}, {first});")
 
-    def _outer(self, left: Side, right: Side, mc: str, nc: str, kc: str, first: str) -> None:
+    def _outer(
+        self, left: Side, right: Side, n0: Expr, mc: str, nc: str, kc: str, first: str
+    ) -> None:
         e = self.e
         a_block, a_step = "", left.along_depth
         if a_step is None or left.value.dtype is not self.dtype:
@@ -183,11 +197,10 @@ class Product:
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
             panel, b_step = "right", self.bn
             if direct:
-                start = substitute(right.value, {right.line.name: Axis("nb", self.columns)})
-                panel = self._in_place(Side(start, right.line, right.depth, None, None))
+                panel = self._in_place(right, Axis("nb", self.columns))
                 b_step = right.along_depth or 0
             else:
-                self._panel(right, nc, kc)
+                self._panel(right, n0, nc, kc)
             with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]):
                 self._lines(left, "a", a_block, "mb", mc, self.bm)
                 at = f"sums + mb * {self.columns} + nb"
@@ -200,7 +213,7 @@ class Product:
         dim = self.n.dim
         return dim.extent % dim.tile == 0 and dim.tile % self.bn == 0
 
-    def _panel(self, right: Side, nc: str, kc: str) -> None:
+    def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:
         """Write the taking in of block_n columns from `nb` on as `right`[depth][column - nb]."""
         e = self.e
         if right.along_depth == 1 and isinstance(right.value, Load):
@@ -209,16 +222,23 @@ class Product:
                 f"mt_turn_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
             )
             return
-        j = Axis("j", self.bn)
-        column = add(Axis("nb", self.columns), j)
-        value = substitute(right.value, {right.line.name: column})
-        taken = f"mt_min_idx({self.bn}, {nc} - nb)"
+        j, nb = Axis("j", self.bn), Axis("nb", self.columns)
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        start = add(self.n.origin, add(n0, nb))
+        depth = unflatten(add(right.start, right.depth), self.k)
+
+        def point(local: Expr) -> Point:
+            return {**self.site.point, **unflatten(add(start, local), axes), **depth}
+
+        taken = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
         with (
+            e.rows(j, taken, start, point, [right.factor]) as (head, local),
             e.writer.open(*e.counted(right.depth, kc)),
-            e.writer.open(*e.counted(j, e.short(taken))) as block,
+            e.writer.open(head, ["j"]) as block,
         ):
-            text = convert(e.root(value), value.dtype, self.dtype)
-            e.writer.write(f"right[depth * {self.bn} + j] = {bare(text)};")
+            text = convert(e.body(right.factor, point(local)), right.value.dtype, self.dtype)
+            place = e.index(add(mul(right.depth, idx(self.bn)), local))
+            e.writer.write(f"right[{bare(place)}] = {bare(text)};")
             e.simd(block)
 
     def _finish(self, m0: Expr, n0: Expr, mc: str, nc: str) -> None:
@@ -229,12 +249,12 @@ class Product:
             across = e.moved(site, self.m, add(m0, row))
             axes = [self.c.axes[p] for p in self.n.dim.axes]
 
-            def point(local: Expr) -> Mapping[str, Expr]:
-                return {**across, **unflatten(add(self.n.origin, add(n0, local)), axes), "#": local}
+            def point(local: Expr) -> Point:
+                return {**across, **unflatten(add(self.n.origin, add(n0, local)), axes)}
 
-            run = e.run(site, self.n)
-            with e.along(column, nc, run, point, e.uses(site)) as (block, here):
-                at = e.index(add(mul(row, idx(self.columns)), here["#"]))
+            start = add(self.n.origin, n0)
+            with e.along(column, nc, start, point, e.uses(site)) as (block, here, local):
+                at = e.index(add(mul(row, idx(self.columns)), local))
                 e.finish(site, here, f"sums[{bare(at)}]", self.dtype)
                 e.simd(block)
 

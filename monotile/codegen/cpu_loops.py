@@ -1,17 +1,30 @@
 """Loops over a step's region, written so that a C compiler vectorises the innermost one."""
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import Emitter, Range, Site, unflatten
-from monotile.codegen.expression import SUFFIX, is_index
+from monotile.codegen.expression import SUFFIX, bare, is_index
 from monotile.codegen.writer import Block
 from monotile.config import Options
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, children, idx, loads, mul, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    add,
+    children,
+    idx,
+    loads,
+    mul,
+    substitute,
+)
+from monotile.ir.intervals import interval
 from monotile.ir.program import Program, Scatter
 from monotile.schedule.plan import Plan
 from monotile.target.target import Target
@@ -88,38 +101,94 @@ class Loops(Emitter):
             yield mul(variable, idx(size)), taken
 
     @contextmanager
+    def rows(
+        self,
+        variable: Axis,
+        count: str,
+        origin: Expr,
+        point: Callable[[Expr], Point],
+        uses: Sequence[Expr],
+    ) -> Generator[tuple[str, Expr]]:
+        """The innermost loop over `variable`, from 0 to `count` - 1: its head, and the position in terms of it.
+
+        A flattened dimension is not straight: quotients and remainders of the position stand in its addresses.
+        Where these change only every so many positions, counted from `origin` on, the loop is cut there
+        and this opens the outer one.
+        """
+        row = self._row(variable, origin, point, uses)
+        head, _ = self.counted(variable, count)
+        if row is None:
+            yield head, variable
+            return
+        name, x = f"{variable.name}o", Axis(variable.name, row)
+        if _multiple(origin, row) and count.isdigit() and int(count) % row == 0:
+            outer = Axis(name, int(count) // row)
+            with self.writer.open(*self.counted(outer, str(outer.extent))):
+                yield self.counted(x, str(row))[0], add(mul(outer, idx(row)), x)
+            return
+        reach = interval(origin)
+        outer = Axis(name, (reach.hi + variable.extent) // row + 1 if reach else 1 << 30)
+        first, end = self.writer.fresh("n"), self.writer.fresh("n")
+        self.writer.write(f"const idx {first} = {bare(self.index(origin))};")
+        self.writer.write(f"const idx {end} = {first} + {count};")
+        test = f"for (idx {name} = {first} / {row}; {name} * {row} < {end}; ++{name})"
+        with self.writer.open(test, [name]):
+            low = self.short(f"mt_max_idx({first} - {name} * {row}, 0)")
+            high = self.short(f"mt_min_idx({end} - {name} * {row}, {row})")
+            local = Binary("sub", add(mul(outer, idx(row)), x), origin)
+            yield f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})", local
+
+    @contextmanager
     def along(
         self,
         variable: Axis,
         count: str,
-        run: int,
+        origin: Expr,
         point: Callable[[Expr], Point],
         uses: Sequence[Expr],
-    ) -> Generator[tuple[Block, Point]]:
-        """The innermost loop or two over `variable`, from 0 to `count` - 1; gives the block and the point.
-
-        Where the addresses in `uses` run straight along the variable that is one loop, else it is cut
-        into runs of `run`, which a flattened dimension's last axis does not leave.
-        """
-        name, extent = variable.name, variable.extent
-        whole = point(variable)
-        if run < min(SHORTEST, extent) or all(
-            self.straight(substitute(e, dict(whole)), variable) for e in uses
-        ):
-            with self.writer.open(*self.counted(variable, count)) as block:
-                yield block, whole
-            return
+    ) -> Generator[tuple[Block, Point, Expr]]:
+        """The innermost loop, cut as `rows` does; gives its block, the point and the position."""
         with (
-            self.blocks(f"{name}o", extent, count, run) as (start, taken),
-            self.writer.open(*self.counted(Axis(name, run), taken)) as block,
+            self.rows(variable, count, origin, point, uses) as (head, local),
+            self.writer.open(head, [variable.name]) as block,
         ):
-            yield block, point(add(start, Axis(name, run)))
+            yield block, point(local), local
+
+    def _row(
+        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
+    ) -> int | None:
+        """How many positions run straight, where not all do but that many always."""
+        whole = dict(point(variable))
+        flat = [substitute(e, whole) for e in uses]
+        if all(self.straight(e, variable) for e in flat):
+            return None
+        row = math.gcd(*(n for e in flat for n in self._periods(e, variable)))
+        if row < min(SHORTEST, variable.extent) or interval(origin) is None:
+            return None
+        outer, x = Axis(f"{variable.name}o", 1 << 24), Axis(variable.name, row)
+        here = dict(point(Binary("sub", add(mul(outer, idx(row)), x), origin)))
+        return row if all(self.straight(substitute(e, here), x) for e in uses) else None
+
+    def _periods(self, e: Expr, variable: Axis) -> Iterator[int]:
+        """After how many steps of `variable` the quotients and remainders in `e` change."""
+        match e:
+            case Binary("floordiv" | "mod", x, Const(value)):
+                step = affine(x).coefficient(variable)
+                if step:
+                    yield int(value) // math.gcd(int(value), step)
+            case _:
+                pass
+        for c in children(e):
+            yield from self._periods(c, variable)
 
     def straight(self, e: Expr, variable: Axis) -> bool:
         """Whether every index in `e` is a sum in which `variable` stands alone."""
         if isinstance(e, Load):
             if any(loads(i) for i in e.index):
                 return all(self.straight(i, variable) for i in e.index)
+            table = e.index[: self.tables.get(e.tensor.name, 0)]
+            if any(affine(i).mentions(variable) for i in table):
+                return False
             return plain(self.offset(e), variable)
         if is_index(e):
             return plain(affine(e), variable)
@@ -154,14 +223,11 @@ class Loops(Emitter):
         axes = [site.anchor.axes[p] for p in r.dim.axes]
         return {**site.point, **unflatten(add(r.origin, local), axes)}
 
-    def run(self, site: Site, r: Range) -> int:
-        """The longest run of positions, aligned in every task, that stays within a row of the last axis."""
-        if len(r.dim.axes) < 2:
-            return r.variable.extent
-        row = site.anchor.axes[r.dim.axes[-1]].extent
-        origin = affine(r.origin)
-        found = math.gcd(row, origin.constant, *(k for _, k in origin.terms))
-        return found if row > 1 else 1
+
+def _multiple(e: Expr, of: int) -> bool:
+    """Whether `e` is a multiple of `of` whatever its atoms are."""
+    total = affine(e)
+    return total.constant % of == 0 and all(k % of == 0 for _, k in total.terms)
 
 
 def plain(a: Affine, variable: Axis) -> bool:
