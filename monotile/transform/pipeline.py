@@ -8,9 +8,11 @@ from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.transform.dead import remove_dead
 from monotile.transform.fold import fold
+from monotile.transform.forward import forward_copies
 from monotile.transform.horizontal import fuse_horizontally
 from monotile.transform.inline import inline_pointwise, inline_views
 from monotile.transform.normalise import normalise
+from monotile.transform.own_base import own_base
 from monotile.transform.reroll_select import reroll_selects
 from monotile.transform.roll import roll
 from monotile.transform.simplify import simplify
@@ -47,5 +49,6 @@ def transform(
     program = step("reroll_again", inline_views(reroll_selects(program)))
     program = step("inline_pointwise", inline_pointwise(program))
     program = step("simplify_again", simplify(program, options))
-    program = step("dead", remove_dead(program))
-    return step("normalise", normalise(program)), constants
+    program = step("dead", remove_dead(forward_copies(program)))
+    program = step("normalise", normalise(program))
+    return step("own_base", own_base(program)), constants

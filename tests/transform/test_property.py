@@ -12,6 +12,7 @@ from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
 from monotile.transform.dead import remove_dead
+from monotile.transform.forward import forward_copies
 from monotile.transform.inline import inline_pointwise, inline_views
 from monotile.transform.normalise import normalise
 from monotile.transform.simplify import simplify
@@ -21,19 +22,26 @@ EXACT = Options(excess_precision=False)
 PASSES: dict[str, Callable[[Program], Program]] = {
     "simplify": lambda p: simplify(p, EXACT),
     "remove_dead": remove_dead,
+    "forward_copies": forward_copies,
     "normalise": normalise,
     "inline_views": lambda p: remove_dead(inline_views(p)),
     "inline_pointwise": lambda p: remove_dead(inline_pointwise(p)),
     "together": lambda p: together(p),
 }
-SETTLED = ("simplify", "remove_dead", "normalise", "inline_views")  # once is enough
+SETTLED = (
+    "simplify",
+    "remove_dead",
+    "forward_copies",
+    "normalise",
+    "inline_views",
+)  # once is enough
 
 
 def together(program: Program) -> Program:
     """The passes in the order in which they depend on each other."""
     program = simplify(remove_dead(inline_views(program)), EXACT)
     program = simplify(inline_pointwise(program), EXACT)
-    return normalise(remove_dead(program))
+    return normalise(remove_dead(forward_copies(program)))
 
 
 @pytest.mark.parametrize("name", PASSES)
