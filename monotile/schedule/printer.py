@@ -1,0 +1,131 @@
+"""A Plan as text: one line a stage, one a step, one a tensor.
+
+stage_y: grid [3, 32], workers from 0, after grid barrier
+  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; contract mma.m16n8k16 ...
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from monotile.schedule.plan import (
+    Contract,
+    Dim,
+    Handoff,
+    Map,
+    Method,
+    Operand,
+    Place,
+    Plan,
+    PlanNode,
+    Pointer,
+    Reduce,
+    Register,
+    Repeat,
+    Rotate,
+    Serial,
+    Shared,
+    Slice,
+    Stage,
+    Step,
+    Workspace,
+)
+
+_WAIT: dict[Handoff, str] = {
+    "none": "no wait",
+    "block": "after block barrier",
+    "grid": "after grid barrier",
+}
+
+
+def show(plan: Plan) -> str:
+    """The whole Plan as text, a newline at its end; less than its JSON, which holds every field."""
+    return show_stages(plan) + show_places(plan)
+
+
+def show_stages(plan: Plan) -> str:
+    """The launch, and what every worker does in order."""
+    launch = plan.launch
+    head = (
+        f"{plan.target}: {launch.workers} workers x {launch.threads} threads,"
+        f" {launch.shared_bytes} bytes on chip each, {launch.workspace_bytes} bytes of workspace"
+    )
+    return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
+
+
+def show_places(plan: Plan) -> str:
+    """Where every tensor lives."""
+    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in plan.places.items())
+    return "\n".join(lines) + "\n"
+
+
+def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
+    for node in body:
+        match node:
+            case Repeat(axis, extent, inner):
+                yield f"{indent}loop {axis}:{extent}"
+                yield from _nodes(inner, indent + "  ")
+            case Stage():
+                first = f"workers from {node.first}"
+                yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {_WAIT[node.handoff]}"
+                yield from (f"{indent}  {_step(s)}" for s in node.steps)
+            case _:
+                assert_never(node)
+
+
+def _step(s: Step) -> str:
+    wait = "(block barrier) " if s.barrier else ""
+    dims = "; ".join(_dim(d) for d in s.dims) or "one element"
+    return f"{wait}{', '.join(s.computes)}: {dims}; {show_method(s.method)}"
+
+
+def _dim(d: Dim) -> str:
+    axes = f"axis {d.axes[0]}" if len(d.axes) == 1 else f"axes {'+'.join(map(str, d.axes))}"
+    part = (
+        f"all {d.extent}" if d.stage is None else f"{d.tile} of {d.extent} by task axis {d.stage}"
+    )
+    return f"{axes}: {part}"
+
+
+def show_method(m: Method) -> str:
+    """How a step is computed, in a few words."""
+    match m:
+        case Map(vector):
+            return f"map x{vector}"
+        case Serial():
+            return "serial"
+        case Reduce(lanes, vector):
+            return f"reduce, {lanes} lanes x{vector}"
+        case Contract():
+            parts = [f"contract {m.instruction} {m.block_m}x{m.block_n}x{m.block_k}"]
+            if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):
+                warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
+                parts.append(f"{warps}, rings of {m.depth}")
+            return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
+        case _:
+            assert_never(m)
+
+
+def _operand(o: Operand) -> str:
+    return f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
+
+
+def show_place(p: Place) -> str:
+    """One place, in a few words; numbers after a word are bytes, but a pointer's is its slot."""
+    match p:
+        case Pointer(slot):
+            return f"pointer {slot}"
+        case Workspace(offset):
+            return f"workspace {offset}"
+        case Shared(offset, box):
+            return f"on chip {offset} {[d.extent for d in box]}"
+        case Register():
+            return "register"
+        case Slice(of, axis, stride):
+            return f"{show_place(of)} + {axis} * {stride}"
+        case Rotate(axis, _, phase, (even, odd), first, last):
+            index = axis if phase == 0 else f"{axis} + {phase}"
+            ends = f", first {show_place(first)}" if first is not None else ""
+            ends += f", last {show_place(last)}" if last is not None else ""
+            return f"({show_place(even)} | {show_place(odd)})[({index}) % 2]{ends}"
+        case _:
+            assert_never(p)
