@@ -4,13 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.export import ExportedProgram
-
 from monotile.codegen import cpu, cuda
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.frontend.capture import capture, export
+from monotile.frontend.capture import Captured, Exported, Model, capture, export
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify as verify_program
@@ -34,7 +31,7 @@ _BUILDERS = {"cpu": build_cpu.build, "cuda": build_cuda.build}
 
 
 def compile(
-    model: torch.nn.Module | ExportedProgram,
+    model: Model,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -59,15 +56,14 @@ def compile(
     parameters = parameters_of(exported, artifact.parameters) if artifact else None
     if artifact is None or parameters is None:
         with step(f"compiling for {hardware.name}", shown=options.progress):
-            artifact, parameters = _compile(exported, hardware, options)
+            artifact, captured = _compile(exported, hardware, options)
+        parameters = captured.parameters
         if key and (content := encode(artifact)):
             cache.put(key, content)
     return CompiledModule(artifact, parameters)
 
 
-def _compile(
-    exported: ExportedProgram, target: Target, options: Options
-) -> tuple[Artifact, Mapping[str, torch.Tensor]]:
+def _compile(exported: Exported, target: Target, options: Options) -> tuple[Artifact, Captured]:
     """The pipeline: capture, transform, schedule, verify, emit, build."""
     dump = _Dump(options.dump_dir)
 
@@ -99,7 +95,7 @@ def _compile(
         signature=captured.signature,
         constants={n: constants[n] for n in plan.weights if n in constants},
     )
-    return artifact, captured.parameters
+    return artifact, captured
 
 
 class _Dump:

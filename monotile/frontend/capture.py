@@ -30,6 +30,9 @@ from monotile.ir.expr import Tensor
 from monotile.ir.program import Program, Statement, Weight, defined, used
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
 
+Exported = ExportedProgram
+Model = torch.nn.Module | ExportedProgram
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -47,7 +50,7 @@ class Captured:
 
 
 def capture(
-    model: torch.nn.Module | ExportedProgram,
+    model: Model,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Captured:
@@ -82,7 +85,7 @@ _ADVICE = (
 
 
 def export(
-    model: torch.nn.Module | ExportedProgram,
+    model: Model,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> ExportedProgram:

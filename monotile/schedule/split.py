@@ -62,7 +62,7 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     out = Tensor(f"{c.out.name}_parts", (parts, *c.out.shape), c.body.dtype)
     axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(out.shape))
     inner = Axis("r0", share)
-    moved = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
+    moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
     moved["r0"] = add(mul(axes[0], idx(share)), inner)
     first = Compute(out, axes, (inner,), "sum", substitute(c.body, moved), c.origin)
     total: Expr = Load(out, (idx(0), *c.axes))
