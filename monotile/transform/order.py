@@ -1,16 +1,17 @@
 """A stable order that keeps repeated work together.
 
-A fill, or a part of an input, may stand anywhere, and tracing leaves it anywhere: the zeros that
-ten layers start from in one heap before the first of them. Such a statement goes to just before its
+A part of an input may stand anywhere, and tracing leaves it anywhere: the states that ten layers start
+from in one heap before the first of them. Such a statement goes to just before its
 consumer if it has one alone; all others stay in their order.
 """
 
 import heapq
 from collections.abc import Sequence
 
-from monotile.ir.expr import Load, Tensor, loads
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Load, Tensor, loads
 from monotile.ir.program import Compute, Statement, defined, used
-
+from monotile.transform.replace import Moved, renamed, replace_all
 
 WIDE_CONSUMERS = 3
 WIDE_SPAN = 1 / 3  # of the statement list
@@ -42,12 +43,33 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
 
 
 def _is_source(s: Compute, own: set[str]) -> bool:
-    """Whether `s` is a fill or a part of one tensor from outside of the list."""
-    if s.combiner is not None:
+    """Whether `s` is a part of one tensor from outside of the list."""
+    if s.combiner is not None or not isinstance(s.body, Load):
         return False
-    if isinstance(s.body, Load):
-        return len(loads(s.body)) == 1 and s.body.tensor.name not in own
-    return not loads(s.body)
+    return len(loads(s.body)) == 1 and s.body.tensor.name not in own
+
+
+def share_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+    """`body` with arrays filled alike made once, at its start: every layer of a recurrent network then
+    starts from the same zeros. results: tensors that are used after it, which stay. The same object where there
+    are no such arrays."""
+    fixed = {t.name for t in results}
+    fills: dict[tuple[tuple[int, ...], DType, Expr], Compute] = {}
+    moved: dict[str, Moved] = {}
+    rest: list[Statement] = []
+    for s in body:
+        if isinstance(s, Compute) and _is_fill(s) and s.out.name not in fixed:
+            shared = fills.setdefault((s.out.shape, s.out.dtype, s.body), s)
+            if shared is not s:
+                moved[s.out.name] = renamed(shared.out)
+        else:
+            rest.append(s)
+    new = (*fills.values(), *replace_all(rest, moved))
+    return body if new == body else new
+
+
+def _is_fill(s: Compute) -> bool:
+    return s.combiner is None and not loads(s.body)
 
 
 def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

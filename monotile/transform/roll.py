@@ -28,7 +28,7 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.transform.names import Names
-from monotile.transform.order import hoist, order
+from monotile.transform.order import hoist, order, share_fills
 from monotile.transform.replace import Moved, copy_of, element, replace_uses
 from monotile.transform.roll_candidates import Choice, Fact, best_choice, size
 from monotile.transform.roll_first import liken_first
@@ -137,7 +137,7 @@ class _Roller:
 
     def roll_list(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` rolled; `frame` then says where its results are."""
-        body = order(body, frame.results)
+        body = order(share_fills(body, frame.results), frame.results)
         while True:
             swept = self._sweep(body, frame)
             deeper = self._inside(swept, frame)
