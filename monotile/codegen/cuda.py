@@ -9,7 +9,8 @@ import math
 from monotile.codegen.address import loop_variable
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_contract import write_contract
-from monotile.codegen.cuda_steps import write_map, write_reduce, write_serial
+from monotile.codegen.cuda_reduce import write_reduce
+from monotile.codegen.cuda_steps import write_map, write_serial
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
