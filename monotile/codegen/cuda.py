@@ -85,12 +85,14 @@ class CudaEmitter(VectorEmitter):
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
                 loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
+            self.busy = 0
             with w.open(loop, ["task"], fence=True):
                 self._coordinates(stage)
                 for site in self.sites(stage):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
+                            self.busy = 0
                         self.step(site)
 
     def _coordinates(self, stage: Stage) -> None:

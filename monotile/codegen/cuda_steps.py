@@ -59,20 +59,29 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
 
 
 def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
-    """One vector of neighbours a thread and turn."""
+    """One vector of neighbours a thread and turn; as few turns with narrower vectors where threads would stand idle.
+
+    Steps that follow each other without a barrier begin with the warps that the last one left idle.
+    """
     ranges, threads = site.ranges, e.plan.launch.threads
     width = vector_width(method.vector, site, ranges[-1]) if ranges else 1
+    while width > 1 and region(ranges) * 2 // width <= threads:
+        width //= 2
     groups = region(ranges) // width
+    taken = e.busy % threads
+    thread = f"(threadIdx.x + {threads - taken}) % {threads}" if taken else "threadIdx.x"
+    warps = -(-groups // e.target.warp)
+    e.busy = taken + warps * e.target.warp if taken + groups <= threads else 0
     with ExitStack() as stack:
         if groups == 1:
-            stack.enter_context(e.writer.open("if (threadIdx.x == 0)", fence=True))
+            stack.enter_context(e.writer.open(f"if ({thread} == 0)", fence=True))
             element: Expr = idx(0)
         else:
             element = Axis("e", groups)
             if groups <= threads:
-                head = f"if (const idx e = threadIdx.x; e < {groups})"
+                head = f"if (const idx e = {thread}; e < {groups})"
             else:
-                head = f"for (idx e = threadIdx.x; e < {groups}; e += {threads})"
+                head = f"for (idx e = {thread}; e < {groups}; e += {threads})"
             stack.enter_context(e.writer.open(head, ["e"], fence=True))
         first = spread(mul(element, idx(width)), ranges)
         stack.enter_context(inside(e, ranges, first))

@@ -79,8 +79,12 @@ def unconditional(e: Expr) -> Iterator[Load]:
 
 
 class VectorEmitter(Emitter):
-    """Reads and writes packs while a vector is open."""
+    """Reads and writes packs while a vector is open.
 
+    busy: threads, from the first, that work on what was written since the last barrier of the block.
+    """
+
+    busy: int = 0
     _vector: _Vector | None = None
 
     @contextmanager
