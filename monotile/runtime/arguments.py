@@ -8,8 +8,8 @@ import torch.utils._pytree as pytree
 from monotile.errors import InputError
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
-from monotile.runtime.tensors import ALIGNMENT, plain, torch_dtype
-from monotile.runtime.trees import children, describe_call, is_leaf
+from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, plain, torch_dtype
+from monotile.runtime.trees import children, constructor, describe_call, is_leaf
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -122,17 +122,23 @@ class Results:
         self, signature: Signature, outputs: Sequence[Tensor], device: torch.device
     ) -> None:
         self._device = device
-        self._types = [(t.shape, torch_dtype(t.dtype)) for t in outputs]
+        self._types = [(t.shape, t.strides, torch_dtype(t.dtype)) for t in outputs]
+        self._empty = fast_empty_strided(device)
         self._leaves = signature.outputs
-        self._tree: pytree.TreeSpec = signature.output_tree
-        self._single = len(signature.outputs) == 1 and is_leaf(self._tree)
+        self._plain = all(
+            isinstance(leaf, OutputLeaf) and leaf.index == i
+            for i, leaf in enumerate(signature.outputs)
+        )
+        self._assemble = constructor(signature.output_tree)
 
     def empty(self) -> list[torch.Tensor]:
         """Fresh outputs, in the Program's order."""
-        device = self._device
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._types]
+        empty = self._empty
+        return [empty(shape, strides, dtype) for shape, strides, dtype in self._types]
 
     def assemble(self, outputs: Sequence[torch.Tensor], arguments: Sequence[object]) -> object:
+        if self._plain:
+            return self._assemble(iter(outputs))
         leaves: list[object] = []
         for leaf in self._leaves:
             match leaf:
@@ -142,7 +148,7 @@ class Results:
                     leaves.append(arguments[position])
                 case ValueLeaf(value):
                     leaves.append(value)
-        return leaves[0] if self._single else pytree.tree_unflatten(leaves, self._tree)
+        return self._assemble(iter(leaves))
 
 
 def _is_flat(signature: Signature) -> bool:

@@ -1,5 +1,7 @@
 """Between PyTorch's tensors and the launch's pointers."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -20,6 +22,29 @@ def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> to
     if DType.from_numpy(array.dtype) is DType.BF16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def fast_empty_strided(device: torch.device) -> EmptyStrided:
+    """`torch.empty_strided` on `device`, by Inductor's own short cut where this PyTorch has it (a third of the time)."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # pyright: ignore[reportPrivateUsage]
+    short: EmptyStrided | None = getattr(guards, f"_empty_strided_{device.type}", None)
+
+    def full(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    def on_gpu(
+        shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        # The short cut knows only the current GPU.
+        make = short if short and torch.cuda.current_device() == device.index else full
+        return make(shape, strides, dtype)
+
+    if short is None:
+        return full
+    return on_gpu if device.type == "cuda" else short
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:

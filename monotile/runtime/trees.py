@@ -1,6 +1,10 @@
 """What Monotile asks of PyTorch's pytree structures."""
 
+from collections.abc import Callable, Iterator
+
 import torch.utils._pytree as pytree
+
+Constructor = Callable[[Iterator[object]], object]
 
 
 def children(tree: pytree.TreeSpec) -> list[pytree.TreeSpec]:
@@ -11,6 +15,24 @@ def children(tree: pytree.TreeSpec) -> list[pytree.TreeSpec]:
 
 def is_leaf(tree: pytree.TreeSpec) -> bool:
     return tree.num_nodes == 1 and tree.num_leaves == 1
+
+
+def constructor(tree: pytree.TreeSpec) -> Constructor:
+    """What makes `tree` from its leaves in order: `tree_unflatten` with all that is known beforehand done."""
+    if is_leaf(tree):
+        return next
+    parts = [constructor(c) for c in children(tree)]
+    if all(is_leaf(c) for c in children(tree)):
+        if tree.type is tuple:
+            return tuple
+        if tree.type is list:
+            return list
+    if tree.type is tuple:
+        return lambda leaves: tuple([make(leaves) for make in parts])
+    if tree.type is list:
+        return lambda leaves: [make(leaves) for make in parts]
+    unflatten, context = pytree.SUPPORTED_NODES[tree.type].unflatten_fn, tree.context
+    return lambda leaves: unflatten([make(leaves) for make in parts], context)
 
 
 def describe_call(tree: pytree.TreeSpec) -> str:
