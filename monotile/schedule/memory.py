@@ -50,11 +50,17 @@ class _Builder:
         for w in program.weights:
             self.places[w.tensor.name] = [Pointer(slot)]
             slot += len(w.parts)
+        # What is updated in place is made where the update is wanted: a base is its Scatter's result under
+        # another name (`transform.own_base` sees to it that no one else uses it).
+        self.updated: dict[str, str] = {}
         for s in reversed(list(statements(program.body))):
-            if isinstance(s, Scatter) and s.base.name not in self.places:
-                # what is updated in place is made where the update will be wanted
-                self.places[s.base.name] = list(self.places.get(s.out.name, []))
+            if isinstance(s, Scatter):
+                self.updated[s.base.name] = self._root(s.out.name)
         self.now = 0
+
+    def _root(self, name: str) -> str:
+        """The last of the updates in place that begin at `name`, or `name`."""
+        return self.updated.get(name, name)
 
     def level(self, nodes: Tree) -> None:
         for node in nodes:
@@ -73,11 +79,15 @@ class _Builder:
         own_steps = {s.out.name: i for i, step in enumerate(draft.group.steps) for s in step}
         for s in draft.group.statements():
             name = s.out.name
+            root = self._root(name)
             places = self.places.setdefault(name, [])
-            if isinstance(s, Scatter):
-                places.extend(p for p in self.places[s.base.name] if p not in places)
-                self._touch(s.base.name)
-            elif not places and self.readers.get(name, set()) - {id(draft)}:
+            if root != name:
+                if not self.places.get(root):
+                    self._allocate(msgspec.structs.replace(s.out, name=root))
+                places.extend(self.places[root])
+            elif not places and (
+                isinstance(s, Scatter) or self.readers.get(name, set()) - {id(draft)}
+            ):
                 self._allocate(s.out)
             if name in draft.local:
                 here = draft.local[name]
@@ -167,7 +177,9 @@ def _pack(ranges: list[_Range]) -> tuple[list[int], int]:
     total = 0
     for number in sorted(range(len(ranges)), key=lambda i: -ranges[i].size):
         r = ranges[number]
-        others = [o for o in placed if ranges[o].first <= r.last + 1 and r.first <= ranges[o].last + 1]
+        others = [
+            o for o in placed if ranges[o].first <= r.last + 1 and r.first <= ranges[o].last + 1
+        ]
         at = 0
         for other in sorted(others, key=lambda o: offsets[o]):
             if at + r.size <= offsets[other]:

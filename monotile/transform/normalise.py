@@ -2,7 +2,8 @@
 
 Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
 of a Branch by one of that side, and each output of the Program by a statement; a tensor is the result of one
-carry at most and listed among the outputs once. Where that does not hold a copy is made.
+carry at most and listed among the outputs once, and what a Loop or Branch defines is one result of these at
+most. Where that does not hold a copy is made.
 """
 
 import msgspec
@@ -42,6 +43,7 @@ class _Copies:
 
     def __init__(self, body: Body, taken: Names) -> None:
         self.origin = {t.name: s.origin for s in body for t in defined(s)}
+        self.computed = {s.out.name for s in body if isinstance(s, (Compute, Scatter))}
         self.given: set[str] = set()
         self.taken = taken
         self.made: list[Statement] = []
@@ -56,8 +58,8 @@ class _Copies:
         return out
 
     def local(self, t: Tensor) -> Tensor:
-        """As `own`, but it may be someone else's as well."""
-        return t if t.name in self.origin else self.own(t)
+        """As `own`, but what a Compute or Scatter makes may be someone else's as well: it is written twice."""
+        return t if t.name in self.computed else self.own(t)
 
 
 def _statement(s: Statement, taken: Names) -> Statement:

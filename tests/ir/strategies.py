@@ -46,10 +46,14 @@ SPECIAL = (0.0, -0.0, float("inf"), float("-inf"), float("nan"))
 
 
 class Builder:
-    """Draws expressions and statements; `tensors` are those that may be used next."""
+    """Draws expressions and statements; `tensors` are those that may be used next.
 
-    def __init__(self, draw: Draw) -> None:
+    static: no branches, and no loops whose number of iterations depends on data.
+    """
+
+    def __init__(self, draw: Draw, *, static: bool = False) -> None:
         self.draw = draw
+        self.static = static
         self.count = 0
         self.tensors: list[Tensor] = []
         self.loops: list[Axis] = []
@@ -164,7 +168,8 @@ class Builder:
 
     def one(self, depth: int) -> Statement:
         kinds = ["map", "map", "map", "view", "view", "reduce", "scatter"]
-        kind = self.pick(kinds + (["loop", "branch"] if depth else []))
+        nested = ["loop"] if self.static else ["loop", "branch"]
+        kind = self.pick(kinds + (nested if depth else []))
         match kind:
             case "loop":
                 return self.loop(depth)
@@ -237,7 +242,8 @@ class Builder:
         value = self.pick(inside[-3:])
         stacked = Stack(value, self.tensor((axis.extent, *value.shape), value.dtype))
         counts = [t for t in outside if t.shape == () and t.dtype is DType.I64]
-        count = self.pick(counts) if counts and self.chance(50) else None
+        dynamic = bool(counts) and not self.static and self.chance(50)
+        count = self.pick(counts) if dynamic else None
         self.tensors += [*(c.out for c in carried), stacked.out]
         return Loop(axis, tuple(carried), (stacked,), body, count, None, "loop")
 
@@ -262,9 +268,12 @@ class Builder:
 
 
 @st.composite
-def programs(draw: Draw, depth: int = 2) -> Program:
-    """A Program of a few statements; loops and branches nest `depth` deep."""
-    b = Builder(draw)
+def programs(draw: Draw, depth: int = 2, static: bool = False) -> Program:
+    """A Program of a few statements; loops and branches nest `depth` deep.
+
+    static: no control flow that depends on data.
+    """
+    b = Builder(draw, static=static)
     types = [DType.F32, DType.I64, *draw(st.lists(st.sampled_from(TYPES), max_size=2))]
     inputs = [b.tensor(b.shape(), t, "x") for t in types]
     if draw(st.booleans()):
