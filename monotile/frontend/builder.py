@@ -171,12 +171,27 @@ class Builder:
     ) -> Tensor:
         """A Scatter over axes of `extents`; `point` gives the index and the value at the axes."""
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(extents))
-        out = self.tensor(base.shape, base.dtype, part)
         index, value = point(*axes)
-        self.statements.append(
-            Scatter(out, base, axes, tuple(index), cast(value, base.dtype), combiner, self.origin)
-        )
+        if not base.shape:  # a Scatter's positions have a dimension: one element is a row of one
+            row = self.emit((1,), base.dtype, lambda _: load(base, ()), part="row")
+            out = self.tensor((1,), base.dtype, "written")
+            self._scatter(out, row, axes, (idx(0),), value, combiner)
+            return self.emit((), base.dtype, lambda: load(out, (idx(0),)), part=part)
+        out = self.tensor(base.shape, base.dtype, part)
+        self._scatter(out, base, axes, tuple(index), value, combiner)
         return out
+
+    def _scatter(
+        self,
+        out: Tensor,
+        base: Tensor,
+        axes: tuple[Axis, ...],
+        index: tuple[Expr, ...],
+        value: Expr,
+        combiner: str | None,
+    ) -> None:
+        value = cast(value, base.dtype)
+        self.append(Scatter(out, base, axes, index, value, combiner, self.origin))
 
     def constant(self, value: "np.ndarray[Any, Any]") -> Tensor:
         """A tensor whose value is known now."""

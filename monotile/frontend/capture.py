@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -113,9 +114,15 @@ def _decompose(exported: ExportedProgram) -> ExportedProgram:
         return exported  # it is that already: decomposing traces it anew, which takes as long as export
     with _quiet():
         table = torch.export.default_decompositions()
+        for op, decomposition in get_decompositions(_MORE).items():
+            table[op] = decomposition
         for op in [op for op in table if find(op) is not None]:
             del table[op]
         return exported.run_decompositions(table)
+
+
+# Core ATen operators that have no lowering of their own but a decomposition.
+_MORE = [torch.ops.aten.grid_sampler_2d]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from monotile.frontend.control import CONTROL
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
 from monotile.frontend.types import results_of, to_numpy
-from monotile.ir.expr import Tensor
+from monotile.ir.expr import Tensor, const
 
 Values = dict[fx.Node, Any]
 
@@ -107,7 +107,10 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
     args: Any = map_arg(node.args, lambda n: values[n])
     kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
-        return args[0][args[1]]
+        found = args[0][args[1]]
+        if found is None and isinstance(node.meta.get("val"), torch.Tensor):
+            raise Unsupported(f"result {args[1]} of {node.all_input_nodes[0].target}")
+        return found
     if _packet(node) in _ASSERTIONS:
         return None
     if _packet(node) in _DATA_DEPENDENT:
@@ -130,6 +133,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
             return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, problems)
 
         found = control(b, subgraph, *args, **kwargs)
+    elif len(results) == 1 and 0 in results[0].shape:
+        found = b.result(lambda *_: const(0, b.dtype))  # no element, so nothing to compute
     else:
         assert lowering is not None
         found = lowering(b, *args, **kwargs)

@@ -98,3 +98,15 @@ def test_interpolation() -> None:
         },
         torch.randn(2, 3, 4, 6),
     )
+
+
+def test_grid_sampling() -> None:
+    check_operators(
+        {
+            "bilinear": lambda x, g: F.grid_sample(x, g, align_corners=False),
+            "nearest": lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=True),
+            "border": lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=False),
+        },
+        torch.randn(2, 3, 4, 5),
+        torch.rand(2, 3, 4, 2) * 2.4 - 1.2,
+    )

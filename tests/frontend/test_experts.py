@@ -21,6 +21,7 @@ def test_histogram() -> None:
 def test_masked_scatter() -> None:
     model = Operators({"out": lambda x, m, s: x.masked_scatter(m, s)})
     check(model, (torch.randn(2, 5, 3), torch.rand(2, 5, 1) > 0.5, torch.randn(10, 3)))
+    check(model, (torch.randn(3), torch.rand(4, 3) > 0.5, torch.randn(12)))
 
 
 def test_mixtral() -> None:
@@ -35,3 +36,11 @@ def test_mixtral() -> None:
     )
     model = transformers.MixtralModel(config).eval()
     check(model, (torch.randint(0, 96, (1, 7)),), {"use_cache": False, "return_dict": False})
+
+
+def test_rows_merged_by_a_mask() -> None:
+    def merge(x: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return x.index_put((mask,), rows)
+
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    check(Operators({"out": merge}), (torch.randn(2, 3, 4), mask, torch.randn(3, 4)))

@@ -1,5 +1,6 @@
 """Gathers, scatters and tensors made of positions."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -18,6 +19,8 @@ def test_gathers() -> None:
             "gather_last": lambda x, i, p: x[:2, 0].gather(-1, p),
             "take": lambda x, i, p: x.take(p),
             "take_along_dim": lambda x, i, p: torch.take_along_dim(x[:2, :, 0], p, 1),
+            "take_along_all": lambda x, i, p: torch.take_along_dim(x, p),
+            "gather_nothing": lambda x, i, p: x[0, 0].gather(0, p[0, :0]),
             "index": lambda x, i, p: x[i],
             "index_second": lambda x, i, p: x[:, i],
             "index_pair": lambda x, i, p: x[i, p],
@@ -35,6 +38,7 @@ def test_gathers() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_scatters() -> None:
     x = torch.randn(4, 5)
     src = torch.randn(2, 3)
@@ -65,6 +69,9 @@ def test_scatters() -> None:
             "index_add": lambda x, s, i: x.index_add(1, i[0], x[:, :3], alpha=2),
             "index_copy": lambda x, s, i: x.index_copy(0, i[0], x[:3] + 1),
             "index_fill": lambda x, s, i: x.index_fill(1, i[0], -1.0),
+            "index_reduce": lambda x, s, i: x.index_reduce(0, i[0], x[:3], "amax"),
+            "index_add_scalar": lambda x, s, i: x[0, 0].index_add(0, i[0, :1] * 0, x[1, 1]),
+            "put": lambda x, s, i: x.put(i, s, accumulate=True),
             "index_put": lambda x, s, i: x.index_put((i, i), s),
             "index_put_rows": lambda x, s, i: x.index_put((i[0],), x[:3] * 2),
             "accumulate": lambda x, s, i: x.index_put((i[1],), x[:3], accumulate=True),
@@ -73,6 +80,8 @@ def test_scatters() -> None:
             "select": lambda x, s, i: put(x, 1, value=x[0]),
             "element": lambda x, s, i: put(x, -1, -2, value=3.0),
             "mask": lambda x, s, i: put(x, x > 0, value=0.5),
+            "mask_of_rows": lambda x, s, i: put(x, x[:, 0] > 0, value=x[0]),
+            "scatter_scalar": lambda x, s, i: x[0, 0].scatter_add(0, i[0, 0] * 0, s[0, 0]),
             "index_put_tensor": lambda x, s, i: put(x, i[0], value=1.5),
             "diagonal_scatter": lambda x, s, i: x.diagonal_scatter(x[:, 0], 1),
             "slice_scatter": lambda x, s, i: x.slice_scatter(x[:, :2], 1, 1, 3),

@@ -151,8 +151,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.mish": _of(_mish),
     "aten.hardsigmoid": _of(_hardsigmoid),
     "aten.hardswish": _of(lambda v: s.mul(v, _hardsigmoid(v))),
-    "aten.softsign": _of(lambda v: s.div(v, s.add(1, s.call("abs", v)))),
-    "aten.tanhshrink": _of(lambda v: s.sub(v, s.tanh(v))),
     "aten.gelu": gelu,
     "aten.leaky_relu": leaky_relu,
     "aten.prelu": prelu,

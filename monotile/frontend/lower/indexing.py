@@ -114,12 +114,22 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor, **_: object) -> Tenso
 
 
 def take_along_dim(b: Builder, x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Along a dimension, the others broadcast, or from all elements in a row."""
     if dim is None:
-        return take(b, x, indices)
+
+        def flat(i: Expr) -> Expr:
+            k = index_at(indices, reshape_index(indices.shape, (indices.size,), (i,)))
+            whole = from_either_end(k, x.size)
+            return load(x, reshape_index(x.shape, (x.size,), (whole,)))
+
+        return b.result(flat)
     d = wrap(dim, len(x.shape))
-    return b.result(
-        lambda *i: load(x, along(broadcast(x.shape, i), d, lambda _: index_at(indices, i)))
-    )
+
+    def body(*i: Expr) -> Expr:
+        k = from_either_end(index_at(indices, i), x.shape[d])
+        return load(x, along(broadcast(x.shape, i), d, lambda _: k))
+
+    return b.result(body)
 
 
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:

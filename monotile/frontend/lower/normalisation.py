@@ -161,7 +161,17 @@ def group_norm(
 def _group_norm(
     b: Builder, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    mean, variance, per = _group_statistics(b, x, groups)
+    return b.result(_group_norm_body(x, _group_statistics(b, x, groups), weight, bias, eps))
+
+
+def _group_norm_body(
+    x: Tensor,
+    statistics: tuple[Tensor, Tensor, int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Callable[..., Expr]:
+    mean, variance, per = statistics
 
     def body(*i: Expr) -> Expr:
         group = [i[0], s.floordiv(i[1], per)]
@@ -169,7 +179,7 @@ def _group_norm(
         scaled = s.mul(centred, s.call("rsqrt", s.add(load(variance, group), eps)))
         return _affine(scaled, weight, bias, [i[1]])
 
-    return b.result(body)
+    return body
 
 
 def native_group_norm(
@@ -182,11 +192,19 @@ def native_group_norm(
     inner: int,
     groups: int,
     eps: float,
-) -> tuple[Tensor | None, ...]:
-    """The other two results are for the backward pass."""
+) -> tuple[Tensor, ...]:
+    """The result, and the mean and the reciprocal deviation of each group."""
     if x.shape[:2] != (batch, channels):
         raise Unsupported("dimensions folded into one another")
-    return _group_norm(b, x, groups, weight, bias, eps), None, None
+    statistics = _group_statistics(b, x, groups)
+    mean, variance = statistics[:2]
+    out = b.result(_group_norm_body(x, statistics, weight, bias, eps), index=0)
+    kept = b.result(lambda *i: load(mean, i), index=1)
+
+    def deviation(*i: Expr) -> Expr:
+        return s.call("rsqrt", s.add(load(variance, i), eps))
+
+    return out, kept, b.result(deviation, index=2)
 
 
 def instance_norm(

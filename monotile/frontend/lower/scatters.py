@@ -1,6 +1,5 @@
 """Operators that write to a part of a tensor, computed or fixed."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,13 +17,14 @@ from monotile.frontend.builder import (
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.indexing import (
     Indices,
+    from_either_end,
     index_at,
     integer_indices,
     source_index,
     where_indexed,
 )
+from monotile.frontend.lower.masks import masked_put
 from monotile.frontend.lower.reshape import reshape_index
-from monotile.frontend.lower.scans import scanned
 from monotile.frontend.lower.views import along, clamp_slice
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
@@ -37,8 +37,8 @@ def index_put(
 ) -> Tensor:
     """`x` with x[indices] = values, or += values."""
     tensors = [t for t in indices if t is not None]
-    if len(tensors) == 1 and tensors[0].dtype is DType.BOOL and values.size == 1:
-        return _masked_put(b, x, indices, values, accumulate)
+    if len(tensors) == 1 and tensors[0].dtype is DType.BOOL:
+        return masked_put(b, x, indices.index(tensors[0]), tensors[0], values, accumulate)
     held = integer_indices(indices)
     if not held:
         return b.result(lambda *i: element(values, i, x.dtype))
@@ -51,45 +51,6 @@ def index_put(
         return source_index(x.shape, held, i), element(values, i, x.dtype)
 
     return b.scatter(x, extents, point, "sum" if accumulate else None)
-
-
-def _masked_put(b: Builder, x: Tensor, indices: Indices, value: Tensor, accumulate: bool) -> Tensor:
-    """One value wherever a mask holds; the mask stands for as many dimensions as it has."""
-    first = next(k for k, t in enumerate(indices) if t is not None)
-    mask = indices[first]
-    assert mask is not None
-    wide = x.dtype.compute
-
-    def body(*i: Expr) -> Expr:
-        inside = load(mask, i[first : first + len(mask.shape)])
-        old = cast(load(x, i), wide)
-        new = cast(load(value, [idx(0)] * len(value.shape)), wide)
-        return s.select(inside, s.add(old, new) if accumulate else new, old)
-
-    return b.result(body)
-
-
-def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of `source`, in order, wherever the mask holds; it has at least that many."""
-    if not x.size:
-        return x
-    at = b.emit((x.size,), DType.BOOL, lambda i: _flat(mask, x.shape, i), part="mask")
-    count = scanned(b, at, 0, "sum", 0, DType.I64, part="count")
-
-    def body(*i: Expr) -> Expr:
-        position: Expr = idx(0)
-        for e, step in zip(i, x.strides, strict=True):
-            position = s.add(position, s.mul(e, step))
-        k = s.sub(load(count, [position]), 1)
-        new = load(source, reshape_index(source.shape, (source.size,), (k,)))
-        return s.select(load(at, [position]), new, load(x, i))
-
-    return b.result(body)
-
-
-def _flat(mask: Tensor, shape: Sequence[int], i: Expr) -> Expr:
-    """The element of `mask`, broadcast to `shape`, at the flat position `i`."""
-    return element(mask, reshape_index(shape, (math.prod(shape),), (i,)), DType.BOOL)
 
 
 _SCATTER_COMBINERS = {
@@ -170,34 +131,80 @@ def scatter_reduce(
 
 
 def _index_write(
-    b: Builder, x: Tensor, dim: int, index: Tensor, value: Operand, scale: float, add: bool
+    b: Builder,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    value: Operand,
+    scale: float,
+    combiner: str | None,
 ) -> Tensor:
+    """x[..., index[k], ...] = scale * value[..., k, ...] along `dim`, or combined with it."""
+    wide = x.dtype.compute
+
+    def scaled(i: Sequence[Expr]) -> Expr:
+        v = element(value, i, wide)
+        return v if scale == 1 else s.mul(v, scale)
+
+    if not x.shape:  # one element, which the one index cannot miss
+        return b.result(lambda: _COMBINED[combiner](raised(x, ()), scaled((idx(0),))))
     d = wrap(dim, len(x.shape))
-    extents = list(x.shape)
-    if extents:
-        extents[d] = index.size
+    extents = [*x.shape[:d], index.size, *x.shape[d + 1 :]]
 
     def point(*i: Expr) -> tuple[list[Expr], Expr]:
         own = i[d : d + 1] if index.shape else []
-        at = along(i, d, lambda _: index_at(index, own)) if i else []
-        v = element(value, i, x.dtype.compute)
-        return at, v if scale == 1 else s.mul(v, scale)
+        return along(i, d, lambda _: index_at(index, own)), scaled(i)
 
-    return b.scatter(x, extents, point, "sum" if add else None)
+    return b.scatter(x, extents, point, combiner)
+
+
+_COMBINED: Mapping[str | None, Callable[[Expr, Expr], Expr]] = {
+    None: lambda _, new: new,
+    "sum": s.add,
+    "prod": s.mul,
+    "max": s.maximum,
+    "min": s.minimum,
+}
 
 
 def index_add(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
 ) -> Tensor:
-    return _index_write(b, x, dim, index, source, alpha, add=True)
+    return _index_write(b, x, dim, index, source, alpha, "sum")
 
 
 def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return _index_write(b, x, dim, index, source, 1, add=False)
+    return _index_write(b, x, dim, index, source, 1, None)
 
 
 def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
-    return _index_write(b, x, dim, index, value, 1, add=False)
+    return _index_write(b, x, dim, index, value, 1, None)
+
+
+def index_reduce(
+    b: Builder,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    if not include_self or reduce not in _SCATTER_COMBINERS:
+        raise Unsupported(f"reduce={reduce!r}, include_self={include_self}")
+    return _index_write(b, x, dim, index, source, 1, _SCATTER_COMBINERS[reduce])
+
+
+def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Into `x` as if it were flat."""
+
+    def point(*i: Expr) -> tuple[Sequence[Expr], Expr]:
+        k = from_either_end(index_at(index, i), x.size)
+        value = load(source, reshape_index(source.shape, index.shape, i))
+        return reshape_index(x.shape, (x.size,), (k,)), value
+
+    return b.scatter(x, index.shape, point, "sum" if accumulate else None)
 
 
 # Writes to a fixed part of a tensor read one of two tensors at every position: no Scatter needed.
@@ -258,7 +265,6 @@ def diagonal_scatter(
 
 
 LOWERINGS: Mapping[str, Lowering] = {
-    "aten.masked_scatter": masked_scatter,
     "aten.index_put": index_put,
     "aten._unsafe_index_put": index_put,
     "aten.scatter.src": scatter,
@@ -270,6 +276,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.index_add": index_add,
     "aten.index_copy": index_copy,
     "aten.index_fill": index_fill,
+    "aten.index_reduce": index_reduce,
+    "aten.put": put,
     "aten.slice_scatter": slice_scatter,
     "aten.select_scatter": select_scatter,
     "aten.diagonal_scatter": diagonal_scatter,
