@@ -91,6 +91,8 @@ class Ranges:
     def learn(self, cond: Expr, value: bool) -> dict[Expr, Interval]:
         """What holds, beyond `facts`, where `cond` is `value`."""
         out: dict[Expr, Interval] = {cond: TRUE if value else FALSE}
+        if isinstance(cond, Binary) and cond.op in ("eq", "ne"):  # opposites for floats, too
+            out[Binary(_NEGATED[cond.op], cond.a, cond.b)] = FALSE if value else TRUE
 
         def add(new: dict[Expr, Interval]) -> None:
             for e, found in new.items():

@@ -10,17 +10,19 @@ from monotile.analysis.cost import index_only, size
 from monotile.errors import IndexOutOfRangeError
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Const, Expr, Load, Tensor, axes_of, const, loads
+from monotile.ir.expr import Const, Expr, Load, Tensor, axes_of, const, loads, map_loads
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, Weight, compute
+from monotile.transform.inline import element_of
 from monotile.transform.names import Names
-from monotile.transform.rewrite import Body, map_bodies
+from monotile.transform.rewrite import Body, map_bodies, same
+from monotile.transform.simplify import simplify_expr
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 
 LARGEST = 64 << 20  # bytes of one folded tensor
 GROWTH = 4  # and how often it may hold the bytes of what it was computed from
-FREE = 1 << 16  # bytes that a folded tensor may have whatever it was computed from
-WORK = 1 << 28  # scalar operations that are done at compile time for one tensor
+FREE = 1 << 20  # bytes that a folded tensor may have whatever it was computed from
+WORK = 1 << 27  # scalar operations that are done at compile time for one tensor
 SMALL_NODES = 24  # expressions of axes alone up to this size are computed where they are used
 
 
@@ -33,7 +35,7 @@ def fold(program: Program, constants: Constants) -> tuple[Program, Constants]:
     """
     folder = _Folder(program, constants)
     body = folder.body(program.body, ())
-    if not folder.made:
+    if same(body, program.body):
         return program, constants
     new = msgspec.structs.replace(program, body=body, weights=(*program.weights, *folder.weights))
     stored = {p: folder.made[p] for w in folder.weights for p in w.parts}
@@ -49,6 +51,7 @@ class _Folder:
             w.tensor.name: w for w in program.weights if all(p in constants for p in w.parts)
         }
         self.weights: list[Weight] = []
+        self.cheap: dict[str, Compute] = {}  # evaluated, but left in the Program
         self.made: dict[str, np.ndarray[Any, Any]] = {}
 
     def body(self, body: Body, loops: tuple[str, ...]) -> Body:
@@ -66,6 +69,7 @@ class _Folder:
 
     def _statement(self, s: Compute | Scatter, loops: tuple[str, ...]) -> list[Statement]:
         """`s`, or nothing where a Weight of its tensor stands for it, or a fill where all elements are one."""
+        s = self._settled(s)
         sources = {t.name for t in _sources(s)}
         expressions = _expressions(s)
         if not sources <= self.known.keys() or not _worth_folding(s, [*map(self._tensor, sources)]):
@@ -83,9 +87,25 @@ class _Folder:
         weight = self.known[s.out.name] = Weight(s.out, (part,))
         element = _uniform(found, s.out.dtype)
         if element is not None:
-            return [compute(s.out, lambda *_: element, origin=s.origin)]
+            fill = compute(s.out, lambda *_: element, origin=s.origin)
+            s = s if fill == s else fill
+        if isinstance(s, Compute) and (_is_short(s) or _is_view(s)):
+            self.cheap[s.out.name] = s
+            return [s]
         self.weights.append(weight)
         return []
+
+    def _settled(self, s: Compute | Scatter) -> Compute | Scatter:
+        """`s` without its sources, where these are cheap and what is left of it depends on its axes alone."""
+        if isinstance(s, Scatter) or not any(t.name in self.cheap for t in _sources(s)):
+            return s
+
+        def replace(load: Load) -> Expr:
+            source = self.cheap.get(load.tensor.name)
+            return load if source is None else element_of(source, load.index)
+
+        new = msgspec.structs.replace(s, body=simplify_expr(map_loads(s.body, replace)))
+        return new if _is_short(new) else s
 
     def _tensor(self, name: str) -> Tensor:
         return self.known[name].tensor
@@ -112,6 +132,17 @@ def _uniform(x: np.ndarray[Any, Any], dtype: DType) -> Const | None:
     return const(float(first) if dtype.is_float else first.item(), dtype)
 
 
+def _is_short(s: Compute) -> bool:
+    """Whether `s` is made of its axes alone, and better computed where it is used."""
+    plain = s.combiner is None and index_only(s.body)
+    return plain and size(s.body, SMALL_NODES) <= SMALL_NODES
+
+
+def _is_view(s: Compute) -> bool:
+    """Whether `s` is a view of what is stored anyway."""
+    return s.combiner is None and isinstance(s.body, Load)
+
+
 def _worth_folding(s: Compute | Scatter, sources: list[Tensor]) -> bool:
     """Whether the value is worth its bytes."""
     points, nodes = 1, sum(size(e, 1000) for e in _expressions(s))
@@ -119,11 +150,6 @@ def _worth_folding(s: Compute | Scatter, sources: list[Tensor]) -> bool:
         points *= a.extent
     if s.out.nbytes > LARGEST or points * nodes > WORK:
         return False
-    if isinstance(s, Compute) and s.combiner is None:
-        if index_only(s.body) and nodes <= SMALL_NODES:
-            return False
-        if isinstance(s.body, Load):  # a view: the source stays as it is
-            return False
     return s.out.nbytes <= max(FREE, GROWTH * sum(t.nbytes for t in sources))
 
 

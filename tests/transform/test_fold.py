@@ -91,3 +91,29 @@ def test_fills_and_large_results_are_not_stored() -> None:
     fill = compute(Tensor("zeros", (4,), F32), lambda _: const(0.0, F32))
     program = Program((), WEIGHTS, (outer, fill), (large, fill.out))
     assert fold(program, CONSTANTS)[0] is program
+
+
+def test_a_mask_made_of_axes_folds_through_what_is_computed_in_place() -> None:
+    step = compute(Tensor("step", (8,), I64), lambda i: Binary("min", i, idx(0)))
+    sums = compute(
+        Tensor("sums", (8,), I64), lambda i, r: Load(step.out, (r,)), reduce=(8,), combiner="sum"
+    )
+    mixed = compute(
+        Tensor("mixed", (8,), I64),
+        lambda i: Binary("mul", Binary("add", i, Load(sums.out, (i,))), Load(step.out, (i,))),
+    )
+    program = Program((), (), (step, sums, mixed), (mixed.out,))
+    new, _ = fold(program, {})
+    assert [s.body for s in new.body if isinstance(s, Compute)] == [idx(0)] * 3
+
+
+def test_bfloat16_and_signed_zeros_fold_bit_for_bit() -> None:
+    half = Tensor("half", (3,), DType.BF16)
+    s = compute(
+        Tensor("y", (3,), DType.BF16),
+        lambda i: Binary("mul", Load(half, (i,)), const(-1.0, DType.BF16)),
+    )
+    constants = {"half": np.array([0.0, -0.0, 1.5]).astype(DType.BF16.numpy)}
+    new, more = fold(Program((), (Weight(half, ("half",)),), (s,), (s.out,)), constants)
+    assert new.body == ()
+    assert np.signbit(more["const.y"].astype(np.float32)).tolist() == [True, False, True]

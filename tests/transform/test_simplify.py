@@ -262,3 +262,8 @@ def test_lossless_casts_come_back(source: DType, target: DType) -> None:
         back = x.astype(target.numpy).astype(source.numpy)
     equal = (back == x) | ((x != x) & (back != back))
     assert equal.all()
+
+
+def test_equal_and_different_are_opposites_even_of_nan() -> None:
+    e = Select(op("eq", X, Y), f32(0.0), Select(op("ne", X, Y), f32(1.0), Z))
+    assert show_expr(simplify_expr(e)) == "where(x[] == y[], 0.0, 1.0)"
