@@ -1,6 +1,7 @@
 """What Monotile asks of PyTorch's pytree structures."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch.utils._pytree as pytree
 
@@ -22,11 +23,9 @@ def constructor(tree: pytree.TreeSpec) -> Constructor:
     if is_leaf(tree):
         return next
     parts = [constructor(c) for c in children(tree)]
-    if all(is_leaf(c) for c in children(tree)):
-        if tree.type is tuple:
-            return tuple
-        if tree.type is list:
-            return list
+    if tree.type in (tuple, list) and all(is_leaf(c) for c in children(tree)):
+        build, count = tree.type, len(parts)
+        return lambda leaves: build(islice(leaves, count))
     if tree.type is tuple:
         return lambda leaves: tuple([make(leaves) for make in parts])
     if tree.type is list:
