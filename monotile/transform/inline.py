@@ -12,12 +12,14 @@ from monotile.analysis.cost import cost, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+from monotile.transform.dead import remove_dead
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify import lossless, simplify_expr
 
 VIEW_NODES = 200  # a view whose index would grow beyond this is stored
 BODY_NODES = 4000  # no body grows beyond this by inlining; nodes, counted as a tree
 SMALL_NODES = 24  # an expression of axes alone that is no longer than this is never stored
+ROUNDS = 4
 CHEAP = 6.0  # operations that may be done more than once rather than stored (`analysis.cost`)
 
 Producers = Mapping[str, Compute]
@@ -58,8 +60,17 @@ def inline_pointwise(program: Program) -> Program:
     cheap and the readers gain by it. What is used as a whole (outputs, carried values, ...) stays stored and
     its readers keep reading it. Into a contraction, which reads each operand many times, go only views,
     paddings and what is made of axes alone. A reduction is never merged into what follows it: that is the
-    scheduler's epilogue.
+    scheduler's epilogue. What is read no more is removed.
     """
+    for _ in range(ROUNDS):  # readers that were merged with each other may now be one
+        new = remove_dead(_merge_pointwise(program))
+        if new is program:
+            break
+        program = new
+    return program
+
+
+def _merge_pointwise(program: Program) -> Program:
     uses = Uses(program)
 
     def decide(producer: Compute, consumer: Statement) -> bool:

@@ -244,3 +244,16 @@ def test_bodies_do_not_blow_up() -> None:
     verify(new)
     longest = max(len(line) for s in new.body for line in show_statement(s))
     assert longest < 20 * BODY_NODES
+
+
+def test_readers_that_become_one_take_their_source_in() -> None:
+    """x (1 + tanh(x)) of a biased product: x has two readers at first."""
+    p = product("p", X)
+    biased = compute(
+        Tensor("biased", (8, 6), F32),
+        lambda i, j: Binary("add", Load(p.out, (i, j)), Load(W, (idx(0), j))),
+    )
+    t = unary("t", "tanh", biased.out)
+    y = binary("y", "mul", biased.out, t.out)
+    lines = pointwise(program(p, biased, t, y))
+    assert [line.split("[")[0] for line in lines] == ["p", "y"]
