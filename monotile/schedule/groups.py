@@ -8,7 +8,8 @@ task without any other task's results and without computing anything twice.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from monotile.ir.expr import Load, idx, loads
+from monotile.analysis.dependence import follows, is_axis, loads_of
+from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 
 Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Compute of the group
@@ -86,24 +87,17 @@ def _follows(first: Group, s: Compute | Scatter) -> bool:
     anchor = first.steps[0][0]
     if not isinstance(anchor, Compute) or anchor.out.shape != s.out.shape:
         return False
-    own = first.tensors
-    return all(
-        _is_axis(x, d, s, d)
-        for x in loads(s.body)
-        if x.tensor.name in own
-        for d in range(len(s.axes))
-    )
+    return follows(s, [x for x in loads(s.body) if x.tensor.name in first.tensors])
 
 
 def unite(first: Group, second: Group) -> Group | None:
     """Both as one group, the rows being those that the two agree on; None if they do not meet."""
     crossing = [
-        (s, x)
-        for s in second.statements()
-        for x in _loads(s)
-        if x.tensor.name in first.tensors
+        (s, x) for s in second.statements() for x in loads_of(s) if x.tensor.name in first.tensors
     ]
-    if not crossing or any(isinstance(s, Scatter) for s in (*first.statements(), *second.statements())):
+    if not crossing or any(
+        isinstance(s, Scatter) for s in (*first.statements(), *second.statements())
+    ):
         return None
     rows: list[Row] = []
     taken: set[int] = set()
@@ -112,24 +106,12 @@ def unite(first: Group, second: Group) -> Group | None:
         for number, row2 in enumerate(second.rows):
             where2 = dict(row2)
             if number not in taken and all(
-                _is_axis(x, where1[x.tensor.name], s, where2[s.out.name]) for s, x in crossing
+                is_axis(x, where1[x.tensor.name], s, where2[s.out.name]) for s, x in crossing
             ):
                 taken.add(number)
                 rows.append((*row1, *row2))
                 break
     return Group((*first.steps, *second.steps), tuple(rows))
-
-
-def _is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:
-    """Whether dimension `dimension` of `x` is indexed by the axis at `position` of `s`, alone."""
-    index, axis = x.index[dimension], s.axes[position]
-    return index == axis or (axis.extent == 1 and index == idx(0) and x.tensor.shape[dimension] == 1)
-
-
-def _loads(s: Compute | Scatter) -> tuple[Load, ...]:
-    if isinstance(s, Compute):
-        return loads(s.body)
-    return tuple(x for e in (*s.index, s.value) for x in loads(e))
 
 
 def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> list[Node]:

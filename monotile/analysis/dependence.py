@@ -1,0 +1,119 @@
+"""Element-wise dependence: which elements of a tensor one element of its reader needs (Souffle, ASPLOS'24).
+
+Where each element needs one (one-on-one) a reader can follow its producer in a register; where it needs many
+(one-on-many) it has to wait for all of them: for a tile that one worker holds, or for every worker.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from monotile.analysis.affine import Affine, affine
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads
+from monotile.ir.program import Compute, Program, Scatter, statements
+
+Form = Literal["identity", "permuted", "injective", "broadcast", "stencil", "gather", "reduction"]
+ONE_ON_ONE: frozenset[Form] = frozenset({"identity", "permuted", "injective", "broadcast"})
+
+
+class Dependence(msgspec.Struct, frozen=True):
+    """How `reader` depends on `tensor`, both by name. One element of the reader needs
+
+    identity:   the element at its own position;
+    permuted:   the one at its position with the axes in another order;
+    injective:  one that no other element of the reader needs;
+    broadcast:  one that others need as well;
+    stencil:    several, at positions known beforehand;
+    gather:     one or several, at positions that data decides;
+    reduction:  all along the reduce axes.
+    """
+
+    tensor: str
+    reader: str
+    form: Form
+
+    @property
+    def one_on_one(self) -> bool:
+        return self.form in ONE_ON_ONE
+
+
+def dependences(program: Program) -> Iterator[Dependence]:
+    """One for every tensor that a Compute or Scatter loads, in program order; a Scatter's base is none."""
+    for s in statements(program.body):
+        if isinstance(s, (Compute, Scatter)):
+            for name in dict.fromkeys(x.tensor.name for x in loads_of(s)):
+                yield Dependence(name, s.out.name, form(s, name))
+
+
+def loads_of(s: Compute | Scatter) -> tuple[Load, ...]:
+    """Every Load of a statement, in order, a Scatter's indices first."""
+    if isinstance(s, Compute):
+        return loads(s.body)
+    return tuple(x for e in (*s.index, s.value) for x in loads(e))
+
+
+def form(s: Compute | Scatter, tensor: str) -> Form:
+    """How an element of `s` (of a Scatter: a point of its axes) depends on `tensor`, which it loads."""
+    found = tuple(dict.fromkeys(x for x in loads_of(s) if x.tensor.name == tensor))
+    if any(loads(i) for x in found for i in x.index):
+        return "gather"
+    reduce = frozenset(s.reduce) if isinstance(s, Compute) else frozenset[Axis]()
+    if any(axes_of(i) & reduce for x in found for i in x.index):
+        return "reduction"
+    if follows(s, found):
+        return "identity"
+    if len(found) != 1:
+        return "stencil"
+    (load,) = found
+    if _permutes(load, s.axes):
+        return "permuted"
+    return (
+        "injective" if independent(load.index, s.axes) == set(range(len(s.axes))) else "broadcast"
+    )
+
+
+def follows(s: Compute | Scatter, found: Iterable[Load]) -> bool:
+    """Whether each of these Loads in `s` reads the element at the reader's own position."""
+    return all(
+        len(x.index) == len(s.axes) and all(is_axis(x, d, s, d) for d in range(len(s.axes)))
+        for x in found
+    )
+
+
+def is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:
+    """Whether dimension `dimension` of `x` is indexed by the axis at `position` of `s`, alone."""
+    index, axis = x.index[dimension], s.axes[position]
+    unit = axis.extent == 1 and x.tensor.shape[dimension] == 1
+    return index == axis or (unit and index == idx(0))
+
+
+def _permutes(x: Load, axes: tuple[Axis, ...]) -> bool:
+    """Whether the indices of `x` are `axes` in some order, those of one element left out."""
+    wanted = {a for a in axes if a.extent > 1}
+    named = [i for i, n in zip(x.index, x.tensor.shape, strict=True) if n > 1]
+    return set(named) == wanted and len(named) == len(wanted)
+
+
+def independent(index: tuple[Expr, ...], axes: tuple[Axis, ...]) -> frozenset[int]:
+    """Positions of those `axes` that the element at `index` determines: two points that differ in one of
+    them, whatever the others are, have different indices.
+
+    Dimension by dimension: a sum of axes in which each stride is past what the smaller ones reach.
+    """
+    known = {a for a in axes if a.extent <= 1}
+    for e in index:
+        known |= _determined(affine(e), axes)
+    return frozenset(p for p, a in enumerate(axes) if a in known)
+
+
+def _determined(e: Affine, axes: tuple[Axis, ...]) -> set[Axis]:
+    own = [(abs(c), atom) for atom, c in e.terms if axes_of(atom) & set(axes)]
+    found: set[Axis] = set()
+    reach = 0
+    for stride, atom in sorted(own, key=lambda term: term[0]):
+        if not isinstance(atom, Axis) or stride <= reach:
+            return set()
+        reach += stride * (atom.extent - 1)
+        found.add(atom)
+    return found
