@@ -191,6 +191,5 @@ def _message(problems: Sequence[str]) -> str:
     return (
         f"no lowering for {count}:\n"
         + "\n".join(dict.fromkeys(problems))
-        + '\nUse torch.compile(model, backend="monotile"), which leaves these to PyTorch and compiles'
-        " the rest, or report them as a missing feature"
+        + "\nCompute these outside the compiled part of the model, or report them as a missing feature"
     )

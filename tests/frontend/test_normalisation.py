@@ -40,3 +40,8 @@ def test_norms(make: object, shape: tuple[int, ...], dtype: torch.dtype) -> None
 
 def test_local_response_norm() -> None:
     check(nn.LocalResponseNorm(3), (torch.randn(2, 5, 4, 4),))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_weight_norm(dim: int) -> None:
+    check(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3), dim=dim), (torch.randn(2, 4),))

@@ -61,6 +61,8 @@ def test_reductions(dtype: torch.dtype) -> None:
             "cummin": lambda x: x.cummin(2),
             "logcumsumexp": lambda x: x.float().logcumsumexp(1),
             "diff": lambda x: x.diff(dim=1),
+            "diff_twice": lambda x: x.diff(2, 1, prepend=x[:, :1], append=x[:, :2]),
+            "diff_bool": lambda x: (x > 0).diff(dim=2, prepend=x[:, :, :1] > 1),
             "trace": lambda x: x[0, :, :3].trace(),
         },
         torch.randn(2, 5, 6).to(dtype),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontend.builder import Builder, Unsupported, load, raised
+from monotile.frontend.builder import Builder, Unsupported, broadcast, load, raised, wrap
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reduce import reduce_dims, without
 from monotile.frontend.lower.reductions import moments
@@ -246,11 +246,32 @@ def batch_norm(
     return b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps))
 
 
+def weight_norm(b: Builder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """v * g / |v|, the length being over all dimensions but `dim`."""
+    d = wrap(dim, len(v.shape))
+    dims = [k for k in range(len(v.shape)) if k != d]
+    wide = v.dtype.compute
+
+    def squared(i: Sequence[Expr]) -> Expr:
+        e = raised(v, i)
+        return s.mul(e, e)
+
+    squares = reduce_dims(b, v, dims, "sum", squared, wide, part="squares")
+
+    def body(*i: Expr) -> Expr:
+        length = s.call("sqrt", load(squares, [i[d]]))
+        return s.mul(raised(v, i), s.div(raised(g, broadcast(g.shape, i)), length))
+
+    return b.result(body)
+
+
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.layer_norm": layer_norm,
     "aten.native_layer_norm": native_layer_norm,
     "aten.rms_norm": rms_norm,
     "aten._native_batch_norm_legit_no_training": batch_norm_inference,
+    "aten._weight_norm": weight_norm,
+    "aten._weight_norm_interface": lambda b, v, g, dim=0: (weight_norm(b, v, g, dim), None),
     "aten.batch_norm": batch_norm,
     "aten.group_norm": group_norm,
     "aten.native_group_norm": native_group_norm,

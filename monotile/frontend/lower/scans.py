@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from monotile.frontend.builder import Builder, load, raised, wrap
 from monotile.frontend.lower import scalar as s
-from monotile.frontend.lower.views import along
+from monotile.frontend.lower.views import along, joined
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
@@ -128,7 +129,43 @@ def _extreme_scan(combiner: str) -> Lowering:
     return lower
 
 
+def diff(
+    b: Builder,
+    x: Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """The n-th differences of neighbours along `dim`, of `x` with the others at its ends."""
+    d = wrap(dim, len(x.shape))
+    parts: list[tuple[int, Tensor]] = []
+    extent = 0
+    for t in (prepend, x, append):
+        if t is not None and t.shape[d]:
+            parts.append((extent, t))
+            extent += t.shape[d]
+
+    def whole(i: Sequence[Expr]) -> Expr:
+        return cast(joined(i, d, parts), b.dtype.compute)
+
+    element: Callable[[Sequence[Expr]], Expr] = whole
+    apart = s.ne if b.dtype is DType.BOOL else s.sub
+    current = x
+    for k in range(n):
+        shape = (*x.shape[:d], extent - k - 1, *x.shape[d + 1 :])
+        of = element
+
+        def body(*i: Expr, of: Callable[[Sequence[Expr]], Expr] = of) -> Expr:
+            return apart(of(along(i, d, lambda e: s.add(e, 1))), of(i))
+
+        current = b.emit(shape, b.dtype, body, part="" if k == n - 1 else f"order{k + 1}")
+        element = partial(raised, current)
+    return current
+
+
 LOWERINGS: Mapping[str, Lowering] = {
+    "aten.diff": diff,
     "aten.cumsum.default": _scan("sum", 0),
     "aten.cumprod.default": _scan("prod", 1),
     "aten.logcumsumexp.default": logcumsumexp,
