@@ -20,6 +20,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.progress import step
 from monotile.schedule.plan import Plan
+from monotile.schedule.printer import show as show_plan
 from monotile.schedule.schedule import schedule
 from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
@@ -117,6 +118,7 @@ class _Dump:
 
     def plan(self, plan: Plan) -> None:
         self._write("plan.json", plan.to_json())
+        self._write("plan.txt", show_plan(plan))
 
     def source(self, source: Source) -> None:
         self._write("source.cu" if "monotile_kernel" in source.entry else "source.c", source.text)

@@ -8,20 +8,24 @@ from monotile.config import Options
 from monotile.runtime.detect import device_of
 from monotile.runtime.module import CompiledModule, load
 from monotile.runtime.reference import to_device
+from monotile.schedule.printer import show as show_plan
 
 
 @click.command()
 @compiling
 @click.option(
     "--show",
-    type=click.Choice(["plan", "source", "ptx"]),
+    type=click.Choice(["plan", "stages", "source", "ptx"]),
     default="plan",
     show_default=True,
 )
 def command(spec: str, dtype: str | None, target: str, options: Options, show: str) -> None:
-    """Print the plan, the source or the PTX of MODEL, or of a file that `monotile compile -o` wrote."""
+    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file that
+    `monotile compile -o` wrote."""
     fast = _compiled(spec, dtype, target, options)
     match show:
+        case "stages":
+            click.echo(show_plan(fast.plan), nl=False)
         case "source":
             click.echo(fast.source)
         case "ptx":

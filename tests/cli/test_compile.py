@@ -37,6 +37,7 @@ def test_compile_says_what_came_out_and_saves_it(tmp_path: Path) -> None:
     assert Plan.from_json(plan) == fast.plan
     assert json.loads(plan)["launch"]["workers"] == 1
     assert fast.source in invoke("inspect", str(path), "--show", "source")[1]
+    assert "stage_" in invoke("inspect", str(path), "--show", "stages")[1]
 
 
 def test_every_step_can_be_dumped(tmp_path: Path) -> None:
