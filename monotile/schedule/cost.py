@@ -82,7 +82,9 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     rate = target.flops["mma16" if c.instruction == "mma.m16n8k16" else "fma"] / target.workers
     work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
-    if target.kind == "cpu":  # register tiles: the operands of a task stay in the caches between blocks
+    if (
+        target.kind == "cpu"
+    ):  # register tiles: the operands of a task stay in the caches between blocks
         moved = (m + n) * k * size / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth

@@ -90,7 +90,8 @@ def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
     def run(p: int) -> int:
         sides = (found.left, found.right)
         return max(
-            (contiguous_run(offset(s), c.reduce[p], 8) for s in sides if isinstance(s, Load)), default=1
+            (contiguous_run(offset(s), c.reduce[p], 8) for s in sides if isinstance(s, Load)),
+            default=1,
         )
 
     last = max(found.k, key=lambda p: (run(p), p))
@@ -183,7 +184,9 @@ def _cuda_blocks(
     mma = instruction == "mma.m16n8k16"
     size = p.dtype.itemsize
     chunks = (64, 32, 16) if mma else (32, 16)
-    for block_k, slices, (warp_m, warp_n) in itertools.product(chunks, (8, 4, 2, 1), _WARP_TILES[mma]):
+    for block_k, slices, (warp_m, warp_n) in itertools.product(
+        chunks, (8, 4, 2, 1), _WARP_TILES[mma]
+    ):
         if slices > warps or slices > max(1, -(-k // block_k)):
             continue
         for warps_m in _powers_of_two(warps // slices):
@@ -231,4 +234,3 @@ def scratch_bytes(c: Contract, target: Target) -> int:
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8
     return contract_bytes(c, size)
-

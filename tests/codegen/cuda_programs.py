@@ -52,9 +52,7 @@ def softmax(rows: int, columns: int, dtype: DType) -> Program:
     top, total = Tensor("top", (rows,), F32), Tensor("total", (rows,), F32)
     e, y = Tensor("e", (rows, columns), F32), Tensor("y", (rows, columns), dtype)
     body = (
-        compute(
-            top, lambda i, k: cast(Load(x, (i, k)), F32), reduce=(columns,), combiner="max"
-        ),
+        compute(top, lambda i, k: cast(Load(x, (i, k)), F32), reduce=(columns,), combiner="max"),
         compute(
             e,
             lambda i, j: Unary("exp", Binary("sub", cast(Load(x, (i, j)), F32), Load(top, (i,)))),
@@ -162,7 +160,9 @@ def recurrence(steps: int, hidden: int, layers: int, dtype: DType) -> Program:
     )
     outer = Loop(layer, (Carry(x, below, states, out),), (), (inner,))
     zeros = compute(zero, lambda j: const(0.0, dtype))
-    return Program((x,), (Weight(w, tuple(f"w{k}" for k in range(layers)), 1),), (zeros, outer), (out,))
+    return Program(
+        (x,), (Weight(w, tuple(f"w{k}" for k in range(layers)), 1),), (zeros, outer), (out,)
+    )
 
 
 def transposed(rows: int, columns: int, dtype: DType) -> Program:
@@ -174,7 +174,9 @@ def transposed(rows: int, columns: int, dtype: DType) -> Program:
         left = Cast(Unary("tanh", cast(Load(x, (k, i)), F32)), dtype)
         return times(left, Load(w, (k, j)))
 
-    return Program((x,), (Weight(w, ("w",)),), (compute(y, body, reduce=(32,), combiner="sum"),), (y,))
+    return Program(
+        (x,), (Weight(w, ("w",)),), (compute(y, body, reduce=(32,), combiner="sum"),), (y,)
+    )
 
 
 def every() -> dict[str, Program]:
@@ -195,5 +197,3 @@ def every() -> dict[str, Program]:
         "transposed_f16": transposed(40, 72, DType.F16),
         "transposed_f32": transposed(40, 70, F32),
     }
-
-

@@ -33,7 +33,9 @@ def test_too_many_pointers_for_the_parameters() -> None:
     plan = schedule(program, few, OPTIONS)
     by_value = emit(program, plan, few, OPTIONS).text
     assert "void* pointers[5];" in by_value
-    tiny = type(few)(**{f: getattr(few, f) for f in few.__struct_fields__} | {"parameter_bytes": 40})
+    tiny = type(few)(
+        **{f: getattr(few, f) for f in few.__struct_fields__} | {"parameter_bytes": 40}
+    )
     in_memory = emit(program, plan, tiny, OPTIONS).text
     assert "void* const* pointers;" in in_memory
     assert build(in_memory, few, OPTIONS).image

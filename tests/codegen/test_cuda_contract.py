@@ -64,7 +64,9 @@ CASES = (
 
 
 def operand(text: str) -> Operand:
-    return Operand("k" if text[0] == "k" else "mn", int(text[2:]), "async" if text[1] == "a" else "element")
+    return Operand(
+        "k" if text[0] == "k" else "mn", int(text[2:]), "async" if text[1] == "a" else "element"
+    )
 
 
 def side(case: Case, text: str) -> str:
@@ -109,7 +111,15 @@ extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
 def shared_bytes(case: Case) -> int:
     instruction = "mma.m16n8k16" if case.kernel == "MMA" else "fma"
     method = Contract(
-        0, 1, (0,), *case.block, instruction, operand(case.left), operand(case.right), *case.warps, case.ring
+        0,
+        1,
+        (0,),
+        *case.block,
+        instruction,
+        operand(case.left),
+        operand(case.right),
+        *case.warps,
+        case.ring,
     )
     return contract_bytes(method, case.dtype.itemsize, 8 if case.dtype is D else 4)
 
@@ -120,12 +130,23 @@ def test_contract(case: Case, late: bool) -> None:
     random = np.random.default_rng(1)
     a = random.standard_normal((case.m, case.k)).astype(case.dtype.numpy)
     b = random.standard_normal((case.n, case.k)).astype(case.dtype.numpy)
-    stored = [x if text[0] == "k" else np.ascontiguousarray(x.T) for x, text in ((a, case.left), (b, case.right))]
+    stored = [
+        x if text[0] == "k" else np.ascontiguousarray(x.T)
+        for x, text in ((a, case.left), (b, case.right))
+    ]
     threads = 32 * case.warps[0] * case.warps[1] * case.warps[2]
     out = np.zeros((case.m, case.n), case.dtype.numpy)
     (got,) = launch(
-        kernel(case), [*stored, out], 0, Launch(2, threads, shared_bytes(case)), late=late, seed=3, results=(2,)
+        kernel(case),
+        [*stored, out],
+        0,
+        Launch(2, threads, shared_bytes(case)),
+        late=late,
+        seed=3,
+        results=(2,),
     )
     wide_a, wide_b = a.astype(np.longdouble), b.astype(np.longdouble)
-    error = np.abs(got.view(case.dtype.numpy).reshape(out.shape).astype(np.longdouble) - wide_a @ wide_b.T)
+    error = np.abs(
+        got.view(case.dtype.numpy).reshape(out.shape).astype(np.longdouble) - wide_a @ wide_b.T
+    )
     assert (error / (np.abs(wide_a) @ np.abs(wide_b).T)).max() < LIMIT[case.dtype]
