@@ -68,9 +68,7 @@ def form(s: Compute | Scatter, tensor: str) -> Form:
     (load,) = found
     if _permutes(load, s.axes):
         return "permuted"
-    return (
-        "injective" if independent(load.index, s.axes) == set(range(len(s.axes))) else "broadcast"
-    )
+    return "injective" if len(independent(load.index, s.axes)) == len(s.axes) else "broadcast"
 
 
 def follows(s: Compute | Scatter, found: Iterable[Load]) -> bool:

@@ -8,7 +8,7 @@ from monotile.codegen.expression import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
-from monotile.schedule.plan import Map
+from monotile.schedule.plan import Map, Serial
 
 
 def fitting(wanted: int, *sizes: int) -> int:
@@ -98,11 +98,24 @@ def write_element(e: VectorEmitter, site: Site, point: Mapping[str, Expr]) -> No
 
 
 def write_serial(e: VectorEmitter, site: Site) -> None:
-    """Thread 0, row-major."""
+    """A point of the parallel ranges a thread and turn; there the others, row-major."""
+    method = site.step.method
+    apart = method.parallel if isinstance(method, Serial) else ()
+    parallel = [site.ranges[p] for p in apart]
+    rest = [r for p, r in enumerate(site.ranges) if p not in apart]
+    points, threads = region(parallel), e.plan.launch.threads
     with ExitStack() as stack:
-        stack.enter_context(e.writer.open("if (threadIdx.x == 0)", fence=True))
-        for r in site.ranges:
+        element: Expr = idx(0)
+        if points == 1:
+            stack.enter_context(e.writer.open("if (threadIdx.x == 0)", fence=True))
+        else:
+            element = Axis("e", points)
+            head = f"for (idx e = threadIdx.x; e < {points}; e += {threads})"
+            stack.enter_context(e.writer.open(head, ["e"], fence=True))
+        where = spread(element, parallel)
+        stack.enter_context(inside(e, parallel, where))
+        for r in rest:
             v = r.variable.name
             head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
             stack.enter_context(e.writer.open(head, [v], fence=True))
-        write_element(e, site, site.point)
+        write_element(e, site, placed(site.point, where))

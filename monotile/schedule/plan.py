@@ -42,7 +42,10 @@ class Map(Frozen, frozen=True, tag="map"):
 
 
 class Serial(Frozen, frozen=True, tag="serial"):
-    """One thread in row-major order: a Scatter whose writes may collide."""
+    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never
+    do; each walks the other dims in row-major order."""
+
+    parallel: tuple[int, ...] = ()
 
 
 class Reduce(Frozen, frozen=True, tag="reduce"):
@@ -180,12 +183,28 @@ class Stage(Frozen, frozen=True, tag="stage"):
     first: int
 
 
+class Resident(Frozen, frozen=True):
+    """The part of a weight that a worker's task of a stage reads in each iteration of a Repeat, kept on chip through it.
+
+    compute: the anchor of a Reduce step of `stage`. load: which of the distinct Loads of its body, in order.
+    Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
+    axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
+    """
+
+    stage: str
+    compute: str
+    load: int
+    offset: int
+    nbytes: int
+
+
 class Repeat(Frozen, frozen=True, tag="repeat"):
     """A Loop of the Program."""
 
     axis: str
     extent: int
     body: "tuple[PlanNode, ...]"
+    resident: tuple[Resident, ...] = ()
 
 
 PlanNode = Stage | Repeat

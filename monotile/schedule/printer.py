@@ -63,6 +63,8 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
         match node:
             case Repeat(axis, extent, inner):
                 yield f"{indent}loop {axis}:{extent}"
+                for r in node.resident:
+                    yield f"{indent}  keeps load {r.load} of {r.compute} on chip: {r.nbytes} bytes at {r.offset}"
                 yield from _nodes(inner, indent + "  ")
             case Stage():
                 first = f"workers from {node.first}"
@@ -91,8 +93,8 @@ def show_method(m: Method) -> str:
     match m:
         case Map(vector):
             return f"map x{vector}"
-        case Serial():
-            return "serial"
+        case Serial(parallel):
+            return f"serial, but for dims {list(parallel)}" if parallel else "serial"
         case Reduce(lanes, vector):
             return f"reduce, {lanes} lanes x{vector}"
         case Contract():

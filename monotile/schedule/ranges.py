@@ -60,8 +60,11 @@ def access(
     for name in (n for step in stage.steps for n in step.computes):
         s = statements[name]
         for t in dict.fromkeys(used(s)):
-            if t.name not in own:
-                reads.extend((t.name, b) for b in resolve(read_place(t, places), t.nbytes, iterations))
+            in_place = isinstance(s, Scatter) and t == s.base  # its bytes are among the writes
+            if t.name not in own and not in_place:
+                reads.extend(
+                    (t.name, b) for b in resolve(read_place(t, places), t.nbytes, iterations)
+                )
         for p in places[name]:
             writes.extend((name, b) for b in resolve(p, s.out.nbytes, iterations))
     return Access(tuple(reads), tuple(writes))
@@ -90,4 +93,3 @@ def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:
         step.scratch_bytes or any(isinstance(p, Shared) for n in step.computes for p in places[n])
         for step in stage.steps
     )
-

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.dependence import independent, loads_of
 from monotile.ir.expr import Axis, Load, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
@@ -91,12 +92,31 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
     total = math.prod(a.extent for a in anchor.axes)
     method = _plain_method(anchor, total, target.workers, target)
     if isinstance(method, Serial) or not anchor.axes:
-        dims = tuple(Dim((p,), a.extent, a.extent, None) for p, a in enumerate(anchor.axes))
-        yield _simple_draft(group, (), dims, method, names, context)
+        dims = _serial_dims(anchor, method, target)
+        grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
+        yield _simple_draft(group, grid, dims, method, names, context)
         return
     for tile in _flat_tiles(total, method, target):
         dims = (Dim(tuple(range(len(anchor.axes))), total, tile, 0),)
         yield _simple_draft(group, (-(-total // tile),), dims, method, names, context)
+
+
+def _serial_dims(s: Compute | Scatter, method: Method, target: Target) -> tuple[Dim, ...]:
+    """One dim an axis; those that threads share are cut, the first ones first, for as many workers as there are."""
+    shared = method.parallel if isinstance(method, Serial) else ()
+    least = max(target.warp, target.vector_bytes // s.out.dtype.itemsize)  # neighbours in memory
+    wanted = target.workers
+    dims: list[Dim] = []
+    cut_axes = 0
+    for p, axis in enumerate(s.axes):
+        tile = max(1, -(-axis.extent // wanted), least if p == len(s.axes) - 1 else 1)
+        if p not in shared or tile >= axis.extent:
+            dims.append(Dim((p,), axis.extent, axis.extent, None))
+            continue
+        dims.append(Dim((p,), axis.extent, tile, cut_axes))
+        cut_axes += 1
+        wanted = -(-wanted // -(-axis.extent // tile))
+    return tuple(dims)
 
 
 def _simple_draft(
@@ -234,15 +254,13 @@ def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft
         for s in step:
             name = s.out.name
             again = any(
-                name in {x.tensor.name for x in _loads(t)}
+                name in {x.tensor.name for x in loads_of(t)}
                 for later in group.steps[number + 1 :]
                 for t in later
             )
             if not again:
                 continue
-            box = tuple(
-                _box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes)
-            )
+            box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
             local[name] = Local(shared, box)
             bytes_ = math.prod(b.extent for b in box) * s.out.dtype.itemsize
             shared += -(-bytes_ // ALIGN) * ALIGN
@@ -258,7 +276,7 @@ def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft
             return None
         made, spent = found
         most = max(most, made.scratch_bytes)
-        reads = {x.tensor.name for s in step for x in _loads(s)}
+        reads = {x.tensor.name for s in step for x in loads_of(s)}
         wait = bool(reads & fresh) or (scratch_used and made.scratch_bytes > 0)
         if wait:
             fresh, scratch_used = set(), False
@@ -319,7 +337,7 @@ def _rows_step(
 
 
 def _reads_far(s: Compute | Scatter, own: frozenset[str]) -> bool:
-    return any(x.tensor.name not in own for x in _loads(s))
+    return any(x.tensor.name not in own for x in loads_of(s))
 
 
 def _rows_contract(
@@ -350,7 +368,9 @@ def _rows_contract(
     for method in blocks(p, size_m, size_n, k, target):
         if scratch_bytes(method, target) > room:
             continue
-        seconds = walked * cost.contract_seconds(method, size_m, size_n, k, p.dtype.itemsize, target)
+        seconds = walked * cost.contract_seconds(
+            method, size_m, size_n, k, p.dtype.itemsize, target
+        )
         if best is None or seconds < best[0]:
             best = seconds, method
     if best is None:
@@ -377,7 +397,8 @@ def _rows_contract(
 def _plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
     """elements: how many outputs `workers` workers compute together."""
     if isinstance(s, Scatter):
-        return Serial()
+        apart = independent(s.index, s.axes)
+        return Map() if len(apart) == len(s.axes) else Serial(tuple(sorted(apart)))
     if not s.reduce:
         return Map(_vector(s, s.axes[-1] if s.axes else None, target))
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
@@ -428,9 +449,3 @@ def _method_scratch(method: Method, target: Target) -> int:
             return 16 * target.threads
         case _:
             return 0
-
-
-def _loads(s: Compute | Scatter) -> tuple[Load, ...]:
-    if isinstance(s, Compute):
-        return loads(s.body)
-    return tuple(x for e in (*s.index, s.value) for x in loads(e))

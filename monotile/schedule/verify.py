@@ -4,16 +4,20 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 """
 
 import math
+from collections import Counter
 
+from monotile.analysis.dependence import follows, independent, loads_of
 from monotile.errors import VerificationError
-from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
 from monotile.schedule.plan import (
     Contract,
+    Map,
     Plan,
     PlanNode,
     Pointer,
     Reduce,
     Repeat,
+    Resident,
     Serial,
     Shared,
     Stage,
@@ -33,6 +37,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     }
     _check_launch(plan, target)
     _check_places(plan, program, computes)
+    _check_updates(plan, program, computes)
     stages = list(_stages(plan.body))
     if len({s.name for s in stages}) != len(stages):
         _fail("two stages have one name")
@@ -41,7 +46,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         for step in stage.steps:
             _check_step(stage, step, computes, target)
             done.update(step.computes)
-        _check_chip(stage, plan, target, computes)
+        _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
+    _check_kept(plan.body, target)
     if missing := set(computes) - done:
         _fail(f"no stage computes {', '.join(sorted(missing))}")
     _Replay(plan, program, computes).run()
@@ -69,12 +75,12 @@ def _check_launch(plan: Plan, target: Target) -> None:
     if target.kind == "cuda" and launch.workers > target.workers:
         _fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
     if target.kind == "cuda" and launch.shared_bytes > target.shared_bytes:
-        _fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
+        _fail(
+            f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}"
+        )
 
 
-def _check_places(
-    plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
-) -> None:
+def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
     sizes = {t.name: t.nbytes for t in (*program.inputs, *program.outputs)}
     sizes |= {w.tensor.name: w.tensor.nbytes for w in program.weights}
@@ -115,7 +121,8 @@ def _check_step(
             _fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
     for name in step.computes[1:]:
         follower = computes[name]
-        if follower.out.shape != anchor.out.shape:
+        own = [x for x in loads_of(follower) if x.tensor.name in step.computes]
+        if follower.out.shape != anchor.out.shape or not follows(follower, own):
             _fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     match step.method:
         case Contract() as c if target.kind == "cuda":
@@ -123,17 +130,52 @@ def _check_step(
                 _fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
             _fail(f"{stage.name}: {lanes} lanes")
-        case Serial() if math.prod(stage.grid) > 1:
-            _fail(f"{stage.name}: a serial step in several tasks")
         case _:
             pass
+    if isinstance(anchor, Scatter):
+        _check_scatter(stage, step, anchor)
+
+
+def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
+    """Threads and tasks share only axes along which no two writes meet."""
+    match step.method:
+        case Map():
+            shared = set(range(len(step.dims)))
+        case Serial(parallel):
+            shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
+        case Reduce() | Contract():
+            _fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
+            return
+    apart = independent(s.index, s.axes)
+    if any(p not in apart for k in shared for p in step.dims[k].axes):
+        _fail(f"{stage.name}: writes of {s.out.name} may collide")
+
+
+def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
+    """What a Scatter updates in place lies where its result does, and is no one else's."""
+    uses = Counter(t.name for s in computes.values() for t in used(s))
+    uses.update(t.name for t in program.outputs)
+    for s in statements(program.body):
+        if isinstance(s, Loop):
+            uses.update(t.name for c in s.carried for t in (c.init, c.result))
+            uses.update(k.value.name for k in s.stacked)
+    for s in computes.values():
+        if isinstance(s, Scatter):
+            if set(plan.places[s.base.name]) != set(plan.places[s.out.name]):
+                _fail(f"{s.out.name} does not lie where {s.base.name}, which it updates, does")
+            if s.base.name not in computes or uses[s.base.name] > 1:
+                _fail(f"{s.base.name}, which {s.out.name} updates in place, is used elsewhere")
 
 
 def _check_chip(
-    stage: Stage, plan: Plan, target: Target, computes: dict[str, Compute | Scatter]
+    stage: Stage,
+    plan: Plan,
+    target: Target,
+    computes: dict[str, Compute | Scatter],
+    kept: list[Resident],
 ) -> None:
-    """On-chip tensors do not overlap each other or a step's scratch, and all fit."""
-    taken: list[tuple[str, int, int]] = []
+    """On-chip tensors do not overlap each other, a step's scratch or what the loops keep, and all fit."""
+    taken = [(f"what is kept for {r.compute}", r.offset, r.offset + r.nbytes) for r in kept]
     for step in stage.steps:
         for name in step.computes:
             for place in plan.places[name]:
@@ -146,11 +188,40 @@ def _check_chip(
             if low < high2 and low2 < high:
                 _fail(f"{stage.name}: {name} and {other} share on-chip memory")
         for step in stage.steps:
-            if step.scratch_bytes and low < step.scratch + step.scratch_bytes and step.scratch < high:
+            if (
+                step.scratch_bytes
+                and low < step.scratch + step.scratch_bytes
+                and step.scratch < high
+            ):
                 _fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
     ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
     if ends and max(ends) > plan.launch.shared_bytes and target.kind == "cuda":
         _fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
+
+
+def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
+    """What the Repeats round `stage` keep on chip."""
+    out: list[Resident] = []
+    for node in nodes:
+        if isinstance(node, Repeat) and stage in _stages(node.body):
+            out += [*node.resident, *_kept_round(stage, node.body)]
+    return out
+
+
+def _check_kept(nodes: tuple[PlanNode, ...], target: Target) -> None:
+    """What a loop keeps belongs to a reduction of one of its stages, whose tasks stay on their workers."""
+    for node in nodes:
+        if not isinstance(node, Repeat):
+            continue
+        inside = {s.name: s for s in _stages(node.body)}
+        for r in node.resident:
+            stage = inside.get(r.stage)
+            steps = stage.steps if stage else ()
+            if not any(s.computes[0] == r.compute and isinstance(s.method, Reduce) for s in steps):
+                _fail(f"the loop over {node.axis} keeps a weight for {r.compute}, no reduction of its own")
+            if stage and math.prod(stage.grid) > target.workers:
+                _fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
+        _check_kept(node.body, target)
 
 
 class _Replay:
@@ -192,6 +263,10 @@ class _Replay:
             if several and any(overlap(b, w) for _, w in touched.writes):
                 _fail(f"{stage.name} writes over {name} while it reads it")
         for name, b in touched.writes:
+            if isinstance(self.computes[name], Scatter) and not any(
+                overlap(b, w) for w in self.written
+            ):
+                _fail(f"{stage.name} updates {name} before anything wrote it")
             self._clash(stage, name, b, self.writes, me, "writes")
             self._clash(stage, name, b, self.reads, me, "writes")
         self.reads += [(b, me) for _, b in touched.reads]
@@ -211,4 +286,6 @@ class _Replay:
             if overlap(b, other) and not (
                 stage.handoff == "block" and worker is not None and worker == me
             ):
-                _fail(f"{stage.name} {verb} {name} without waiting for the stage that used it before")
+                _fail(
+                    f"{stage.name} {verb} {name} without waiting for the stage that used it before"
+                )
