@@ -322,12 +322,16 @@ class Emitter(Expressions):
             match node:
                 case Repeat(axis, extent, inner):
                     variable = loop_variable(axis)
+                    self.enter(node)
                     head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
                     with self.writer.open(head, [variable]):
                         self.walk(inner)
                 case Stage():
                     self.handoff(node)
                     self.call(node)
+
+    def enter(self, loop: Repeat) -> None:
+        """Write what comes right before a loop."""
 
     @abstractmethod
     def handoff(self, stage: Stage) -> None:

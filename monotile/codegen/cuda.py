@@ -5,17 +5,23 @@ block. Pointers come by value in the launch's parameters (or as an array in memo
 """
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
 
 from monotile.codegen.address import loop_variable
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_reduce import write_reduce
+from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_steps import write_map, write_serial
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
-from monotile.ir.program import Program
-from monotile.schedule.plan import Contract, Map, Plan, Reduce, Serial, Stage
+from monotile.ir.program import Compute, Program
+from monotile.schedule.plan import Contract, Map, Plan, Reduce, Repeat, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
@@ -35,10 +41,21 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 class CudaEmitter(VectorEmitter):
     """The kernel and one function a stage."""
 
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(program, plan, target, options, wide=wide)
+        self.kept = kept_of(plan, self.computes)
+        images = {k.image.name: (k.place,) for k in self.kept}
+        self.plan = msgspec.structs.replace(plan, places=plan.places | images)
+
     def source(self) -> str:
         """The whole translation unit."""
         for stage, axes in self.stages():
             self._stage(stage, axes)
+            for k in self.kept:
+                if k.stage.name == stage.name:
+                    self._fill(k, axes[: axes.index(k.loop)])
         self._kernel()
         return self._prologue() + self.writer.text
 
@@ -68,10 +85,30 @@ class CudaEmitter(VectorEmitter):
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs this worker's tasks in ascending order."""
+        w = self.writer
+        self.busy = 0
+        with self._tasks(stage.name, stage, axes):
+            for site in self.sites(stage):
+                with w.open("", fence=True):
+                    if site.step.barrier:
+                        w.write("mt::block_barrier();")
+                        self.busy = 0
+                    self.step(site)
+
+    def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
+        """A function that brings on chip what this worker's task of the stage keeps there."""
+        with self._tasks(_fill_name(kept), kept.stage, axes):
+            for site in self.sites(kept.stage):
+                if site.step.computes[0] == kept.resident.compute:
+                    write_fill(self, kept, site.ranges, site.point)
+
+    @contextmanager
+    def _tasks(self, name: str, stage: Stage, axes: tuple[str, ...]) -> Generator[None]:
+        """The function `name`; inside, a task's coordinates are variables."""
         loops = [loop_variable(a) for a in axes]
         arguments = "".join(f", idx {v}" for v in loops)
         head = (
-            f"static __device__ __forceinline__ void {stage.name}"
+            f"static __device__ __forceinline__ void {name}"
             f"(const Params& p, char* const workspace{arguments})"
         )
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
@@ -85,15 +122,9 @@ class CudaEmitter(VectorEmitter):
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
                 loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
-            self.busy = 0
             with w.open(loop, ["task"], fence=True):
                 self._coordinates(stage)
-                for site in self.sites(stage):
-                    with w.open("", fence=True):
-                        if site.step.barrier:
-                            w.write("mt::block_barrier();")
-                            self.busy = 0
-                        self.step(site)
+                yield
 
     def _coordinates(self, stage: Stage) -> None:
         """c0, c1, ...: the task's place in the row-major grid."""
@@ -114,9 +145,30 @@ class CudaEmitter(VectorEmitter):
             case Serial():
                 write_serial(self, site)
             case Reduce() as method:
-                write_reduce(self, site, method)
+                write_reduce(self, self._with_kept(site), method)
             case Contract() as method:
                 write_contract(self, site, method)
+
+    def _with_kept(self, site: Site) -> Site:
+        """The step, reading on chip what is kept there."""
+        anchor = site.anchor
+        kept = tuple(k for k in self.kept if k.resident.compute == anchor.out.name)
+        if not kept or not isinstance(anchor, Compute):
+            return site
+        self._own |= {k.image.name for k in kept}
+        body = from_images(anchor.body, kept)
+        return replace(site, anchor=msgspec.structs.replace(anchor, body=body))
+
+    def enter(self, loop: Repeat) -> None:
+        """Fills what the loop keeps on chip: before that nobody uses it, after it everyone may."""
+        if not loop.resident:
+            return
+        self.writer.write("mt::block_barrier();")
+        for k in self.kept:
+            if k.resident in loop.resident:
+                axes = self._axes(k.stage)
+                self._call(_fill_name(k), axes[: axes.index(loop.axis)])
+        self.writer.write("mt::block_barrier();")
 
     def _kernel(self) -> None:
         threads = self.plan.launch.threads
@@ -142,9 +194,19 @@ class CudaEmitter(VectorEmitter):
                 self.writer.write("grid.wait();")
 
     def call(self, stage: Stage) -> None:
-        loops = next(axes for s, axes in self.stages() if s.name == stage.name)
-        arguments = "".join(f", {loop_variable(a)}" for a in loops)
-        self.writer.write(f"{stage.name}(p, workspace{arguments});")
+        self._call(stage.name, self._axes(stage))
+
+    def _call(self, name: str, axes: tuple[str, ...]) -> None:
+        arguments = "".join(f", {loop_variable(a)}" for a in axes)
+        self.writer.write(f"{name}(p, workspace{arguments});")
+
+    def _axes(self, stage: Stage) -> tuple[str, ...]:
+        """The axes of the Repeats round a stage, outermost first."""
+        return next(axes for s, axes in self.stages() if s.name == stage.name)
+
+
+def _fill_name(kept: Kept) -> str:
+    return f"keep_{kept.image.name}"
 
 
 def _quoted(text: str) -> str:

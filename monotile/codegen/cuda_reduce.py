@@ -151,7 +151,8 @@ def _words(x: Load, site: Site, form: _Form, together: int) -> int:
         return words * together
     u = Axis("u", together)
     number = add(mul(Axis("run", form.outputs // together), idx(together)), u)
-    where = placed(site.point, spread(number, site.ranges))
+    where = spread(number, site.ranges)
+    where |= placed(site.point, where)
     depends = any(u in axes_of(substitute(i, where)) for i in x.index)
     return words * (together if depends else 1)
 
@@ -188,7 +189,7 @@ def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str, first: Axis)
             output = Axis("o", form.outputs)
         where = _clamped(e, site, spread(output, site.ranges))
         position = add(mul(start, idx(form.width)), lane_of(form.width))
-        point = placed(site.point, where) | unflatten(position, form.axes)
+        point = placed(site.point, where) | where | unflatten(position, form.axes)
         stack.enter_context(e.vector(form.width))
         text = bare(e.body(form.anchor.body, point))
         if form.anchor.combiner in ("argmax", "argmin"):

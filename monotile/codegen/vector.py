@@ -7,7 +7,7 @@ mt::store(y_5 + o6, s4);
 """
 
 import math
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,12 +19,9 @@ from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
-    Binary,
     Expr,
     Load,
-    Select,
     Tensor,
-    children,
     idx,
     loads,
     substitute,
@@ -62,20 +59,6 @@ def alignment(place: Place) -> int:
         case Rotate(_, _, _, places, first, last):
             every = (*places, *(p for p in (first, last) if p is not None))
             return math.gcd(*(alignment(p) for p in every))
-
-
-def unconditional(e: Expr) -> Iterator[Load]:
-    """The Loads that are evaluated whenever `e` is, but for those inside the indices of others."""
-    match e:
-        case Load():
-            yield e
-        case Select(cond):
-            yield from unconditional(cond)
-        case Binary("and" | "or", a):
-            yield from unconditional(a)
-        case _:
-            for child in children(e):
-                yield from unconditional(child)
 
 
 class VectorEmitter(Emitter):

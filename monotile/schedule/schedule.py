@@ -8,6 +8,7 @@ from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.memory import place
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
+from monotile.schedule.resident import keep
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tiles import Context, Draft
 from monotile.schedule.tree import Tree, build, drafts_of
@@ -26,10 +27,13 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
     memory = place(program, tree)
     by_name = computes_of(program)
     body = synchronise(_nodes(tree, target.workers), by_name, memory.places, target.workers)
+    shared_bytes = max((d.shared_bytes for d in drafts_of(tree)), default=0)
+    weights = frozenset(w.tensor.name for w in program.weights)
+    body, shared_bytes = keep(body, by_name, weights, shared_bytes, target, target.workers)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,
-        shared_bytes=max((d.shared_bytes for d in drafts_of(tree)), default=0),
+        shared_bytes=shared_bytes,
         workspace_bytes=memory.workspace_bytes,
     )
     return Plan(

@@ -9,6 +9,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
 from monotile.target.target import cuda_target
 from tests.codegen.cuda_programs import every
 from tests.codegen.emulate import COMPILER, emulate
@@ -58,3 +59,15 @@ def test_program(name: str, late: bool) -> None:
     values = inputs(program)
     got = emulate(program, plan, source, values, late=late, seed=int(late))
     check(program, got, evaluate(program, values))
+
+
+def test_weights_stay_on_chip() -> None:
+    """With a worker for each task a recurrence's weights are copied once a layer."""
+    program, target = PROGRAMS["recurrence_f32"], cuda_target("sm_90a")
+    options = Options(workers=64)
+    plan = schedule(program, target, options)
+    verify(plan, program, target)
+    source = emit(program, plan, target, options)
+    assert "keep_w_kept0(p, workspace, loop_layer);" in source.text
+    values = inputs(program)
+    check(program, emulate(program, plan, source, values), evaluate(program, values))

@@ -1,0 +1,127 @@
+"""Weights that stay on chip through a loop: a recurrence reads them from memory once, not in every step."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from monotile.analysis.unconditional import unconditional
+from monotile.ir.expr import Axis, Load, axes_of, loads
+from monotile.ir.program import Compute, Scatter
+from monotile.schedule.plan import Dim, PlanNode, Reduce, Repeat, Resident, Stage, Step
+from monotile.target.target import Target
+
+ALIGN = 128
+FEWEST = 4  # iterations that repay the copy
+
+
+def distinct_loads(c: Compute) -> tuple[Load, ...]:
+    """The Loads of a body, each once, in order."""
+    return tuple(dict.fromkeys(loads(c.body)))
+
+
+def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
+    """The positions of the dims that `x` depends on."""
+    used = frozenset[Axis]().union(*(axes_of(i) for i in x.index))
+    return tuple(k for k, d in enumerate(dims) if any(c.axes[p] in used for p in d.axes))
+
+
+def keep(
+    body: tuple[PlanNode, ...],
+    computes: Mapping[str, Compute | Scatter],
+    weights: frozenset[str],
+    shared_bytes: int,
+    target: Target,
+    workers: int,
+) -> tuple[tuple[PlanNode, ...], int]:
+    """`body` with what is kept, and the on-chip bytes of a worker; outer loops first, as long as there is room.
+
+    shared_bytes: what the stages use, from 0 on.
+    """
+    if target.kind != "cuda":
+        return body, shared_bytes
+    found = _Keeper(computes, weights, target.shared_bytes, workers)
+    nodes = found.nodes(body, shared_bytes, frozenset())
+    return nodes, max(found.most, shared_bytes)
+
+
+class _Keeper:
+    def __init__(
+        self,
+        computes: Mapping[str, Compute | Scatter],
+        weights: frozenset[str],
+        room: int,
+        workers: int,
+    ) -> None:
+        self.computes, self.weights, self.room, self.workers = computes, weights, room, workers
+        self.most = 0
+
+    def nodes(
+        self, body: tuple[PlanNode, ...], used: int, kept: frozenset[tuple[str, int]]
+    ) -> tuple[PlanNode, ...]:
+        return tuple(self._node(n, used, kept) for n in body)
+
+    def _node(self, node: PlanNode, used: int, kept: frozenset[tuple[str, int]]) -> PlanNode:
+        match node:
+            case Stage():
+                return node
+            case Repeat():
+                held: list[Resident] = []
+                if node.extent >= FEWEST:
+                    inner = frozenset(_axes(node))
+                    for stage, step in _steps(node.body):
+                        for number, nbytes in self._candidates(stage, step, inner):
+                            key = (step.computes[0], number)
+                            if key in kept or used + nbytes > self.room:
+                                continue
+                            held.append(Resident(stage.name, *key, used, nbytes))
+                            kept |= {key}
+                            used += -(-nbytes // ALIGN) * ALIGN
+                            self.most = max(self.most, held[-1].offset + nbytes)
+                return msgspec.structs.replace(
+                    node, body=self.nodes(node.body, used, kept), resident=tuple(held)
+                )
+
+    def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[tuple[int, int]]:
+        """Loads that are the same in every iteration, and the bytes that a task reads of them."""
+        anchor = self.computes[step.computes[0]]
+        if not isinstance(step.method, Reduce) or not isinstance(anchor, Compute):
+            return []
+        if math.prod(stage.grid) > self.workers:
+            return []
+        points = math.prod(a.extent for a in anchor.reduce)
+        out: list[tuple[int, int]] = []
+        always = set(unconditional(anchor.body))
+        for number, x in enumerate(distinct_loads(anchor)):
+            used = frozenset[Axis]().union(*(axes_of(i) for i in x.index))
+            if (
+                x not in always
+                or x.tensor.name not in self.weights
+                or any(loads(i) for i in x.index)
+            ):
+                continue
+            if inner & {a.name for a in used} or not set(anchor.reduce) <= used:
+                continue
+            tiles = (step.dims[k].tile for k in rows_of(x, anchor, step.dims))
+            out.append((number, math.prod(tiles) * points * x.dtype.itemsize))
+        return out
+
+
+def _axes(node: Repeat) -> list[str]:
+    """The axis of the loop and of those inside it."""
+    out = [node.axis]
+    for n in node.body:
+        if isinstance(n, Repeat):
+            out += _axes(n)
+    return out
+
+
+def _steps(body: tuple[PlanNode, ...]) -> list[tuple[Stage, Step]]:
+    out: list[tuple[Stage, Step]] = []
+    for node in body:
+        match node:
+            case Stage():
+                out += [(node, step) for step in node.steps]
+            case Repeat():
+                out += _steps(node.body)
+    return out
