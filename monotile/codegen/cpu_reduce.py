@@ -8,13 +8,14 @@ from monotile.codegen.cpu_loops import Loops, Point, stride
 from monotile.codegen.expression import bare, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, loads, substitute
+from monotile.ir.expr import Axis, Expr, add, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
 # Terms added one after the other before the partial sum joins the total: with 16 lanes the error of a float
 # sum then grows like that of 32 + n / 512 additions.
 PART = 512
+FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
 STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
@@ -38,21 +39,26 @@ def reduce_step(e: Loops, site: Site, method: Reduce) -> None:
 
 
 def _strip(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> bool:
-    """Whether neighbouring outputs, and not neighbouring terms of one, read neighbouring memory."""
-    here = dict(e.moved(site, last, last.variable))
-    along, across = 0, 0
-    for x in loads(c.body):
-        if any(loads(i) for i in x.index):
+    """Whether vectors had better run along neighbouring outputs than along the terms of one: where only that way
+    they read neighbouring elements, or where the terms are few."""
+    flat = Axis("r", _size(order))
+    here = substitute(c.body, {**site.point, **unflatten(flat, order)})
+    run = flat
+    if len(order) > 1 and not e.straight(here, flat):
+        run = order[-1]
+        here = substitute(c.body, dict(site.point))
+    terms = run.extent if _neighbours(e, here, run) else 1
+    moved = substitute(c.body, dict(e.moved(site, last, last.variable)))
+    outputs = last.variable.extent if _neighbours(e, moved, last.variable) else 1
+    return outputs > terms and terms < FEW
+
+
+def _neighbours(e: Loops, body: Expr, along: Axis) -> bool:
+    """Whether every load in `body` stays where it is or moves to the next element with `along`."""
+    for x in loads(body):
+        if any(loads(i) for i in x.index) or stride(e.offset(x), along) not in (0, 1):
             return False
-        moved = substitute(x, here)
-        assert isinstance(moved, Load)
-        offset = e.offset(moved)
-        along += stride(offset, order[-1]) == 1
-        step = stride(offset, last.variable)
-        if step is None:
-            return False
-        across += step == 1
-    return across > 0 and along == 0
+    return e.straight(body, along)
 
 
 def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:

@@ -206,6 +206,8 @@ class Expressions(ABC):
                 text = convert(self.value(x), x.dtype, dtype)
             case Unary(op, x):
                 text = _unary(op, self.value(x), x.dtype)
+            case Binary(op, a, b) if op in COMPARE and is_index(a) and is_index(b):
+                text = _binary(op, self.index(a), self.index(b), a.dtype)
             case Binary(op, a, b):
                 text = _binary(op, self.value(a), self.value(b), a.dtype)
             case _:
