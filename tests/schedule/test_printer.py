@@ -14,6 +14,7 @@ from monotile.schedule.plan import (
     Reduce,
     Register,
     Repeat,
+    Resident,
     Rotate,
     Serial,
     Shared,
@@ -53,7 +54,7 @@ def example() -> Plan:
             "history": (Slice(Workspace(1024), "l", 256),),
             "product": (Register(),),
         },
-        body=(Repeat("l", 12, (first,)), last),
+        body=(Repeat("l", 12, (first,), (Resident("stage_scaled", "total", 1, 512, 256),)), last),
     )
 
 
