@@ -6,6 +6,7 @@ import numpy as np
 
 from monotile.config import Options
 from monotile.ir.program import Program
+from monotile.transform.align_axes import align_axes
 from monotile.transform.dead import remove_dead
 from monotile.transform.fold import fold
 from monotile.transform.forward import forward_copies
@@ -49,6 +50,7 @@ def transform(
     program = step("reroll_again", inline_views(reroll_selects(program)))
     program = step("inline_pointwise", inline_pointwise(program))
     program = step("simplify_again", simplify(program, options))
+    program = step("align_axes", align_axes(program))
     program = step("dead", remove_dead(forward_copies(program)))
     program = step("normalise", normalise(program))
     return step("own_base", own_base(program)), constants

@@ -11,6 +11,7 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
+from monotile.transform.align_axes import align_axes
 from monotile.transform.dead import remove_dead
 from monotile.transform.forward import forward_copies
 from monotile.transform.inline import inline_pointwise, inline_views
@@ -23,6 +24,7 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "simplify": lambda p: simplify(p, EXACT),
     "remove_dead": remove_dead,
     "forward_copies": forward_copies,
+    "align_axes": align_axes,
     "normalise": normalise,
     "inline_views": lambda p: remove_dead(inline_views(p)),
     "inline_pointwise": lambda p: remove_dead(inline_pointwise(p)),
@@ -41,7 +43,7 @@ def together(program: Program) -> Program:
     """The passes in the order in which they depend on each other."""
     program = simplify(remove_dead(inline_views(program)), EXACT)
     program = simplify(inline_pointwise(program), EXACT)
-    return normalise(remove_dead(forward_copies(program)))
+    return normalise(remove_dead(forward_copies(align_axes(program))))
 
 
 @pytest.mark.parametrize("name", PASSES)

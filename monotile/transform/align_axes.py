@@ -1,0 +1,118 @@
+"""Computes take over the order of axes of what follows them element by element.
+
+A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 more or fewer, could be its
+epilogue but for its shape. The tensor is then computed in the reader's shape, and every other reader
+finds its elements there; the arithmetic is the same.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.uses import Uses
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, substitute
+from monotile.ir.program import Compute, Program, Statement, statements
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
+
+ROUNDS = 8  # a chain of readers is followed this far
+
+
+class Arrangement(msgspec.Struct, frozen=True):
+    """A tensor's new shape; dimension k of it is the old dimension `source[k]`, or new and of extent 1 (None)."""
+
+    out: Tensor
+    source: tuple[int | None, ...]
+
+    def index(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(idx(0) if d is None else old[d] for d in self.source)
+
+
+def align_axes(program: Program) -> Program:
+    """`program` with producers in the shape of their pointwise readers, where only the order of axes differs."""
+    for _ in range(ROUNDS):
+        found = _arrangements(program)
+        if not found:
+            break
+        program = map_program(program, lambda s, found=found: _rearranged(s, found))
+    return program
+
+
+def _arrangements(program: Program) -> dict[str, Arrangement]:
+    uses = Uses(program)
+    found: dict[str, Arrangement] = {}
+    for body in _bodies(program):
+        here = {s.out.name: s for s in body if isinstance(s, Compute)}
+        decided: set[str] = set()
+        for s in body:
+            if not isinstance(s, Compute) or s.combiner is not None:
+                continue
+            for name in dict.fromkeys(x.tensor.name for x in loads(s.body)):
+                if name not in here or name in decided or name in uses.whole:
+                    continue
+                arrangement = _arrangement(here[name], s)
+                if arrangement is None:
+                    continue
+                decided.add(name)  # by its first such reader
+                moved = not _in_order(arrangement)
+                if uses.readers[name] == 1 if moved else arrangement.out != here[name].out:
+                    found[name] = arrangement
+    return found
+
+
+def _in_order(a: Arrangement) -> bool:
+    kept = [d for d in a.source if d is not None]
+    return kept == sorted(kept)
+
+
+def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
+    """How `p` looks in the shape of `reader`, if that reads it at one place: one element each, by axes alone."""
+    places = {x.index for x in loads(reader.body) if x.tensor.name == p.out.name}
+    if len(places) != 1 or p.out.size != reader.out.size or p.out.size == 0:
+        return None
+    (index,) = places
+    where: dict[str, int] = {}  # axis of the reader -> dimension of p
+    for d, (i, n) in enumerate(zip(index, p.out.shape, strict=True)):
+        match i:
+            case Axis(name, extent) if extent == n and name not in where:
+                where[name] = d
+            case _ if n == 1 and not loads(i):  # whatever it is, it is 0
+                pass
+            case _:
+                return None
+    if any(a.extent != 1 and a.name not in where for a in reader.axes):
+        return None
+    if not where.keys() <= {a.name for a in reader.axes}:
+        return None
+    source = tuple(where.get(a.name) for a in reader.axes)
+    return Arrangement(Tensor(p.out.name, reader.out.shape, p.out.dtype), source)
+
+
+def _bodies(program: Program) -> Iterator[Body]:
+    found: list[Body] = [program.body]
+
+    def keep(body: Body) -> Body:
+        found.append(body)
+        return body
+
+    for s in statements(program.body):
+        map_bodies(s, keep)
+    yield from found
+
+
+def _rearranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
+    """`s` reading every rearranged tensor where it is now, and in its own new shape."""
+
+    def read(x: Load) -> Expr:
+        a = found.get(x.tensor.name)
+        return x if a is None else Load(a.out, a.index(x.index))
+
+    s = map_exprs(s, lambda e: map_loads(e, read))
+    if not isinstance(s, Compute) or s.out.name not in found:
+        return s
+    a = found[s.out.name]
+    axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(a.out.shape))
+    names: dict[str, Expr] = {old.name: idx(0) for old in s.axes}
+    for new, d in zip(axes, a.source, strict=True):
+        if d is not None:
+            names[s.axes[d].name] = new
+    return Compute(a.out, axes, s.reduce, s.combiner, substitute(s.body, names), s.origin)
