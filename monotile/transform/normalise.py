@@ -3,8 +3,11 @@
 Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
 of a Branch by one of that side, and each output of the Program by a statement; a tensor is the result of one
 carry at most and listed among the outputs once, and what a Loop or Branch defines is one result of these at
-most. Where that does not hold a copy is made.
+most; no carry starts from a weight in several parts, which has no single place. Where that does not hold a copy
+is made.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -21,21 +24,40 @@ from monotile.ir.program import (
     Statement,
     compute,
     defined,
+    statements,
 )
 from monotile.transform.names import Names
-from monotile.transform.rewrite import Body, same
+from monotile.transform.rewrite import Body, map_bodies, same
 
 
 def normalise(program: Program) -> Program:
     """`program` with copies where a result is not its statement's own."""
     taken = Names(program)
-    body = tuple(_statement(s, taken) for s in program.body)
+    scattered = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}
+    body = _gathered(program.body, scattered, taken)
+    body = tuple(_statement(s, taken) for s in body)
     copies = _Copies(body, taken)
     outputs = tuple(copies.own(t) for t in program.outputs)
     body = (*body, *copies.made)
     if same(body, program.body):
         return program
     return msgspec.structs.replace(program, body=body, outputs=outputs)
+
+
+def _gathered(body: Body, scattered: Mapping[str, Tensor], taken: Names) -> Body:
+    """`body` with those of the `scattered` weights that a loop carries copied to one place first."""
+    carried = (c.init.name for s in statements(body) if isinstance(s, Loop) for c in s.carried)
+    copies = _Copies((), taken)
+    found = {name: copies.own(scattered[name]) for name in sorted({*carried} & {*scattered})}
+
+    def replace(s: Statement) -> Statement:
+        s = map_bodies(s, lambda inner: tuple(replace(x) for x in inner))
+        if not isinstance(s, Loop) or not any(c.init.name in found for c in s.carried):
+            return s
+        new = (msgspec.structs.replace(c, init=found.get(c.init.name, c.init)) for c in s.carried)
+        return msgspec.structs.replace(s, carried=tuple(new))
+
+    return (*copies.made, *(replace(s) for s in body)) if found else body
 
 
 class _Copies:
