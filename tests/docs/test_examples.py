@@ -6,6 +6,7 @@ with the ```text block that follows it under `<!-- output -->`; `--update-golden
 
 import contextlib
 import io
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,11 +15,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [
-    path
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if "```python" in path.read_text()
-]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+EXAMPLES = [path for path in PAGES if "```python" in path.read_text()]
 MARK = "<!-- output -->"
 
 
@@ -28,6 +26,18 @@ class Block(NamedTuple):
     start: int
     end: int
     output: tuple[int, int] | None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links(page: Path) -> None:
+    """Every file that a page links to, or names by its path in the package, is there."""
+    text = page.read_text()
+    linked = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    missing = [to for to in linked if not (page.parent / to).exists()]
+    named = re.findall(r"`([\w/]+/\w+\.(?:py|cuh|cu|h))`", text)
+    package = ROOT / "monotile"
+    missing += [n for n in named if not any((base / n).exists() for base in (ROOT, package))]
+    assert not missing
 
 
 def blocks(lines: list[str]) -> list[Block]:
@@ -49,7 +59,7 @@ def blocks(lines: list[str]) -> list[Block]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda path: path.name)
 def test_page(
     page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
