@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from monotile.frontend.builder import Builder, Operand, Unsupported, elementwise
@@ -78,6 +79,10 @@ def _floor_divided(u: Expr, v: Expr) -> Expr:
     return s.select(s.eq(v, 0), plain, s.select(s.eq(quotient, 0), zero, nearest))
 
 
+def _truncated_quotient(u: Expr, v: Expr) -> Expr:
+    return s.call("trunc", s.div(u, v))
+
+
 def div(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
     common = result_type((x, y))
     match rounding_mode:
@@ -86,9 +91,9 @@ def div(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = None) ->
         case "floor":
             f = _floor_divided if common.is_float else s.floordiv
         case "trunc" if common.is_float:
-            f = lambda u, v: s.call("trunc", s.div(u, v))  # noqa: E731
+            f = _truncated_quotient
         case "trunc":
-            f = lambda u, v: s.op("truncdiv", u, v)  # noqa: E731
+            f = partial(s.op, "truncdiv")
         case _:
             raise Unsupported(f"rounding_mode={rounding_mode!r}")
     return elementwise(b, (x, y), f, common.compute)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from monotile.frontend.builder import Builder, broadcast_shape, element, load, raised, wrap_all
@@ -55,7 +56,7 @@ def _extreme_with_index(combiner: str) -> Lowering:
 
     def lower(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         dims = wrap_all(dim, len(x.shape))
-        element = lambda i: raised(x, i)  # noqa: E731
+        element = partial(raised, x)
         values = reduce_dims(b, x, dims, combiner, element, x.dtype, keepdim=keepdim, part="values")
         where = reduce_dims(
             b, x, dims, f"arg{combiner}", element, DType.I64, keepdim=keepdim, part="indices"
