@@ -120,18 +120,15 @@ class _Cpu(Loops):
             self._element(site, site.point)
             return
         *outer, last = ranges
-        with (
-            self.over(outer),
+        with self.over(outer):
             self.along(
                 last.variable,
                 self.count(last),
                 last.origin,
                 lambda local: self.moved(site, last, local),
                 self.uses(site),
-            ) as (block, point, _),
-        ):
-            self._element(site, point)
-            self.simd(block)
+                lambda point, _: self._element(site, point),
+            )
 
     def _serial(self, site: Site) -> None:
         with self.over(site.ranges):

@@ -144,14 +144,14 @@ class Product:
     def _pack_lines(self, side: Side, into: str, count: str, kc: str) -> None:
         """Write the evaluation of a side into rows of block_k elements."""
         e = self.e
-        with (
-            e.writer.open(*e.counted(side.line, count)),
-            e.along(side.depth, kc, side.start, side.at, [side.factor]) as (block, here, at),
-        ):
+
+        def write(here: Point, at: Expr) -> None:
             text = convert(e.body(side.factor, here), side.value.dtype, self.dtype)
             place = e.index(add(mul(side.line, idx(self.bk)), at))
             e.writer.write(f"{into}[{bare(place)}] = {bare(text)};")
-            e.simd(block)
+
+        with e.writer.open(*e.counted(side.line, count)):
+            e.along(side.depth, kc, side.start, side.at, [side.factor], write)
 
     def _dot(self, left: Side, right: Side, mc: str, nc: str, kc: str, first: str) -> None:
         e = self.e
@@ -232,14 +232,17 @@ class Product:
 
         taken = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
         with (
-            e.rows(j, taken, start, point, [right.factor]) as (head, local),
+            e.rows(j, taken, start, point, [right.factor]) as row,
             e.writer.open(*e.counted(right.depth, kc)),
-            e.writer.open(head, ["j"]) as block,
         ):
-            text = convert(e.body(right.factor, point(local)), right.value.dtype, self.dtype)
-            place = e.index(add(mul(right.depth, idx(self.bn)), local))
-            e.writer.write(f"right[{bare(place)}] = {bare(text)};")
-            e.simd(block)
+            here = point(row.at)
+
+            def write() -> None:
+                text = convert(e.body(right.factor, here), right.value.dtype, self.dtype)
+                place = e.index(add(mul(right.depth, idx(self.bn)), row.at))
+                e.writer.write(f"right[{bare(place)}] = {bare(text)};")
+
+            e.each(row, [substitute(right.factor, dict(here))], write)
 
     def _finish(self, m0: Expr, n0: Expr, mc: str, nc: str) -> None:
         """Write what becomes of the sums."""
@@ -252,11 +255,11 @@ class Product:
             def point(local: Expr) -> Point:
                 return {**across, **unflatten(add(self.n.origin, add(n0, local)), axes)}
 
-            start = add(self.n.origin, n0)
-            with e.along(column, nc, start, point, e.uses(site)) as (block, here, local):
+            def write(here: Point, local: Expr) -> None:
                 at = e.index(add(mul(row, idx(self.columns)), local))
                 e.finish(site, here, f"sums[{bare(at)}]", self.dtype)
-                e.simd(block)
+
+            e.along(column, nc, add(self.n.origin, n0), point, e.uses(site), write)
 
 
 def up(value: int, step: int) -> int:

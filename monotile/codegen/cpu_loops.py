@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import Emitter, Range, Site, unflatten
 from monotile.codegen.expression import SUFFIX, bare, is_index
+from monotile.codegen.guards import guard_of
 from monotile.codegen.writer import Block
 from monotile.config import Options
 from monotile.ir.dtype import DType
@@ -33,7 +35,19 @@ SHORTEST = (
     4  # an innermost loop with fewer iterations than this is not worth cutting a flattened one for
 )
 
+CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the other
+
 Point = Mapping[str, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x."""
+
+    x: Axis
+    low: str
+    high: str
+    at: Expr
 
 
 class Loops(Emitter):
@@ -108,23 +122,21 @@ class Loops(Emitter):
         origin: Expr,
         point: Callable[[Expr], Point],
         uses: Sequence[Expr],
-    ) -> Generator[tuple[str, Expr]]:
-        """The innermost loop over `variable`, from 0 to `count` - 1: its head, and the position in terms of it.
+    ) -> Generator[Row]:
+        """The innermost loop over `variable`, from 0 to `count` - 1; opens the loop round it, if there is one.
 
         A flattened dimension is not straight: quotients and remainders of the position stand in its addresses.
-        Where these change only every so many positions, counted from `origin` on, the loop is cut there
-        and this opens the outer one.
+        Where these change only every so many positions, counted from `origin` on, the loop is cut there.
         """
         row = self._row(variable, origin, point, uses)
-        head, _ = self.counted(variable, count)
         if row is None:
-            yield head, variable
+            yield Row(variable, "0", count, variable)
             return
         name, x = f"{variable.name}o", Axis(variable.name, row)
         if _multiple(origin, row) and count.isdigit() and int(count) % row == 0:
             outer = Axis(name, int(count) // row)
             with self.writer.open(*self.counted(outer, str(outer.extent))):
-                yield self.counted(x, str(row))[0], add(mul(outer, idx(row)), x)
+                yield Row(x, "0", str(row), add(mul(outer, idx(row)), x))
             return
         reach = interval(origin)
         outer = Axis(name, (reach.hi + variable.extent) // row + 1 if reach else 1 << 30)
@@ -135,10 +147,56 @@ class Loops(Emitter):
         with self.writer.open(test, [name]):
             low = self.short(f"mt_max_idx({first} - {name} * {row}, 0)")
             high = self.short(f"mt_min_idx({end} - {name} * {row}, {row})")
-            local = Binary("sub", add(mul(outer, idx(row)), x), origin)
-            yield f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})", local
+            yield Row(x, low, high, Binary("sub", add(mul(outer, idx(row)), x), origin))
 
-    @contextmanager
+    def each(
+        self,
+        row: Row,
+        bodies: Sequence[Expr],
+        write: Callable[[], None],
+        clauses: str = "",
+        cuts: int = CUTS,
+    ) -> None:
+        """Write the innermost loop over a row, its block by `write`; cut where conditions in `bodies` change.
+
+        bodies: what the block computes, in terms of the row's variable; `write` is called for each part.
+        """
+        x, low, high = row.x, row.low, row.high
+        guard = guard_of(bodies, x, self.facts) if cuts else None
+        if guard is None:
+            head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
+            with self.writer.open(head, [x.name]) as block:
+                write()
+                self.simd(block, clauses)
+            return
+        begin, end = low, high
+        if guard.lower:
+            first = self._extreme("max", [low, *(self._bound(e) for e in guard.lower)])
+            begin = self.short(f"mt_min_idx({first}, {high})")
+        if guard.upper:
+            last = self._extreme("min", [high, *(self._bound(e) for e in guard.upper)])
+            end = self.short(f"mt_max_idx({last}, {begin})")
+        parts = [(begin, end, [(t, True) for t in guard.terms])]
+        if guard.lower:
+            parts.insert(0, (low, begin, [(guard.cond, False)]))
+        if guard.upper:
+            parts.append((end, high, [(guard.cond, False)]))
+        for start, stop, facts in parts:
+            with ExitStack() as stack:
+                stack.enter_context(self.writer.open(f"if ({start} < {stop})", fence=True))
+                for cond, holds in facts:
+                    stack.enter_context(self.given(cond, holds))
+                self.each(Row(x, start, stop, row.at), bodies, write, clauses, cuts - 1)
+
+    def _bound(self, e: Expr) -> str:
+        return bare(self.index(e))
+
+    def _extreme(self, op: str, texts: Sequence[str]) -> str:
+        out = texts[0]
+        for text in texts[1:]:
+            out = f"mt_{op}_idx({out}, {text})"
+        return out
+
     def along(
         self,
         variable: Axis,
@@ -146,13 +204,13 @@ class Loops(Emitter):
         origin: Expr,
         point: Callable[[Expr], Point],
         uses: Sequence[Expr],
-    ) -> Generator[tuple[Block, Point, Expr]]:
-        """The innermost loop, cut as `rows` does; gives its block, the point and the position."""
-        with (
-            self.rows(variable, count, origin, point, uses) as (head, local),
-            self.writer.open(head, [variable.name]) as block,
-        ):
-            yield block, point(local), local
+        write: Callable[[Point, Expr], None],
+    ) -> None:
+        """Write the innermost loop, cut as `rows` and `each` do; its block by `write` of the point and the position."""
+        with self.rows(variable, count, origin, point, uses) as row:
+            here = point(row.at)
+            bodies = [substitute(e, dict(here)) for e in uses]
+            self.each(row, bodies, lambda: write(here, row.at))
 
     def _row(
         self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from monotile.codegen.base import Range, Site, combine, identity, unflatten
-from monotile.codegen.cpu_loops import Loops, Point, stride
+from monotile.codegen.cpu_loops import Loops, Point, Row, stride
 from monotile.codegen.expression import bare, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
@@ -117,7 +117,8 @@ def _run(
             bad = e.writer.fresh("bad")
             e.writer.write(f"int {bad} = 0;")
             clauses += f" reduction(| : {bad})"
-        with e.writer.open(*e.counted(variable, count)) as block:
+
+        def write() -> None:
             text = _value(e, c, here)
             if bad:
                 x = e.writer.fresh("x")
@@ -127,7 +128,9 @@ def _run(
                 e.writer.write(f"{bad} |= {x} != {x};")
             else:
                 e.writer.write(f"{part} {'+' if c.combiner == 'sum' else '*'}= {bare(text)};")
-            e.simd(block, clauses)
+
+        row = Row(variable, "0", count, variable)
+        e.each(row, [substitute(c.body, here)], write, clauses)
         if bad:
             part = f"({bad} ? ({kind})MT_NAN : {part})"
         e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
@@ -211,14 +214,14 @@ def _add_terms(
 ) -> None:
     """Write the loop over `over` that combines a term with each partial result of a strip."""
     assert c.combiner is not None
-    slot = f"{into}[{lane.name}]"
-    with (
-        e.writer.open(*e.counted(over, count)),
-        e.writer.open(*e.counted(lane, taken)) as block,
-    ):
-        text = combine(c.combiner, slot, _value(e, c, point), c.body.dtype)
+    combiner, slot = c.combiner, f"{into}[{lane.name}]"
+
+    def write() -> None:
+        text = combine(combiner, slot, _value(e, c, point), c.body.dtype)
         e.writer.write(f"{slot} = {bare(text)};")
-        e.simd(block)
+
+    with e.writer.open(*e.counted(over, count)):
+        e.each(Row(lane, "0", taken, lane), [substitute(c.body, dict(point))], write)
 
 
 def _size(axes: list[Axis]) -> int:

@@ -71,7 +71,7 @@ class Expressions(ABC):
         self.registers: dict[
             str, str
         ] = {}  # tensors of the current step and the variables that hold them
-        self._facts: dict[Expr, Interval] = {}
+        self.facts: dict[Expr, Interval] = {}
         self._variables: dict[Expr, frozenset[str]] = {}
         self._uses: dict[Expr, int] = {}
 
@@ -97,6 +97,10 @@ class Expressions(ABC):
         known = self.writer.known(e)
         if known is not None:
             return known
+        if self.facts and e.dtype is DType.BOOL:
+            decided = truth(e, self.facts)
+            if decided is not None:
+                return "true" if decided else "false"
         match e:
             case Const():
                 return literal(e)
@@ -109,11 +113,15 @@ class Expressions(ABC):
             case _ if is_index(e):
                 return self.index(e)
             case Select(cond, then, otherwise):
-                known_truth = truth(cond, self._facts)
+                known_truth = truth(cond, self.facts)
                 if known_truth is not None:
                     return self.value(then if known_truth else otherwise)
                 if self._touches(then) or self._touches(otherwise):
                     return self._guarded(e, cond, then, otherwise)
+            case Binary("and", a, b) if self.facts and truth(a, self.facts):
+                return self.value(b)
+            case Binary("and", a, b) if self.facts and truth(b, self.facts):
+                return self.value(a)
             case Binary("and" | "or" as op, a, b) if self._touches(b):
                 true, false = Const(True, DType.BOOL), Const(False, DType.BOOL)
                 sides = (b, false) if op == "and" else (true, b)
@@ -140,7 +148,7 @@ class Expressions(ABC):
         return variable
 
     def home(self, e: Expr) -> Block:
-        memory = bool(self._facts) or any(self._in_memory(x) for x in walk(e))
+        memory = bool(self.facts) or any(self._in_memory(x) for x in walk(e))
         return self.writer.home(self.variables(e), memory=memory)
 
     def variables(self, e: Expr) -> frozenset[str]:
@@ -193,10 +201,10 @@ class Expressions(ABC):
     @contextmanager
     def given(self, cond: Expr, holds: bool) -> Generator[None]:
         """Inside, `cond` is known to be `holds`."""
-        before = self._facts
-        self._facts = before | learn(cond, holds, before)
+        before = self.facts
+        self.facts = before | learn(cond, holds, before)
         yield
-        self._facts = before
+        self.facts = before
 
     def _operation(self, e: Expr) -> str:
         match e:
@@ -278,7 +286,7 @@ class Expressions(ABC):
                 return f"(idx){self.value(e)}"
 
     def _quotient(self, op: str, x: Expr, divisor: int) -> str:
-        text, range_ = self.index(x), interval(x, self._facts)
+        text, range_ = self.index(x), interval(x, self.facts)
         if range_ is not None and range_.lo >= 0:
             unsigned = "uint64_t" if self.wide else "uint32_t"
             return f"(idx)(({unsigned}){text} {'/' if op == 'floordiv' else '%'} {divisor}u)"

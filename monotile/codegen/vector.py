@@ -162,6 +162,11 @@ class VectorEmitter(Emitter):
             home.names[key] = known
         return known
 
+    def on_chip(self, tensor: Tensor) -> bool:
+        """Whether the current stage reads `tensor` from on-chip memory."""
+        place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)
+        return isinstance(place, Shared)
+
     def address_of(self, e: Load, point: Mapping[str, Expr]) -> str:
         """Text of the address of what `e` loads, in the place that other stages' results are read from."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)

@@ -1,0 +1,87 @@
+"""Conditions that hold on one interval of a loop's variable, so that the loop can be cut where they change.
+
+A guarded load (padding, a mask, a concatenation) inside a vectorised loop becomes a masked one at best. Cut at
+the two ends of the interval, each part of the loop has no condition left.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from monotile.analysis.affine import Affine, affine
+from monotile.codegen.expression import is_index
+from monotile.ir.expr import Axis, Binary, Expr, Select, add, idx, walk
+from monotile.ir.intervals import Facts, truth
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """`cond` is false for the variable below any of `lower` and from any of `upper` on; between them all its
+    `terms` are true."""
+
+    cond: Expr
+    terms: tuple[Expr, ...]
+    lower: tuple[Expr, ...]
+    upper: tuple[Expr, ...]
+
+
+def guard_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Guard | None:
+    """The first condition of a Select in `bodies` that changes with `x` and is not decided by `facts`."""
+    for e in bodies:
+        for node in walk(e):
+            if isinstance(node, Select) and truth(node.cond, facts) is None:
+                found = _guard(node.cond, x, facts)
+                if found is not None:
+                    return found
+    return None
+
+
+def _guard(cond: Expr, x: Axis, facts: Facts) -> Guard | None:
+    terms: list[Expr] = []
+    lower: list[Expr] = []
+    upper: list[Expr] = []
+    for term in _conjunction(cond):
+        match term:
+            case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if is_index(a) and is_index(b):
+                if truth(term, facts) is not None:
+                    continue
+                below = _below_zero(op, affine(a) + affine(b).scale(-1))
+                step = below.coefficient(x)
+                rest = Affine(tuple(t for t in below.terms if t[0] != x), below.constant)
+                if not step or rest.mentions(x):
+                    continue
+                terms.append(term)
+                if step > 0:  # x < -rest / step
+                    upper.append(_plus_one(rest.scale(-1) + Affine((), -1), step))
+                else:  # x > rest / -step
+                    lower.append(_plus_one(rest, -step))
+            case _:
+                pass
+    return Guard(cond, tuple(terms), tuple(lower), tuple(upper)) if terms else None
+
+
+def _conjunction(e: Expr) -> Iterator[Expr]:
+    match e:
+        case Binary("and", a, b):
+            yield from _conjunction(a)
+            yield from _conjunction(b)
+        case _:
+            yield e
+
+
+def _below_zero(op: str, difference: Affine) -> Affine:
+    """What is below zero exactly where `difference op 0` holds."""
+    match op:
+        case "lt":
+            return difference
+        case "le":
+            return difference + Affine((), -1)
+        case "gt":
+            return difference.scale(-1)
+        case _:
+            return difference.scale(-1) + Affine((), -1)
+
+
+def _plus_one(a: Affine, divisor: int) -> Expr:
+    """a // divisor + 1"""
+    quotient = affine(Binary("floordiv", a.expr, idx(divisor)))
+    return add(quotient.expr, idx(1))
