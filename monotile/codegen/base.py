@@ -185,7 +185,7 @@ class Emitter(Expressions):
         if known is None:
             variables = self.variables(part) | place_axes(place)
             # an entry that a condition guards may not exist where it fails
-            guarded = bool(self._facts) and bool(axes_of(part))
+            guarded = bool(self.facts) and bool(axes_of(part))
             home = self.writer.home(variables, memory=guarded)
             with self.writer.at(home):
                 known = self.writer.fresh(f"{tensor.name}_")

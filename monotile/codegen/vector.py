@@ -193,7 +193,7 @@ class VectorEmitter(Emitter):
     ) -> tuple[Expr, ...] | None:
         """The index of lane 0, if the lanes' elements are neighbours in memory and a pack of them is aligned."""
         vector = self._vector
-        if vector is None or self._facts:
+        if vector is None or self.facts:
             return None
         table = self.tables.get(tensor.name, 0)
         safe = [
