@@ -14,6 +14,7 @@ from monotile.transform.horizontal import fuse_horizontally
 from monotile.transform.inline import inline_pointwise, inline_views
 from monotile.transform.normalise import normalise
 from monotile.transform.own_base import own_base
+from monotile.transform.reindex import reindex_reductions
 from monotile.transform.reroll_select import reroll_selects
 from monotile.transform.roll import roll
 from monotile.transform.simplify import simplify
@@ -50,7 +51,7 @@ def transform(
     program = step("reroll_again", inline_views(reroll_selects(program)))
     program = step("inline_pointwise", inline_pointwise(program))
     program = step("simplify_again", simplify(program, options))
-    program = step("align_axes", align_axes(program))
+    program = step("align_axes", reindex_reductions(align_axes(program)))
     program = step("dead", remove_dead(forward_copies(program)))
     program = step("normalise", normalise(program))
     return step("own_base", own_base(program)), constants

@@ -16,6 +16,7 @@ from monotile.transform.dead import remove_dead
 from monotile.transform.forward import forward_copies
 from monotile.transform.inline import inline_pointwise, inline_views
 from monotile.transform.normalise import normalise
+from monotile.transform.reindex import reindex_reductions
 from monotile.transform.simplify import simplify
 from tests.ir.strategies import programs, same, values
 
@@ -25,6 +26,7 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "remove_dead": remove_dead,
     "forward_copies": forward_copies,
     "align_axes": align_axes,
+    "reindex_reductions": reindex_reductions,
     "normalise": normalise,
     "inline_views": lambda p: remove_dead(inline_views(p)),
     "inline_pointwise": lambda p: remove_dead(inline_pointwise(p)),
@@ -43,7 +45,7 @@ def together(program: Program) -> Program:
     """The passes in the order in which they depend on each other."""
     program = simplify(remove_dead(inline_views(program)), EXACT)
     program = simplify(inline_pointwise(program), EXACT)
-    return normalise(remove_dead(forward_copies(align_axes(program))))
+    return normalise(remove_dead(forward_copies(reindex_reductions(align_axes(program)))))
 
 
 @pytest.mark.parametrize("name", PASSES)
