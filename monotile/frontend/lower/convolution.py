@@ -66,7 +66,7 @@ def _contract(
 
     return b.emit(
         shape,
-        b.dtype,
+        b.dtype.compute if part else b.dtype,  # a part is rounded with the bias
         body,
         reduce=(per_group, *(kernel[k] for k in wide)),
         combiner="sum",

@@ -30,11 +30,11 @@ def linear(b: Builder, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         right = raised(weight, [i[-1], r] if columns else [r])
         return s.mul(raised(x, [*lead, r]), right)
 
-    part = "" if bias is None else "product"
-    product = b.emit(b.shape, b.dtype, body, reduce=(k,), combiner="sum", part=part)
     if bias is None:
-        return product
+        return b.result(body, reduce=(k,), combiner="sum")
+    # Rounded once, after the bias, as PyTorch's kernels do.
     wide = b.dtype.compute
+    product = b.emit(b.shape, wide, body, reduce=(k,), combiner="sum", part="product")
     return b.result(lambda *i: s.add(element(product, i, wide), element(bias, i, wide)))
 
 
@@ -70,8 +70,8 @@ def added_product(
     alpha: int | float = 1,
 ) -> Tensor:
     """beta * base + alpha * x · y (addmm, addmv, baddbmm); with beta 0, `base` is not looked at."""
-    found = product(b, x, y, part="product")
     wide = b.dtype.compute
+    found = product(b, x, y, wide, part="product")
 
     def body(*i: Expr) -> Expr:
         v = element(found, i, wide)
