@@ -20,7 +20,9 @@ WORKSPACE = "workspace"
 
 
 def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
-    """The global bytes of a tensor of `nbytes` at `p`; none for what lives on chip."""
+    """The global bytes of a tensor of `nbytes` at `p`; none for what lives on chip or has no elements."""
+    if nbytes == 0:
+        return ()
     match p:
         case Pointer(slot):
             return ((f"pointer {slot}", 0, nbytes),)

@@ -22,9 +22,8 @@ from monotile.schedule.plan import (
     Shared,
     Stage,
     Step,
-    Workspace,
 )
-from monotile.schedule.ranges import Bytes, access, overlap, resolve, worker_of
+from monotile.schedule.ranges import WORKSPACE, Bytes, access, overlap, resolve, worker_of
 from monotile.target.target import Target
 
 MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
@@ -38,6 +37,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_launch(plan, target)
     _check_places(plan, program, computes)
     _check_updates(plan, program, computes)
+    _check_loops(plan, program)
     stages = list(_stages(plan.body))
     if len({s.name for s in stages}) != len(stages):
         _fail("two stages have one name")
@@ -82,20 +82,26 @@ def _check_launch(plan: Plan, target: Target) -> None:
 
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
-    sizes = {t.name: t.nbytes for t in (*program.inputs, *program.outputs)}
-    sizes |= {w.tensor.name: w.tensor.nbytes for w in program.weights}
-    sizes |= {name: s.out.nbytes for name, s in computes.items()}
-    for name, nbytes in sizes.items():
+    names = [t.name for t in (*program.inputs, *program.outputs)]
+    names += [w.tensor.name for w in program.weights]
+    for name in dict.fromkeys((*names, *computes)):
         if not plan.places.get(name):
             _fail(f"{name} has no place")
         for place in plan.places[name]:
-            match place:
-                case Pointer(slot) if not 0 <= slot < count:
-                    _fail(f"{name} lies at pointer {slot} of {count}")
-                case Workspace(offset) if offset + nbytes > plan.launch.workspace_bytes:
-                    _fail(f"{name} reaches past the workspace")
-                case _:
-                    pass
+            if isinstance(place, Pointer) and not 0 <= place.slot < count:
+                _fail(f"{name} lies at pointer {place.slot} of {count}")
+
+
+def _check_loops(plan: Plan, program: Program) -> None:
+    """The Plan's loops are the Program's."""
+
+    def of(nodes: tuple[PlanNode, ...]) -> set[tuple[str, int]]:
+        loops = [n for n in nodes if isinstance(n, Repeat)]
+        return {(n.axis, n.extent) for n in loops}.union(*(of(n.body) for n in loops))
+
+    wanted = {(s.axis.name, s.axis.extent) for s in statements(program.body) if isinstance(s, Loop)}
+    if of(plan.body) != wanted:
+        _fail(f"its loops are {sorted(of(plan.body))}, the Program's are {sorted(wanted)}")
 
 
 def _check_step(
@@ -218,7 +224,9 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target) -> None:
             stage = inside.get(r.stage)
             steps = stage.steps if stage else ()
             if not any(s.computes[0] == r.compute and isinstance(s.method, Reduce) for s in steps):
-                _fail(f"the loop over {node.axis} keeps a weight for {r.compute}, no reduction of its own")
+                _fail(
+                    f"the loop over {node.axis} keeps a weight for {r.compute}, no reduction of its own"
+                )
             if stage and math.prod(stage.grid) > target.workers:
                 _fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
         _check_kept(node.body, target)
@@ -237,6 +245,11 @@ class _Replay:
         for t in (*program.inputs, *(w.tensor for w in program.weights)):
             for place in plan.places[t.name]:
                 self.written.extend(resolve(place, t.nbytes, {}))
+        self.own = {
+            WORKSPACE: plan.launch.workspace_bytes
+        }  # what may be written, and how much of it
+        for k, t in enumerate(program.outputs):
+            self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
 
     def run(self) -> None:
         self._walk(self.plan.body, {})
@@ -255,6 +268,11 @@ class _Replay:
         me = worker_of(stage, self.plan.launch.workers)
         if stage.handoff == "grid":
             self.reads, self.writes = [], []
+        for name, (space, _, end) in touched.writes:
+            if space not in self.own:
+                _fail(f"{stage.name} writes {name} to {space}, which is not its own")
+            if end > self.own[space]:
+                _fail(f"{name} reaches past the {self.own[space]} bytes of {space}")
         several = math.prod(stage.grid) > 1
         for name, b in touched.reads:
             self._clash(stage, name, b, self.writes, me, "reads")

@@ -1,0 +1,104 @@
+"""Which Computes share a stage."""
+
+from monotile.ir.expr import Axis, Binary, Load, idx
+from monotile.ir.program import Compute, Statement, compute
+from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, single, singles, unite
+from tests.schedule import programs as p
+
+X = p.tensor("x", 4, 8)
+
+
+def names(nodes: list[Node]) -> list[list[list[str]]]:
+    return [[[s.out.name for s in step] for step in n.steps] for n in nodes if isinstance(n, Group)]
+
+
+def grouped(*body: Statement) -> list[list[list[str]]]:
+    """Everything that may share a stage in one, whatever it costs."""
+    return names(merge(fuse_epilogues(singles(body)), unite))
+
+
+def test_what_follows_element_by_element_joins_the_step() -> None:
+    y = p.pointwise("y", X)
+    z = p.plus("z", y.out, X)
+    assert names(fuse_epilogues(singles([y, z]))) == [[["y", "z"]]]
+
+
+def test_what_follows_a_reduction_joins_it() -> None:
+    sums = p.total("sums", X)
+    roots = p.pointwise("roots", sums.out, "sqrt")
+    assert names(fuse_epilogues(singles([sums, roots]))) == [[["sums", "roots"]]]
+
+
+def test_a_neighbours_element_is_not_ones_own() -> None:
+    y = p.pointwise("y", X)
+    turned = compute(p.tensor("t", 4, 8), lambda i, j: Load(y.out, (i, Binary("sub", idx(7), j))))
+    assert names(fuse_epilogues(singles([y, turned]))) == [[["y"]], [["t"]]]
+
+
+def test_a_reader_of_both_orders_does_not_follow() -> None:
+    y = p.pointwise("y", p.tensor("x", 4, 4))
+    both = compute(
+        p.tensor("t", 4, 4), lambda i, j: Binary("add", Load(y.out, (i, j)), Load(y.out, (j, i)))
+    )
+    assert names(fuse_epilogues(singles([y, both]))) == [[["y"]], [["t"]]]
+
+
+def test_axes_of_one_element_may_be_indexed_by_zero() -> None:
+    y = p.pointwise("y", p.tensor("x", 1, 8))
+    z = compute(p.tensor("z", 1, 8), lambda _, j: Load(y.out, (idx(0), j)))
+    assert names(fuse_epilogues(singles([y, z]))) == [[["y", "z"]]]
+
+
+def test_softmax_is_one_group_cut_along_its_rows() -> None:
+    body = [s for s in p.softmax(X) if isinstance(s, Compute)]
+    (group,) = merge(fuse_epilogues(singles(body)), unite)
+    assert isinstance(group, Group)
+    (row,) = group.rows
+    assert dict(row) == {s.out.name: 0 for s in body}
+
+
+def test_a_reduction_over_everything_leaves_no_rows() -> None:
+    sums = p.total("sums", p.tensor("v", 8))
+    back = compute(p.tensor("back", 8), lambda i: Load(sums.out, ()))
+    united = unite(single(sums), single(back))
+    assert united is not None
+    assert united.rows == ()
+
+
+def test_a_transposed_reader_agrees_on_other_rows() -> None:
+    y = p.total("y", p.tensor("c", 4, 8, 3))
+    t = compute(
+        p.tensor("t", 8),
+        lambda j, r: Load(y.out, (r, j)),
+        reduce=(4,),
+        combiner="sum",
+    )
+    united = unite(single(y), single(t))
+    assert united is not None
+    assert [dict(row) for row in united.rows] == [{"y": 1, "t": 0}]
+
+
+def test_no_stage_waits_for_itself() -> None:
+    """first -> scattered -> last: first and last cannot be one stage."""
+    y = p.pointwise("y", X)
+    changed = p.update()
+    (copy, scatter, _) = changed.body
+    i = (Axis("i0", 6), Axis("i1", 4))
+    assert isinstance(copy, Compute)
+    last = Compute(
+        p.tensor("last", 6, 4), i, (), None, Binary("add", Load(copy.out, i), Load(scatter.out, i))
+    )
+    assert grouped(copy, scatter, last) == [[["x_base"]], [["new"]], [["last"]]]
+    assert grouped(y, p.pointwise("z", y.out), p.plus("s", y.out, X)) == [[["y", "z", "s"]]]
+
+
+def test_merging_keeps_an_order_in_which_everything_is_known() -> None:
+    a = p.pointwise("a", X)
+    loop_input = p.total("b", X)
+    c = p.over_rows("c", X, loop_input.out)
+    d = p.plus("d", a.out, c.out)
+    known = {"x"}
+    for group in merge(fuse_epilogues(singles([a, loop_input, c, d])), unite):
+        assert isinstance(group, Group)
+        assert group.reads <= known
+        known |= group.tensors

@@ -1,0 +1,132 @@
+"""How operands of products are read."""
+
+import pytest
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
+from monotile.ir.program import compute
+from monotile.schedule.methods import Product, blocks, product, scratch_bytes
+from monotile.schedule.plan import Operand
+from tests.schedule import programs as p
+
+F16, F32 = DType.F16, DType.F32
+
+
+def half(a: Expr, b: Expr) -> Expr:
+    return Binary("mul", cast(a, F32), cast(b, F32))
+
+
+def found(turned: bool, dtype: DType = F16) -> Product:
+    a, b = p.tensor("a", 64, 128, dtype=dtype), p.tensor("b", 128, 128, dtype=dtype)
+    out = product(p.matmul("y", a, b, turned=turned), {}, p.H100)
+    assert out is not None
+    return out
+
+
+@pytest.mark.parametrize(("turned", "major"), [(True, "k"), (False, "mn")])
+def test_the_direction_of_neighbours(turned: bool, major: str) -> None:
+    assert found(turned).left == Operand("k", 8, "async")
+    assert found(turned).right == Operand("k" if turned else "mn", 8, "async")
+    assert found(turned).right.major == major
+    assert found(turned, F32).right.vector == 4
+
+
+def test_axes_fall_into_batch_rows_and_columns() -> None:
+    a, b = p.tensor("a", 3, 16, 32, dtype=F16), p.tensor("b", 3, 32, 24, dtype=F16)
+    c = compute(
+        p.tensor("y", 3, 16, 24, dtype=F16),
+        lambda g, i, j, k: half(Load(a, (g, i, k)), Load(b, (g, k, j))),
+        reduce=(32,),
+        combiner="sum",
+    )
+    out = product(c, {}, p.H100)
+    assert out is not None
+    assert (out.batch, out.m, out.n, out.k) == ((0,), (1,), (2,), (0,))
+
+
+def test_padding_and_gathers_are_evaluated_one_by_one() -> None:
+    x, w = p.tensor("x", 16, 10, dtype=F16), p.tensor("w", 16, 48, dtype=F16)
+    table, ids = p.tensor("table", 50, 48, dtype=F16), p.tensor("ids", 10, dtype=p.I64)
+
+    def padded(i: Expr, j: Expr, c: Expr, t: Expr) -> Expr:
+        at = Binary("sub", Binary("add", i, t), idx(1))
+        inside = Binary("and", Binary("le", idx(0), at), Binary("lt", at, idx(10)))
+        image = Select(inside, Load(x, (c, at)), const(0.0, F16))
+        return half(image, Load(w, (j, Binary("add", Binary("mul", c, idx(3)), t))))
+
+    conv = compute(p.tensor("y", 10, 16, dtype=F16), padded, reduce=(16, 3), combiner="sum")
+    out = product(conv, {}, p.H100)
+    assert out is not None
+    assert out.left.copy == "element"
+
+    looked_up = compute(
+        p.tensor("z", 10, 16, dtype=F16),
+        lambda i, j, k: half(Load(table, (Load(ids, (i,)), k)), Load(w, (j, k))),
+        reduce=(48,),
+        combiner="sum",
+    )
+    out = product(looked_up, {}, p.H100)
+    assert out is not None
+    assert out.left.copy == "element"
+
+
+def test_what_the_stage_holds_is_not_copied_from_global_memory() -> None:
+    a, b = p.tensor("a", 64, 128, dtype=F16), p.tensor("b", 128, 128, dtype=F16)
+    out = product(p.matmul("y", a, b), {}, p.H100, on_chip=frozenset({"a"}))
+    assert out is not None
+    assert (out.left.copy, out.right.copy) == ("element", "async")
+
+
+def test_axes_that_choose_a_part_of_a_weight_are_batches() -> None:
+    x, w = p.tensor("x", 16, 32, dtype=F16), p.tensor("w", 4, 32, 24, dtype=F16)
+    c = compute(
+        p.tensor("y", 4, 16, 24, dtype=F16),
+        lambda g, i, j, k: half(Load(x, (i, k)), Load(w, (g, k, j))),
+        reduce=(32,),
+        combiner="sum",
+    )
+    free, fixed = product(c, {}, p.H100), product(c, {"w": 1}, p.H100)
+    assert free is not None
+    assert fixed is not None
+    assert (free.n, free.batch) == ((0, 2), ())
+    assert (fixed.n, fixed.batch) == ((2,), (0,))
+
+
+def test_few_rows_or_other_types_are_no_product() -> None:
+    a, b = p.tensor("a", 2, 64, dtype=F16), p.tensor("b", 64, 64, dtype=F16)
+    assert product(p.matmul("y", a, b), {}, p.H100) is None
+    i, k = p.tensor("i", 16, 8, dtype=p.I64), p.tensor("k", 8, 16, dtype=p.I64)
+    whole = compute(
+        p.tensor("y", 16, 16, dtype=p.I64),
+        lambda r, c, s: Binary("mul", Load(i, (r, s)), Load(k, (s, c))),
+        reduce=(8,),
+        combiner="sum",
+    )
+    assert product(whole, {}, p.H100) is None
+
+
+@pytest.mark.parametrize("dtype", [F16, F32])
+@pytest.mark.parametrize("sides", [(128, 768, 768), (16, 24, 64), (1000, 16, 2048)])
+def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) -> None:
+    m, n, k = sides
+    kinds = {"mma.m16n8k16"} if dtype is F16 else {"fma"}
+    several = list(blocks(found(False, dtype), m, n, k, p.H100))
+    assert several
+    for b in several:
+        assert b.instruction in kinds
+        assert b.warps_m * b.warps_n * b.slices * p.H100.warp == p.H100.threads
+        assert b.block_m % b.warps_m == 0
+        assert b.block_n % b.warps_n == 0
+        assert b.depth >= 2
+        assert scratch_bytes(b, p.H100) > 0
+        if b.instruction == "mma.m16n8k16":
+            assert b.block_m // b.warps_m % 16 == 0
+            assert b.block_n // b.warps_n % 8 == 0
+            assert b.block_k % 16 == 0
+
+
+def test_axis_names_do_not_matter() -> None:
+    a, b = p.tensor("a", 64, 128, dtype=F16), p.tensor("b", 128, 128, dtype=F16)
+    c = p.matmul("y", a, b)
+    assert c.reduce == (Axis("r0", 128),)
+    assert product(c, {}, p.H100) == found(False)

@@ -1,0 +1,81 @@
+"""Tiles cover their stages and fit the hardware."""
+
+import math
+
+import pytest
+
+from monotile.ir.dtype import DType
+from monotile.ir.program import Program
+from monotile.schedule.plan import Contract, Map, Reduce, Serial, Shared, Stage
+from monotile.schedule.verify import verify
+from monotile.target.target import Target, cuda_target
+from tests.schedule import programs as p
+
+CASES = {
+    "mlp": p.mlp(),
+    "mlp16": p.mlp(dtype=DType.F16),
+    "odd": p.mlp(7, 13),
+    "recurrence": p.recurrence(),
+    "update": p.update(),
+    "wide": p.program([p.tensor("x", 3, 5000)], p.softmax(p.tensor("x", 3, 5000)), p.tensor("y", 3, 5000)),
+    "single": p.program([p.tensor("x")], [p.pointwise("y", p.tensor("x"))], p.tensor("y")),
+    "empty": p.program([p.tensor("x", 0, 4)], [p.pointwise("y", p.tensor("x", 0, 4))], p.tensor("y", 0, 4)),
+}  # fmt: skip
+SMALL = cuda_target("sm_86", workers=2)
+
+
+@pytest.mark.parametrize("target", [*p.TARGETS, SMALL], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", CASES)
+def test_every_tile_is_computed_once_and_fits(name: str, target: Target) -> None:
+    program: Program = CASES[name]
+    plan = p.plan_of(program, target)
+    verify(plan, program, target)
+    assert plan.launch.shared_bytes <= target.shared_bytes
+    for stage in p.stages(plan):
+        for step in stage.steps:
+            for d in step.dims:
+                tiles = 1 if d.stage is None else stage.grid[d.stage]
+                assert tiles * d.tile >= d.extent
+                assert d.stage is None or (tiles - 1) * d.tile < max(d.extent, d.tile)
+            assert step.scratch % 128 == 0
+            assert step.scratch + step.scratch_bytes <= plan.launch.shared_bytes
+            match step.method:
+                case Map(vector) | Reduce(_, vector):
+                    assert vector & (vector - 1) == 0
+                    assert vector <= target.vector_bytes
+                case Contract():
+                    assert {step.method.m, step.method.n} <= set(range(len(step.dims)))
+                case Serial():
+                    pass
+
+
+def _stage(program: Program, target: Target, tensor: str) -> Stage:
+    plan = p.plan_of(program, target)
+    return next(s for s in p.stages(plan) for step in s.steps if tensor in step.computes)
+
+
+def test_softmax_holds_its_rows_on_chip() -> None:
+    x = p.tensor("x", 256, 64)
+    program = p.program([x], p.softmax(x), p.tensor("y", 256, 64))
+    plan = p.plan_of(program, p.H100)
+    (stage,) = p.stages(plan)
+    assert math.prod(stage.grid) > 1
+    (found, *_) = plan.places["powers"]
+    assert isinstance(found, Shared)
+    assert found.box[0].stage == 0
+    assert found.box[0].tile < 256
+
+
+def test_writes_that_never_meet_are_spread_over_threads() -> None:
+    (step,) = _stage(p.strided(), p.H100, "new").steps
+    assert step.method == Map()
+
+
+def test_writes_that_may_meet_are_in_order_where_they_do() -> None:
+    program = p.update(width=512, count=40)
+    (step,) = _stage(program, p.H100, "new").steps
+    assert step.method == Serial((1,))
+    at, along = step.dims
+    assert at.stage is None
+    assert along.stage == 0
+    assert along.tile < 512

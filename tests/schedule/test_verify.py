@@ -1,0 +1,264 @@
+"""The verifier refuses every Plan that a valid one was broken into."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from monotile.errors import VerificationError
+from monotile.ir.program import Program
+from monotile.schedule.plan import (
+    Contract,
+    Dim,
+    Map,
+    Plan,
+    PlanNode,
+    Pointer,
+    Reduce,
+    Repeat,
+    Serial,
+    Shared,
+    Stage,
+    Step,
+    Workspace,
+)
+from monotile.schedule.verify import verify
+from tests.schedule import programs as p
+
+replace = msgspec.structs.replace
+
+
+def mapped(plan: Plan, f: Callable[[Stage], Stage | None]) -> Plan:
+    """`plan` with `f` applied to every stage; None leaves the stage out."""
+
+    def go(nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
+        out: list[PlanNode] = []
+        for node in nodes:
+            match node:
+                case Stage():
+                    new = f(node)
+                    out += [] if new is None else [new]
+                case Repeat():
+                    out.append(replace(node, body=go(node.body)))
+        return tuple(out)
+
+    return replace(plan, body=go(plan.body))
+
+
+def steps(plan: Plan, f: Callable[[Step], Step]) -> Plan:
+    return mapped(plan, lambda s: replace(s, steps=tuple(f(x) for x in s.steps)))
+
+
+def refused(plan: Plan, program: Program, words: str) -> None:
+    with pytest.raises(VerificationError, match=words):
+        verify(plan, program, p.H100)
+
+
+def chain() -> Program:
+    """Three stages on many workers, the last one reading the first one's result and the second's."""
+    x = p.tensor("x", 1000, 40)
+    sums = p.total("sums", x)
+    most = p.total("most", p.tensor("sums", 1000), "max")
+    back = p.over_rows("back", x, sums.out, "sub")
+    y = p.compute(
+        p.tensor("y", 1000, 40),
+        lambda i, j: p.Binary("mul", p.Load(back.out, (i, j)), p.Load(most.out, ())),
+    )
+    return p.program([x], [sums, most, back, y], most.out, y.out)
+
+
+CHAIN, MLP, LOOP, UPDATE = chain(), p.mlp(64, 256, p.F16), p.recurrence(), p.update()
+EVERY = {"chain": CHAIN, "mlp": MLP, "loop": LOOP, "update": UPDATE, "softmax": p.mlp()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_the_scheduler_makes_is_valid(name: str) -> None:
+    for target in p.TARGETS:
+        plan = p.plan_of(EVERY[name], target)
+        verify(plan, EVERY[name], target)
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_hand_off_is_spared(name: str) -> None:
+    program = EVERY[name]
+    plan = p.plan_of(program, p.H100)
+    waiting = [s.name for s in p.stages(plan) if s.handoff == "grid"]
+    for one in waiting:
+        for weaker in ("none", "block"):
+            broken = mapped(plan, lambda s: replace(s, handoff=weaker) if s.name == one else s)  # noqa: B023
+            refused(broken, program, "without waiting")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_stage_is_spared(name: str) -> None:
+    program = EVERY[name]
+    plan = p.plan_of(program, p.H100)
+    for stage in p.stages(plan):
+        broken = mapped(plan, lambda s: None if s.name == stage.name else s)  # noqa: B023
+        refused(broken, program, "no stage computes")
+
+
+def test_two_tensors_in_one_place() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    in_workspace = [n for n, found in plan.places.items() if isinstance(found[0], Workspace)]
+    assert in_workspace
+    broken = replace(plan, places=plan.places | {in_workspace[0]: plan.places["x"]})
+    refused(broken, CHAIN, "which is not its own")
+
+
+def test_results_that_reach_past_their_output() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    broken = replace(plan, places=plan.places | {"y": plan.places["most"]})
+    refused(broken, CHAIN, "reaches past")
+
+
+def test_loops_that_are_not_the_programs() -> None:
+    plan = p.plan_of(LOOP, p.H100)
+    (loop,) = plan.body
+    assert isinstance(loop, Repeat)
+    refused(replace(plan, body=(replace(loop, extent=4),)), LOOP, "loops")
+    refused(replace(plan, body=loop.body), LOOP, "loops")
+
+
+def test_a_place_past_the_workspace() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    refused(
+        replace(plan, launch=replace(plan.launch, workspace_bytes=8)), CHAIN, "bytes of workspace"
+    )
+
+
+def test_a_tensor_without_a_place_or_at_no_pointer() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    refused(replace(plan, places=plan.places | {"y": ()}), CHAIN, "no place")
+    refused(replace(plan, places=plan.places | {"y": (Pointer(9),)}), CHAIN, "pointer 9")
+
+
+def test_reading_before_writing() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    refused(replace(plan, body=plan.body[::-1]), CHAIN, "before anything wrote it|without waiting")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_tiles_that_leave_something_out(name: str) -> None:
+    program = EVERY[name]
+    plan = p.plan_of(program, p.H100)
+
+    def shorter(d: Dim) -> Dim:
+        return replace(d, tile=d.tile - 1) if d.extent > 1 else d
+
+    broken = steps(plan, lambda s: replace(s, dims=tuple(shorter(d) for d in s.dims)))
+    refused(broken, program, "never computed")
+
+
+def _with(plan: Plan, kind: type[Any], f: Callable[[Step], Step]) -> Plan:
+    """`plan` with `f` applied to the steps of one method; there are some."""
+    assert any(isinstance(x.method, kind) for s in p.stages(plan) for x in s.steps)
+    return steps(plan, lambda s: f(s) if isinstance(s.method, kind) else s)
+
+
+def test_dims_that_name_an_axis_twice() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    broken = _with(plan, Contract, lambda s: replace(s, dims=(s.dims[0], s.dims[0])))
+    refused(broken, MLP, "name each axis once")
+
+
+def test_dims_of_another_extent() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    broken = steps(
+        plan, lambda s: replace(s, dims=tuple(replace(d, extent=d.extent + 1) for d in s.dims))
+    )
+    refused(broken, CHAIN, "wrong extent")
+
+
+def test_warps_that_do_not_add_up() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    broken = _with(plan, Contract, lambda s: replace(s, method=replace(s.method, warps_m=3)))
+    refused(broken, MLP, "warps of")
+
+
+def test_lanes_that_are_no_power_of_two() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    broken = _with(plan, Reduce, lambda s: replace(s, method=replace(s.method, lanes=3)))
+    refused(broken, CHAIN, "3 lanes")
+
+
+def test_too_much_on_chip_memory() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    most = p.H100.shared_bytes + 1
+    refused(replace(plan, launch=replace(plan.launch, shared_bytes=most)), MLP, "the target has")
+    broken = _with(plan, Contract, lambda s: replace(s, scratch=plan.launch.shared_bytes))
+    refused(broken, MLP, "bytes on chip")
+
+
+def test_too_many_workers() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    refused(replace(plan, launch=replace(plan.launch, workers=133)), MLP, "resident")
+    refused(replace(plan, launch=replace(plan.launch, workers=0)), MLP, "0 workers")
+
+
+def _softmax() -> Program:
+    x = p.tensor("x", 256, 64)
+    return p.program([x], p.softmax(x), p.tensor("y", 256, 64))
+
+
+def test_on_chip_tensors_that_share_bytes() -> None:
+    program = _softmax()
+    plan = p.plan_of(program, p.H100)
+    chip = [n for n, found in plan.places.items() if isinstance(found[0], Shared)]
+    first, second = chip[:2]
+    broken = replace(plan, places=plan.places | {second: plan.places[first]})
+    refused(broken, program, "share on-chip memory")
+
+
+def test_on_chip_tensors_in_the_scratch() -> None:
+    plan = p.plan_of(program := _softmax(), p.H100)
+    broken = steps(plan, lambda s: replace(s, scratch=0, scratch_bytes=1 << 12))
+    refused(broken, program, "scratch")
+
+
+def test_one_tensor_in_several_tasks_or_stages_of_one_name() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    refused(mapped(plan, lambda s: replace(s, grid=(*s.grid, 2))), CHAIN, "several tasks")
+    refused(mapped(plan, lambda s: replace(s, name="one")), CHAIN, "one name")
+
+
+def test_followers_must_follow() -> None:
+    x = p.tensor("x", 8, 8)
+    y = p.pointwise("y", x)
+    turned = p.compute(p.tensor("t", 8, 8), lambda i, j: p.Load(y.out, (j, i)))
+    program = p.program([x], [y, turned], turned.out)
+    plan = p.plan_of(program, p.CPU)
+    (stage, *_) = p.stages(plan)
+    joined = replace(stage.steps[0], computes=("y", "t"))
+    broken = replace(plan, body=(replace(stage, steps=(joined,)),))
+    with pytest.raises(VerificationError, match="does not follow"):
+        verify(broken, program, p.CPU)
+
+
+def test_writes_that_may_meet_in_no_order() -> None:
+    plan = p.plan_of(UPDATE, p.H100)
+    refused(_with(plan, Serial, lambda s: replace(s, method=Map())), UPDATE, "may collide")
+    refused(_with(plan, Serial, lambda s: replace(s, method=Serial((0,)))), UPDATE, "may collide")
+    refused(_with(plan, Serial, lambda s: replace(s, method=Reduce(1))), UPDATE, "neither")
+
+
+def test_an_update_somewhere_else() -> None:
+    plan = p.plan_of(UPDATE, p.H100)
+    broken = replace(plan, places=plan.places | {"x_base": plan.places["x"]})
+    refused(broken, UPDATE, "does not lie where")
+
+
+def test_an_update_of_what_others_use() -> None:
+    (copy, scatter, sums) = UPDATE.body
+    late = p.pointwise("late", p.tensor("x_base", 6, 4))
+    shared = replace(UPDATE, body=(copy, scatter, sums, late), outputs=(*UPDATE.outputs, late.out))
+    plan = p.plan_of(shared, p.H100)
+    refused(plan, shared, "used elsewhere")
+
+
+def test_an_unknown_tensor() -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    broken = steps(plan, lambda s: replace(s, computes=("nothing", *s.computes[1:])))
+    refused(broken, CHAIN, "does not have")
