@@ -1,11 +1,12 @@
 """A reduction step: groups of lanes, each with several outputs at the same time.
 
-A group of few lanes takes outputs that lie apart, so that neighbouring groups read and write side by side. A group of many
-lanes reads side by side by itself and takes neighbouring outputs: what they share is loaded once.
+A group works on `runs` runs of `together` neighbouring outputs at once. A group of few lanes takes runs of one, so that
+neighbouring groups read and write side by side. A group of many lanes reads side by side by itself: what neighbouring
+outputs share it loads once.
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monotile.codegen.base import VALUES, Site, unflatten
 from monotile.codegen.cuda_steps import fitting, inside, placed, region, spread
@@ -17,11 +18,17 @@ from monotile.ir.expr import Axis, Expr, Load, add, axes_of, idx, loads, mul, su
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
-MOST_TOGETHER = 16  # outputs that a group reduces at the same time
-MOST_WORDS = 128  # registers of a thread that loads on their way may take
+MOST_TOGETHER = 16  # neighbouring outputs that a group reduces at the same time
+MOST_PARTS = 32  # outputs of all its runs
+MOST_WORDS = 128  # registers of a thread that loads from memory on their way may take
 MOST_UNROLLED = 8
+MOST_STEPS = 512  # combinations in straight line
 SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no neighbour
-TRIP, WORD = 600, 8  # cycles: one round of loads, one word of every thread of a block
+TRIP, CHIP_TRIP, WORD = (
+    600,
+    60,
+    8,
+)  # cycles: a round of loads, one on chip, one word of every thread of a block
 COMBINER = {
     "sum": "Sum",
     "prod": "Prod",
@@ -39,8 +46,8 @@ class _Form:
     """How a step reduces.
 
     axes: the reduce axes in the order in which they are flattened. width: neighbours a lane takes at once. vectors:
-    of one output. turns: of a group over them. groups: of the block. outputs: of a whole tile. together: outputs
-    that a group holds, `neighbours` or `groups` apart. unroll: turns whose loads are on their way at once.
+    of one output. turns: of a group over them. groups: of the block. outputs: of a whole tile. together, runs: see
+    above; the runs that a group has at once are `groups` apart. unroll: turns whose loads are on their way at once.
     """
 
     anchor: Compute
@@ -52,24 +59,39 @@ class _Form:
     groups: int
     outputs: int
     together: int = 1
-    neighbours: bool = False
+    runs: int = 1
     unroll: int = 1
 
     @property
-    def rounds(self) -> int:
-        """Times a group takes `together` outputs."""
-        return -(-self.outputs // (self.groups * self.together))
+    def parts(self) -> int:
+        return self.runs * self.together
 
     @property
-    def batches(self) -> int:
-        """Runs of neighbouring outputs."""
+    def all_runs(self) -> int:
         return self.outputs // self.together
 
-    def output(self, first: Expr, u: Expr) -> Expr:
-        """The output number `u` of a group; first: the group's run of neighbours, or its first output."""
-        if self.neighbours:
-            return add(mul(first, idx(self.together)), u)
-        return add(first, mul(u, idx(self.groups)))
+    @property
+    def rounds(self) -> int:
+        """Times a group takes `runs` runs."""
+        return -(-self.all_runs // (self.groups * self.runs))
+
+    @property
+    def whole(self) -> bool:
+        """Whether every group has its runs in every round."""
+        return self.rounds * self.runs * self.groups == self.all_runs
+
+    @property
+    def spread_out(self) -> bool:
+        """Whether each output ends in a lane of its own."""
+        return (
+            1 < self.parts <= min(self.lanes, 32)
+            and 1 << (self.parts - 1).bit_length() <= self.lanes
+        )
+
+    def run(self, v: str) -> str:
+        """Text of the number of the group's run `v`."""
+        text = f"{v} * {self.groups} + group" if self.runs > 1 else "group"
+        return f"round * {self.groups * self.runs} + {text}" if self.rounds > 1 else text
 
 
 def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -77,28 +99,31 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
     anchor = site.anchor
     if not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
-    form = _form(site, anchor, method, e.plan.launch.threads)
+    form = _form(e, site, anchor, method)
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
-    lanes, together, w = form.lanes, form.together, e.writer
+    lanes, w = form.lanes, e.writer
     with w.open("", fence=True):
         w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
         w.define("group_lane")
         w.define("group")
         with w.open(f"for (idx round = 0; round < {form.rounds}; ++round)", ["round"]) as block:
             block.pragma = "#pragma unroll 1"
-            w.write(f"{op}::Part part[{together}];")
+            w.write(f"{op}::Part part[{form.parts}];")
             w.write("#pragma unroll")
-            w.write(f"for (idx u = 0; u < {together}; ++u) part[u] = {op}::identity();")
-            first = _first(e, form)
+            w.write(f"for (idx u = 0; u < {form.parts}; ++u) part[u] = {op}::identity();")
             if form.vectors:
-                _accumulate(e, site, form, op, first)
+                _accumulate(e, site, form, op)
             scratch = f"scratch + {site.step.scratch}" if lanes > e.target.warp else "nullptr"
-            w.write(f"mt::across<{op}, {lanes}, {together}>(part, {scratch});")
-            _finish(e, site, form, op, first)
+            call = f"<{op}, {lanes}, {form.parts}>(part, {scratch});"
+            if form.spread_out:
+                w.write(f"const {op}::Part mine = mt::across_spread{call}")
+            else:
+                w.write(f"mt::across{call}")
+            _finish(e, site, form)
 
 
-def _form(site: Site, anchor: Compute, method: Reduce, threads: int) -> _Form:
-    """The number of outputs together that costs least: round trips to memory, and what is loaded."""
+def _form(e: VectorEmitter, site: Site, anchor: Compute, method: Reduce) -> _Form:
+    """The number of outputs at once that costs least: round trips to memory, and what is loaded."""
     order = method.order or tuple(range(len(anchor.reduce)))
     axes = tuple(anchor.reduce[p] for p in order)
     points = 1
@@ -108,71 +133,61 @@ def _form(site: Site, anchor: Compute, method: Reduce, threads: int) -> _Form:
     read = tuple(
         dict.fromkeys(x for x in loads(anchor.body) if any(axes_of(i) & set(axes) for i in x.index))
     )
-    size = min((x.dtype.itemsize for x in read), default=4)
-    base = _Form(
+    form = _Form(
         anchor=anchor,
         axes=axes,
         lanes=method.lanes,
         width=width,
         vectors=points // width,
         turns=max(1, -(-points // (width * method.lanes))),
-        groups=threads // method.lanes,
+        groups=e.plan.launch.threads // method.lanes,
         outputs=region(site.ranges),
-        neighbours=method.lanes * width * size >= SIDE_BY_SIDE,
     )
-    best = base
-    least = float("inf")
-    for together in range(1, min(MOST_TOGETHER, max(1, -(-base.outputs // base.groups))) + 1):
-        if base.neighbours and base.outputs % together:
+    size = min((x.dtype.itemsize for x in read), default=4)
+    most = MOST_TOGETHER if method.lanes * width * size >= SIDE_BY_SIDE else 1
+    ways = [
+        replace(form, together=u, runs=r)
+        for u in range(1, most + 1)
+        if form.outputs % u == 0
+        for r in range(1, MOST_PARTS // u + 1)
+        if r <= -(-form.outputs // (u * form.groups))
+    ]
+    best, least = form, float("inf")
+    for way in ways or [form]:
+        far = sum(_words(x, site, way) for x in read if not e.on_chip(x.tensor))
+        near = sum(_words(x, site, way) for x in read if e.on_chip(x.tensor))
+        if way.parts > 1 and far > MOST_WORDS:
             continue
-        words = sum(_words(x, site, base, together) for x in read) or 1
-        if together > 1 and words > MOST_WORDS:
-            continue
-        unroll = max(1, min(base.turns, MOST_UNROLLED, MOST_WORDS // words))
-        rounds = -(-base.outputs // (base.groups * together))
-        cost = rounds * (-(-base.turns // unroll) * TRIP + base.turns * words * WORD)
+        unroll = max(
+            1,
+            min(
+                way.turns,
+                MOST_UNROLLED,
+                MOST_WORDS // max(far, 1),
+                MOST_STEPS // (way.parts * width),
+            ),
+        )
+        trips = -(-way.turns // unroll) * (TRIP if far else CHIP_TRIP)
+        cost = way.rounds * (trips + way.turns * (far + near) * WORD)
         if cost < least:
-            least = cost
-            best = _with(base, together, unroll)
+            best, least = replace(way, unroll=unroll), cost
     return best
 
 
-def _with(f: _Form, together: int, unroll: int) -> _Form:
-    return _Form(
-        f.anchor, f.axes, f.lanes, f.width, f.vectors, f.turns, f.groups, f.outputs,
-        together, f.neighbours, unroll,
-    )  # fmt: skip
-
-
-def _words(x: Load, site: Site, form: _Form, together: int) -> int:
-    """Registers that a vector of `x` takes for each turn: once, if all outputs together share it."""
-    words = -(-form.width * x.dtype.itemsize // 4)
-    if not form.neighbours:
-        return words * together
-    u = Axis("u", together)
-    number = add(mul(Axis("run", form.outputs // together), idx(together)), u)
-    where = spread(number, site.ranges)
+def _words(x: Load, site: Site, form: _Form) -> int:
+    """Registers that a vector of `x` takes for each turn: once for all outputs that share it."""
+    run, u = Axis("run", max(1, form.all_runs)), Axis("u", form.together)
+    where = spread(add(mul(run, idx(form.together)), u), site.ranges)
     where |= placed(site.point, where)
-    depends = any(u in axes_of(substitute(i, where)) for i in x.index)
-    return words * (together if depends else 1)
+    used = frozenset[Axis]().union(*(axes_of(substitute(i, where)) for i in x.index))
+    words = -(-form.width * x.dtype.itemsize // 4)
+    return words * (form.parts if u in used else form.runs if run in used else 1)
 
 
-def _first(e: VectorEmitter, form: _Form) -> Axis:
-    """Where the group begins in this round, at most at the last: what lies over it is computed but not stored."""
-    count = form.batches if form.neighbours else form.outputs
-    step = form.groups if form.neighbours else form.groups * form.together
-    text = f"round * {step} + group" if form.rounds > 1 else "group"
-    if form.rounds * step > count:
-        text = f"mt_min_idx({text}, {count - 1})"
-    e.writer.write(f"const idx run = {text};")
-    e.writer.define("run")
-    return Axis("run", count)
-
-
-def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str, first: Axis) -> None:
-    """Each lane's part of every output."""
-    w, together = e.writer, form.together
-    start = Axis("start", form.vectors)
+def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str) -> None:
+    """Each lane's part of every output. What lies over the last run is computed as the last, but not stored."""
+    w = e.writer
+    start, run = Axis("start", form.vectors), Axis("run", form.all_runs)
     with ExitStack() as stack:
         turn = w.open(f"for (idx turn = 0; turn < {form.turns}; ++turn)", ["turn"], fence=True)
         stack.enter_context(turn).pragma = f"#pragma unroll {form.unroll}"
@@ -180,13 +195,18 @@ def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str, first: Axis)
         w.define("start")
         if form.vectors % form.lanes:
             stack.enter_context(w.open(f"if (start < {form.vectors})", fence=True))
-        each = w.open(f"for (idx u = 0; u < {together}; ++u)", ["u"])
-        stack.enter_context(each).pragma = "#pragma unroll"
-        output = form.output(first, Axis("u", together) if together > 1 else idx(0))
-        if not form.neighbours and together > 1:
-            w.write(f"const idx o = mt_min_idx({bare(e.index(output))}, {form.outputs - 1});")
-            w.define("o")
-            output = Axis("o", form.outputs)
+        if form.runs > 1:
+            each = w.open(f"for (idx v = 0; v < {form.runs}; ++v)", ["v"])
+            stack.enter_context(each).pragma = "#pragma unroll"
+        text = form.run("v")
+        text = text if form.whole else f"mt_min_idx({text}, {form.all_runs - 1})"
+        w.write(f"const idx run = {text};")
+        w.define("run")
+        if form.together > 1:
+            each = w.open(f"for (idx u = 0; u < {form.together}; ++u)", ["u"])
+            stack.enter_context(each).pragma = "#pragma unroll"
+        u = Axis("u", form.together) if form.together > 1 else idx(0)
+        output = add(mul(run, idx(form.together)), u)
         where = _clamped(e, site, spread(output, site.ranges))
         position = add(mul(start, idx(form.width)), lane_of(form.width))
         point = placed(site.point, where) | where | unflatten(position, form.axes)
@@ -197,7 +217,15 @@ def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str, first: Axis)
             for a in form.anchor.reduce:
                 flat = add(mul(flat, idx(a.extent)), point[a.name])
             text = f"{op}::Part{{{text}, (int32_t){bare(e.index(flat))}}}"
-        w.write(f"part[u] = {op}::combine(part[u], {text});")
+        number = _number(form, "v", "u")
+        w.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+
+
+def _number(form: _Form, v: str, u: str) -> str:
+    """Text of the number of the part of output `u` of run `v`."""
+    if form.together == 1:
+        return v if form.runs > 1 else "0"
+    return f"{v} * {form.together} + {u}" if form.runs > 1 else u
 
 
 def _clamped(e: VectorEmitter, site: Site, where: dict[str, Expr]) -> dict[str, Expr]:
@@ -213,38 +241,37 @@ def _clamped(e: VectorEmitter, site: Site, where: dict[str, Expr]) -> dict[str, 
     return out
 
 
-def _finish(e: VectorEmitter, site: Site, form: _Form, op: str, first: Axis) -> None:
+def _finish(e: VectorEmitter, site: Site, form: _Form) -> None:
     """Outputs are finished side by side by the first lanes of a group, or one after the other by its only ones."""
     w, together = e.writer, form.together
-    step = form.groups if form.neighbours else form.groups * together
-    count = form.batches if form.neighbours else form.outputs
     tests: list[str] = []
-    if form.rounds * step > count:
-        tests.append(f"round * {step} + group < {count}" if form.rounds > 1 else f"group < {count}")
-    spread_out = 1 < together <= form.lanes
     with ExitStack() as stack:
-        u: Expr = idx(0)
-        if spread_out:
-            w.write(f"{op}::Part mine = part[0];")
-            w.write("#pragma unroll")
-            w.write(
-                f"for (idx u = 1; u < {together}; ++u) mine = group_lane == u ? part[u] : mine;"
-            )
-            u = Axis("group_lane", together)
-        elif together > 1:
-            head = w.open(f"for (idx u = 0; u < {together}; ++u)", ["u"], fence=True)
-            stack.enter_context(head).pragma = "#pragma unroll"
-            u = Axis("u", together)
-        if form.lanes > 1 and together < form.lanes:
-            tests.insert(0, f"group_lane < {together}" if spread_out else "group_lane == 0")
-        output = form.output(first, u)
-        if not form.neighbours and form.rounds * step > form.outputs and together > 1:
-            tests.append(f"{bare(e.index(output))} < {form.outputs}")
+        text = "part[0]"
+        if form.spread_out:
+            w.write(f"const idx v = group_lane / {together}, u = group_lane % {together};")
+            w.define("v")
+            w.define("u")
+            text = "mine"
+            if form.parts < form.lanes:
+                tests.append(f"group_lane < {form.parts}")
+        else:
+            for name, count in (("v", form.runs), ("u", together)):
+                if count > 1:
+                    head = f"for (idx {name} = 0; {name} < {count}; ++{name})"
+                    block = stack.enter_context(w.open(head, [name], fence=True))
+                    block.pragma = "#pragma unroll"
+            text = f"part[{_number(form, 'v', 'u')}]"
+            if form.lanes > 1:
+                tests.append("group_lane == 0")
+        w.write(f"const idx run = {form.run('v')};")
+        w.define("run")
+        if not form.whole:
+            tests.append(f"run < {form.all_runs}")
         if tests:
             stack.enter_context(w.open(f"if ({' && '.join(tests)})", fence=True))
-        where = spread(output, site.ranges)
+        u = Axis("u", together) if together > 1 else idx(0)
+        where = spread(add(mul(Axis("run", form.all_runs), idx(together)), u), site.ranges)
         stack.enter_context(inside(e, site.ranges, where))
-        text = "mine" if spread_out else "part[u]" if together > 1 else "part[0]"
         dtype = form.anchor.body.dtype
         if form.anchor.combiner in ("argmax", "argmin"):
             text, dtype = f"(int64_t)mt_max_i32({text}.position, 0)", DType.I64

@@ -147,4 +147,41 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
   }
 }
 
+// The same for 1 < COUNT <= LANES parts, of which lane i of each group (and each warp of it) gets part i alone: half of the
+// parts leave a lane in every step, so that COUNT parts take about COUNT shuffles.
+template <class Op, int LANES, int COUNT>
+__device__ __forceinline__ typename Op::Part across_spread(const typename Op::Part (&part)[COUNT], char* scratch) {
+  using Part = typename Op::Part;
+  constexpr int FULL = COUNT > 16 ? 32 : COUNT > 8 ? 16 : COUNT > 4 ? 8 : COUNT > 2 ? 4 : 2;
+  static_assert(COUNT <= 32 && FULL <= LANES, "every part has a lane of its own");
+  int lane = threadIdx.x % 32;
+  Part held[FULL];
+#pragma unroll
+  for (int i = 0; i < FULL; ++i) held[i] = i < COUNT ? part[i < COUNT ? i : 0] : Op::identity();
+#pragma unroll
+  for (int half = FULL / 2; half > 0; half /= 2) {
+    bool upper = lane & half;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      Part keep = upper ? held[i + half] : held[i], give = upper ? held[i] : held[i + half];
+      held[i] = Op::combine(keep, shuffle_xor(give, half));
+    }
+  }
+#pragma unroll
+  for (int mask = FULL; mask < LANES && mask < 32; mask *= 2)
+    held[0] = Op::combine(held[0], shuffle_xor(held[0], mask));
+  if constexpr (LANES > 32) {
+    constexpr int WARPS = LANES / 32;
+    Part* sums = reinterpret_cast<Part*>(scratch);
+    int warp = threadIdx.x / 32, first = warp / WARPS * WARPS, mine = lane % FULL;
+    block_barrier();
+    if (lane < FULL) sums[warp * FULL + lane] = held[0];
+    block_barrier();
+    held[0] = sums[first * FULL + mine];
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w) held[0] = Op::combine(held[0], sums[(first + w) * FULL + mine]);
+  }
+  return held[0];
+}
+
 }  // namespace mt
