@@ -147,6 +147,20 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
   }
 }
 
+// One step of `across_spread` after the other: each has its bounds at compile time, so that `held` stays in registers.
+template <class Op, int HALF, int FULL>
+__device__ __forceinline__ void halve(typename Op::Part (&held)[FULL], int lane) {
+  if constexpr (HALF > 0) {
+    bool upper = (lane & HALF) != 0;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+      typename Op::Part low = held[i], high = held[i + HALF];
+      held[i] = Op::combine(upper ? high : low, shuffle_xor(upper ? low : high, HALF));
+    }
+    halve<Op, HALF / 2>(held, lane);
+  }
+}
+
 // The same for 1 < COUNT <= LANES parts, of which lane i of each group (and each warp of it) gets part i alone: half of the
 // parts leave a lane in every step, so that COUNT parts take about COUNT shuffles.
 template <class Op, int LANES, int COUNT>
@@ -158,15 +172,7 @@ __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Pa
   Part held[FULL];
 #pragma unroll
   for (int i = 0; i < FULL; ++i) held[i] = i < COUNT ? part[i < COUNT ? i : 0] : Op::identity();
-#pragma unroll
-  for (int half = FULL / 2; half > 0; half /= 2) {
-    bool upper = lane & half;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      Part keep = upper ? held[i + half] : held[i], give = upper ? held[i] : held[i + half];
-      held[i] = Op::combine(keep, shuffle_xor(give, half));
-    }
-  }
+  halve<Op, FULL / 2>(held, lane);
 #pragma unroll
   for (int mask = FULL; mask < LANES && mask < 32; mask *= 2)
     held[0] = Op::combine(held[0], shuffle_xor(held[0], mask));
