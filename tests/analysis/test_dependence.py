@@ -54,7 +54,7 @@ def test_edges_of_a_program() -> None:
     found = list(dependences(Program((X, IDS), (), (body,), (body.out,))))
     assert [(d.tensor, d.reader, d.form, d.one_on_one) for d in found] == [
         ("x", "y", "gather", False),
-        ("ids", "y", "identity", True),
+        ("ids", "y", "broadcast", True),
     ]
 
 

@@ -1,0 +1,25 @@
+"""Two small Programs all the way: their Plans, C and CUDA sources stay what they are until someone means to change them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from monotile.codegen import cpu, cuda
+from monotile.config import Options
+from monotile.ir.dtype import DType
+from monotile.schedule.verify import verify
+from tests.schedule import programs as p
+
+PROGRAMS = {"mlp": p.mlp(16, 64, DType.F16), "recurrence": p.recurrence()}
+EMITTERS = {"cpu": (p.CPU, cpu.emit, "c"), "cuda": (p.H100, cuda.emit, "cu")}
+
+
+@pytest.mark.parametrize("kind", EMITTERS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_plan_and_source(name: str, kind: str, golden: Callable[[str, str], None]) -> None:
+    program = PROGRAMS[name]
+    target, emit, suffix = EMITTERS[kind]
+    plan = p.plan_of(program, target)
+    verify(plan, program, target)
+    golden(f"{name}_{kind}_plan.json", plan.to_json() + "\n")
+    golden(f"{name}.{suffix}", emit(program, plan, target, Options()).text)
