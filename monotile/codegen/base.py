@@ -290,7 +290,8 @@ class Emitter(Expressions):
             variable = self.writer.fresh("x")
             self.writer.write(f"const {VALUES[s.out.dtype]} {variable} = {bare(text)};")
             self.writer.define(variable)
-            self.registers[s.out.name] = text = variable
+            self.hold(s.out.name, variable)
+            text = variable
         index = [point[a.name] for a in s.axes]
         for place in places:
             self.write(s.out, index, place, text)

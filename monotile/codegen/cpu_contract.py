@@ -259,7 +259,7 @@ class Product:
                 at = e.index(add(mul(row, idx(self.columns)), local))
                 e.finish(site, here, f"sums[{bare(at)}]", self.dtype)
 
-            e.along(column, nc, add(self.n.origin, n0), point, e.uses(site), write)
+            e.along(column, nc, add(self.n.origin, n0), point, e.later_uses(site), write)
 
 
 def up(value: int, step: int) -> int:

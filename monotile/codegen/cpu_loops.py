@@ -35,6 +35,7 @@ SHORTEST = (
     4  # an innermost loop with fewer iterations than this is not worth cutting a flattened one for
 )
 
+WORTH_CUTTING = 16  # iterations of a loop that is cut at the ends of a condition
 CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the other
 
 Point = Mapping[str, Expr]
@@ -146,6 +147,7 @@ class Loops(Emitter):
         test = f"for (idx {name} = {first} / {row}; {name} * {row} < {end}; ++{name})"
         with self.writer.open(test, [name]):
             low = self.short(f"mt_max_idx({first} - {name} * {row}, 0)")
+            self.writer.define(low)
             high = self.short(f"mt_min_idx({end} - {name} * {row}, {row})")
             yield Row(x, low, high, Binary("sub", add(mul(outer, idx(row)), x), origin))
 
@@ -162,7 +164,7 @@ class Loops(Emitter):
         bodies: what the block computes, in terms of the row's variable; `write` is called for each part.
         """
         x, low, high = row.x, row.low, row.high
-        guard = guard_of(bodies, x, self.facts) if cuts else None
+        guard = guard_of(bodies, x, self.facts) if cuts and x.extent >= WORTH_CUTTING else None
         if guard is None:
             head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
             with self.writer.open(head, [x.name]) as block:
@@ -211,6 +213,17 @@ class Loops(Emitter):
             here = point(row.at)
             bodies = [substitute(e, dict(here)) for e in uses]
             self.each(row, bodies, lambda: write(here, row.at))
+
+    def straightened(
+        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
+    ) -> tuple[Axis, Point]:
+        """The innermost loop that `rows` would give, and the point in terms of it."""
+        row = self._row(variable, origin, point, uses)
+        if row is None:
+            return variable, point(variable)
+        x = Axis(variable.name, row)
+        outer = Axis(f"{variable.name}o", 1 << 24)
+        return x, point(Binary("sub", add(mul(outer, idx(row)), x), origin))
 
     def _row(
         self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
@@ -263,13 +276,15 @@ class Loops(Emitter):
 
     def uses(self, site: Site) -> list[Expr]:
         """Everything that is read or written for one element of the step, as expressions over its axes."""
-        out: list[Expr] = []
-        for s in (site.anchor, *site.followers):
-            if isinstance(s, Scatter):
-                out += [*s.index, s.value]
-            else:
-                out += [s.body, Load(s.out, s.axes)]
-        return out
+        s = site.anchor
+        first = [*s.index, s.value] if isinstance(s, Scatter) else [s.body]
+        return [*first, *self.later_uses(site)]
+
+    def later_uses(self, site: Site) -> list[Expr]:
+        """The same, but for the anchor's value itself."""
+        anchor = [] if isinstance(site.anchor, Scatter) else [site.anchor]
+        stores = [Load(s.out, s.axes) for s in (*anchor, *site.followers)]
+        return [*(s.body for s in site.followers), *stores]
 
     def ordered(self, site: Site) -> list[Range]:
         """The site's ranges, the one that holds the last axis innermost."""

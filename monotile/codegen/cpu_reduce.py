@@ -1,6 +1,6 @@
 """Reductions on the CPU: lanes of partial results along the reduction, or a strip of outputs side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from monotile.codegen.base import Range, Site, combine, identity, unflatten
@@ -8,7 +8,7 @@ from monotile.codegen.cpu_loops import Loops, Point, Row, stride
 from monotile.codegen.expression import bare, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, loads, substitute
+from monotile.ir.expr import Axis, Expr, add, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
@@ -16,6 +16,7 @@ from monotile.schedule.plan import Reduce
 # sum then grows like that of 32 + n / 512 additions.
 PART = 512
 FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
+SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
 STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
@@ -47,18 +48,29 @@ def _strip(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> 
     if len(order) > 1 and not e.straight(here, flat):
         run = order[-1]
         here = substitute(c.body, dict(site.point))
-    terms = run.extent if _neighbours(e, here, run) else 1
-    moved = substitute(c.body, dict(e.moved(site, last, last.variable)))
-    outputs = last.variable.extent if _neighbours(e, moved, last.variable) else 1
-    return outputs > terms and terms < FEW
+    terms = _lanes(e, here, run)
+    x, point = e.straightened(*_along(e, site, c, last))
+    outputs = _lanes(e, substitute(c.body, dict(point)), x)
+    return outputs >= terms and 1 < outputs and terms < FEW
 
 
-def _neighbours(e: Loops, body: Expr, along: Axis) -> bool:
-    """Whether every load in `body` stays where it is or moves to the next element with `along`."""
+def _along(
+    e: Loops, site: Site, c: Compute, last: Range
+) -> tuple[Axis, Expr, Callable[[Expr], Point], list[Expr]]:
+    """What `Loops.rows` wants to know about the innermost range of outputs."""
+    return last.variable, last.origin, lambda at: e.moved(site, last, at), [c.body]
+
+
+def _lanes(e: Loops, body: Expr, along: Axis) -> int:
+    """What a vector along `along` is worth: its iterations, a part of them where some load skips elements, 1 where
+    some load does not move by a constant."""
+    widest = 1
     for x in loads(body):
-        if any(loads(i) for i in x.index) or stride(e.offset(x), along) not in (0, 1):
-            return False
-    return e.straight(body, along)
+        step = None if any(loads(i) for i in x.index) else stride(e.offset(x), along)
+        if step is None or abs(step) > SKIPPED:
+            return 1
+        widest = max(widest, abs(step))
+    return along.extent // (1 if widest == 1 else SKIPPED) if e.straight(body, along) else 1
 
 
 def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:
@@ -166,12 +178,18 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
     """Write a reduction in strips of outputs along the innermost range."""
     assert c.combiner is not None
     *outer, last = ranges
-    extent = last.variable.extent
     kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
-    size = min(STRIP, extent)
-    lane = Axis("j", size)
-    with e.over(outer), e.blocks("jo", extent, e.count(last), size) as (start, taken):
-        point = e.moved(site, last, add(start, lane))
+    variable, origin, at, uses = _along(e, site, c, last)
+    with ExitStack() as stack:
+        stack.enter_context(e.over(outer))
+        row = stack.enter_context(e.rows(variable, e.count(last), origin, at, uses))
+        size = min(STRIP, row.x.extent)
+        lane = Axis("j", size)
+        length = row.high if row.low == "0" else e.short(f"{row.high} - {row.low}")
+        start, taken = stack.enter_context(e.blocks("jo", row.x.extent, length, size))
+        first = idx(0) if row.low == "0" else Axis(row.low, row.x.extent)
+        position = {row.x.name: add(first, add(start, lane))}
+        point = {name: substitute(v, position) for name, v in at(row.at).items()}
         total = _strip_of(e, c, kind, lane, taken)
         loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
         here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}

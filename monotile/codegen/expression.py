@@ -168,6 +168,11 @@ class Expressions(ABC):
             self._variables[e] = found
         return found
 
+    def hold(self, tensor: str, variable: str) -> None:
+        """From here on `variable` is the current element of `tensor`."""
+        self.registers[tensor] = variable
+        self._variables.clear()
+
     def forget(self) -> None:
         """Begin a new step: registers and uses of the last one are gone."""
         self.registers.clear()
