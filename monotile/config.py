@@ -11,7 +11,6 @@ NOT_IN_CACHE_KEY = frozenset({"cache", "cache_dir", "dump_dir", "progress"})
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to compile.
 
-    allow_tf32:        float32 matrix products may use TF32 tensor cores (about 1e-3 relative error).
     fast_math:         approximate division, square root and transcendental functions.
     excess_precision:  values inside a fused expression stay in float32 where PyTorch would round them
                        to float16 or bfloat16 in between.
@@ -23,7 +22,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     progress:          show progress on standard error for steps that take over a second.
     """
 
-    allow_tf32: bool = False
     fast_math: bool = False
     excess_precision: bool = True
     roll: bool = True

@@ -22,7 +22,6 @@ _SHARED = (
     click.option("--dtype", help="Of parameters and inputs, such as float16."),
     click.option("--workers", type=int, help="Resident blocks or threads; all by default."),
     click.option("--fast-math", is_flag=True, help="Approximate division and functions."),
-    click.option("--tf32", is_flag=True, help="TF32 for float32 matrix products."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
     click.option("--dump", metavar="FOLDER", help="Write every step's product there."),
 )
@@ -36,7 +35,6 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
         model: str,
         workers: int | None,
         fast_math: bool,
-        tf32: bool,
         no_cache: bool,
         dump: str | None,
         **rest: Any,
@@ -44,7 +42,6 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
         options = Options(
             workers=workers,
             fast_math=fast_math,
-            allow_tf32=tf32,
             cache=not no_cache,
             dump_dir=dump,
             progress=True,
