@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from monotile.analysis.affine import contiguous_run, offset
-from monotile.analysis.dependence import independent, loads_of
-from monotile.ir.expr import Axis, Load, loads
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Product, blocks, product, scratch_bytes
+from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
     Contract,
@@ -90,7 +90,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         if found:
             return
     total = math.prod(a.extent for a in anchor.axes)
-    method = _plain_method(anchor, total, target.workers, target)
+    method = plain_method(anchor, total, target.workers, target)
     if isinstance(method, Serial) or not anchor.axes:
         dims = _serial_dims(anchor, method, target)
         grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
@@ -130,8 +130,8 @@ def _simple_draft(
     anchor, target = group.steps[0][0], context.target
     tasks = max(1, math.prod(grid))
     extents = _flat_extents(anchor, max(1, math.prod(d.tile for d in dims)))
-    seconds = cost.simple_seconds(anchor, extents, _width(method), frozenset(), target)
-    scratch = _method_scratch(method, target)
+    seconds = cost.simple_seconds(anchor, extents, access_width(method), frozenset(), target)
+    scratch = method_scratch(method, target)
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
 
@@ -322,7 +322,7 @@ def _rows_step(
         if found:
             return found
     total = cost.product(extents, anchor.axes)
-    method = _plain_method(anchor, total, 1, target)
+    method = plain_method(anchor, total, 1, target)
     if isinstance(method, Map) and anchor.axes:
         innermost = extents[anchor.axes[-1].name]
         method = Map(min(method.vector, innermost & -innermost))
@@ -330,9 +330,9 @@ def _rows_step(
         Dim((p,), a.extent, tiles[where[p]] if p in where else a.extent, where.get(p))
         for p, a in enumerate(anchor.axes)
     )
-    seconds = cost.simple_seconds(anchor, extents, _width(method), own, target)
+    seconds = cost.simple_seconds(anchor, extents, access_width(method), own, target)
     seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
-    made = Step(names, dims, method, scratch_bytes=_method_scratch(method, target))
+    made = Step(names, dims, method, scratch_bytes=method_scratch(method, target))
     return made, seconds
 
 
@@ -389,63 +389,3 @@ def _rows_contract(
         scratch_bytes=scratch_bytes(best[1], target),
     )
     return made, best[0]
-
-
-# Steps without a product.
-
-
-def _plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
-    """elements: how many outputs `workers` workers compute together."""
-    if isinstance(s, Scatter):
-        apart = independent(s.index, s.axes)
-        return Map() if len(apart) == len(s.axes) else Serial(tuple(sorted(apart)))
-    if not s.reduce:
-        return Map(_vector(s, s.axes[-1] if s.axes else None, target))
-    inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
-    order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    vector = _vector(s, s.reduce[inner], target)
-    if target.kind == "cpu":
-        return Reduce(1, vector, order)
-    # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
-    across = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
-    threads = target.threads * workers
-    few = elements * target.warp * 4 <= threads
-    wanted = -(-threads // max(elements, 1)) if across or few else target.warp
-    most = target.threads if few else target.warp
-    points = math.prod(r.extent for r in s.reduce)
-    lanes = 1
-    while lanes < min(wanted, most) and lanes * vector * 2 <= points:
-        lanes *= 2
-    return Reduce(lanes, vector, order)
-
-
-def _run(s: Compute, axis: Axis) -> int:
-    """The longest run along `axis` among the loads that vary with it."""
-    runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
-    return max(runs, default=1)
-
-
-def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
-    """Elements one thread takes at once: the widest access that every load and the store allow."""
-    if axis is None:
-        return 1
-    moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
-    width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
-    if axis in s.axes:
-        width = max(width, s.out.dtype.itemsize)
-    limit = max(1, target.vector_bytes // width)
-    runs = [contiguous_run(offset(x), axis, limit) for x in moved]
-    return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
-
-
-def _width(method: Method) -> int:
-    return method.vector if isinstance(method, (Map, Reduce)) else 1
-
-
-def _method_scratch(method: Method, target: Target) -> int:
-    """A reduction across warps leaves one partial value (and its position) a warp."""
-    match method:
-        case Reduce(lanes) if lanes > target.warp:
-            return 16 * target.threads
-        case _:
-            return 0

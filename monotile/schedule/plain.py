@@ -1,0 +1,67 @@
+"""How a step without a product is computed: element by element, or reduced by some lanes an output."""
+
+import math
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.dependence import independent
+from monotile.ir.expr import Axis, Load, loads
+from monotile.ir.program import Compute, Scatter
+from monotile.schedule.plan import Map, Method, Reduce, Serial
+from monotile.target.target import Target
+
+
+def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
+    """elements: how many outputs `workers` workers compute together."""
+    if isinstance(s, Scatter):
+        apart = independent(s.index, s.axes)
+        return Map() if len(apart) == len(s.axes) else Serial(tuple(sorted(apart)))
+    if not s.reduce:
+        return Map(_vector(s, s.axes[-1] if s.axes else None, target))
+    inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
+    order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
+    vector = _vector(s, s.reduce[inner], target)
+    if target.kind == "cpu":
+        return Reduce(1, vector, order)
+    # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
+    across = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
+    threads = target.threads * workers
+    few = elements * target.warp * 4 <= threads
+    wanted = -(-threads // max(elements, 1)) if across or few else target.warp
+    most = target.threads if few else target.warp
+    points = math.prod(r.extent for r in s.reduce)
+    lanes = 1
+    while lanes < min(wanted, most) and lanes * vector * 2 <= points:
+        lanes *= 2
+    return Reduce(lanes, vector, order)
+
+
+def _run(s: Compute, axis: Axis) -> int:
+    """The longest run along `axis` among the loads that vary with it."""
+    runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
+    return max(runs, default=1)
+
+
+def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
+    """Elements one thread takes at once: the widest access that every load and the store allow."""
+    if axis is None:
+        return 1
+    moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
+    width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
+    if axis in s.axes:
+        width = max(width, s.out.dtype.itemsize)
+    limit = max(1, target.vector_bytes // width)
+    runs = [contiguous_run(offset(x), axis, limit) for x in moved]
+    return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def access_width(method: Method) -> int:
+    return method.vector if isinstance(method, (Map, Reduce)) else 1
+
+
+def method_scratch(method: Method, target: Target) -> int:
+    """A reduction across warps leaves one partial value (and its position) a warp."""
+    match method:
+        case Reduce(lanes) if lanes > target.warp:
+            return 16 * target.threads
+        case _:
+            return 0
