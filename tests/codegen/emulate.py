@@ -1,5 +1,6 @@
 """Runs generated CUDA on the host: the kernel's text with the emulator's twin of the `ptx/` headers."""
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -35,9 +36,24 @@ class EmulationError(Exception):
     """The kernel failed: an index check, a trap, a misaligned access or a deadlock."""
 
 
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-mf16c", "-fno-strict-aliasing")
+
+
 @functools.cache
 def _directory() -> Path:
-    return Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
+    """Where this run's libraries lie, and the emulator's header, compiled once: it is most of a small kernel's build."""
+    found = Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
+    atexit.register(shutil.rmtree, found, ignore_errors=True)
+    header = HERE / "emulator" / "emulator.h"
+    _compile("-x", "c++-header", str(header), "-o", str(found / "emulator.h.gch"))
+    return found
+
+
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(
+        [str(COMPILER), *FLAGS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[:4000]
 
 
 def _library(text: str) -> ctypes.CDLL:
@@ -45,12 +61,8 @@ def _library(text: str) -> ctypes.CDLL:
     source, library = _directory() / f"{key}.cpp", _directory() / f"{key}.so"
     if not library.exists():
         source.write_text(text + TAIL)
-        command = [
-            str(COMPILER), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-mf16c", "-fno-strict-aliasing",
-            f"-I{HERE / 'emulator'}", f"-I{DEVICE}", str(source), "-o", str(library),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:4000]
+        paths = [f"-I{p}" for p in (_directory(), HERE / "emulator", DEVICE)]
+        _compile("-shared", *paths, str(source), "-o", str(library))
     return ctypes.CDLL(str(library))
 
 
