@@ -5,7 +5,8 @@ A model to rank by (Roller), scored by the memory level that each operand comes 
 
 import functools
 
-from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, axes_of, loads, walk
+from monotile.analysis.reuse import footprint
+from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
@@ -18,14 +19,6 @@ RING_BARRIER = 0.07  # of the latency: the warps of a slice wait for each other,
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
-
-
-def footprint(x: Load, extents: Extents) -> int:
-    """Bytes of `x.tensor` that a task touches (an upper bound: distinct index tuples)."""
-    count = 1
-    for axis in _index_axes(x):
-        count *= extents.get(axis.name, 1)
-    return min(count, x.tensor.size) * x.tensor.dtype.itemsize
 
 
 @functools.lru_cache(maxsize=4096)
@@ -132,8 +125,3 @@ def _access_use(width: int, target: Target) -> float:
 @functools.lru_cache(maxsize=4096)
 def _distinct_loads(body: Expr) -> tuple[Load, ...]:
     return tuple(dict.fromkeys(loads(body)))
-
-
-@functools.lru_cache(maxsize=4096)
-def _index_axes(x: Load) -> frozenset[Axis]:
-    return frozenset(a for i in x.index for a in axes_of(i))

@@ -1,0 +1,86 @@
+"""Reuse of tensors in space (several readers) and in time (one reader, the same element again), and the
+arithmetic intensity of what reads them (Souffle, ASPLOS'24)."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import msgspec
+
+from monotile.analysis.cost import cost
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Axis, Load, axes_of
+from monotile.ir.program import Compute, Program, Scatter, statements
+
+Extents = Mapping[str, int]  # of axes, by name, within the region looked at
+
+
+class Reuse(msgspec.Struct, frozen=True):
+    """One tensor of a Program.
+
+    readers: Computes and Scatters that load it: its reuse in space.
+    times:   the most often that one reader loads an element, on average: its reuse in time.
+    """
+
+    tensor: str
+    readers: int
+    times: float
+
+
+def reuses(program: Program) -> Iterator[Reuse]:
+    """One for every tensor that is loaded, in the order of its first reader."""
+    found: dict[str, list[float]] = {}
+    for s in statements(program.body):
+        if isinstance(s, (Compute, Scatter)):
+            for name, often in _times(s).items():
+                found.setdefault(name, []).append(often)
+    for name, often in found.items():
+        yield Reuse(name, len(often), max(often))
+
+
+def intensity(s: Compute | Scatter) -> float:
+    """Operations for each byte that `s` has to bring in or write once."""
+    extents = _extents(s)
+    bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
+    work = prod(extents.values()) * sum(cost(e) for e in bodies)
+    written = (
+        s.out.nbytes if isinstance(s, Compute) else prod(extents.values()) * s.out.dtype.itemsize
+    )
+    parts: dict[str, int] = {}
+    for x in set(loads_of(s)):
+        parts[x.tensor.name] = min(
+            x.tensor.nbytes, parts.get(x.tensor.name, 0) + footprint(x, extents)
+        )
+    return work / max(1, written + sum(parts.values()))
+
+
+def footprint(x: Load, extents: Extents) -> int:
+    """Bytes of `x.tensor` that a region with these extents touches (an upper bound: distinct index tuples)."""
+    count = 1
+    for axis in _index_axes(x):
+        count *= extents.get(axis.name, 1)
+    return min(count, x.tensor.size) * x.tensor.dtype.itemsize
+
+
+def _times(s: Compute | Scatter) -> dict[str, float]:
+    """How often `s` loads an element of each tensor, of those that it loads at all."""
+    extents = _extents(s)
+    points = prod(extents.values())
+    loaded: dict[str, int] = {}
+    touched: dict[str, int] = {}
+    for x in dict.fromkeys(loads_of(s)):
+        name, size = x.tensor.name, x.tensor.dtype.itemsize
+        loaded[name] = loaded.get(name, 0) + points
+        reached = touched.get(name, 0) + footprint(x, extents) // size
+        touched[name] = min(x.tensor.size, reached)
+    return {name: n / max(1, touched[name]) for name, n in loaded.items()}
+
+
+def _extents(s: Compute | Scatter) -> dict[str, int]:
+    reduce = s.reduce if isinstance(s, Compute) else ()
+    return {a.name: a.extent for a in (*s.axes, *reduce)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _index_axes(x: Load) -> frozenset[Axis]:
+    return frozenset(a for i in x.index for a in axes_of(i))
