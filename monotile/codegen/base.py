@@ -26,26 +26,25 @@ from monotile.codegen.address import (
     readable,
     stored,
 )
-from monotile.codegen.expression import SUFFIX, Expressions, bare, convert
+from monotile.codegen.expression import Expressions
+from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
-    Const,
     Expr,
     Load,
     Tensor,
     add,
     axes_of,
-    const,
     idx,
     loads,
     mul,
     substitute,
 )
-from monotile.ir.intervals import interval, type_range
+from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.schedule.plan import Dim, Place, Plan, PlanNode, Repeat, Shared, Stage, Step
 from monotile.target.target import Target
@@ -366,39 +365,3 @@ def within(part: Expr, table: Sequence[int]) -> Expr:
 
 def plus(pointer: str, offset: str) -> str:
     return pointer if offset == "0" else f"{pointer} + {bare(offset)}"
-
-
-def combine(combiner: str, a: str, b: str, dtype: DType) -> str:
-    """Text of two values combined."""
-    match combiner:
-        case "sum" | "prod" if dtype.is_float:
-            return f"({a} {'+' if combiner == 'sum' else '*'} {b})"
-        case "sum" | "prod":
-            return (
-                f"mt_{'add' if combiner == 'sum' else 'mul'}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
-            )
-        case "any" | "all":
-            return f"({a} {'|' if combiner == 'any' else '&'} {b})"
-        case "max" | "min" if dtype is DType.BOOL:
-            return f"({a} {'|' if combiner == 'max' else '&'} {b})"
-        case "max" | "min":
-            return f"mt_{combiner}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"
-        case _:
-            raise InternalError(f"values are not combined with {combiner!r} one by one")
-
-
-def identity(combiner: str, dtype: DType) -> Const:
-    """What a reduction starts from."""
-    match combiner:
-        case "sum" | "any":
-            return const(0, dtype)
-        case "prod" | "all":
-            return const(1, dtype)
-        case "max" | "min" if dtype.is_float:
-            return const(float("-inf" if combiner == "max" else "inf"), dtype)
-        case "max" | "min":
-            whole = type_range(dtype)
-            assert whole is not None
-            return const(whole.lo if combiner == "max" else whole.hi, dtype)
-        case _:
-            raise InternalError(f"no identity of {combiner!r}")

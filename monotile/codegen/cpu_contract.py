@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from monotile.analysis.contraction import contraction
 from monotile.codegen.base import STORAGE, Range, Site, unflatten
 from monotile.codegen.cpu_loops import Loops, Point, stride
-from monotile.codegen.expression import SUFFIX, bare, convert
+from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute

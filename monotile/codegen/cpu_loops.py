@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import Emitter, Range, Site, unflatten
-from monotile.codegen.expression import SUFFIX, bare, is_index
+from monotile.codegen.expression import is_index
 from monotile.codegen.guards import guard_of
+from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.writer import Block
 from monotile.config import Options
 from monotile.ir.dtype import DType

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from monotile.codegen.base import Range, Site, combine, identity, unflatten
+from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.cpu_loops import Loops, Point, Row, stride
-from monotile.codegen.expression import bare, literal
+from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx, loads, substitute

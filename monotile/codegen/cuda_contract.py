@@ -11,7 +11,7 @@ from monotile.analysis.unconditional import unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, vector_width
-from monotile.codegen.expression import bare
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment, lane_of
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from monotile.codegen.base import VALUES, Site, unflatten
 from monotile.codegen.cuda_steps import fitting, inside, placed, region, spread
-from monotile.codegen.expression import bare
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

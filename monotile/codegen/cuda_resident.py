@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from monotile.codegen.base import Range, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, region, spread
-from monotile.codegen.expression import bare
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul, substitute
 from monotile.ir.program import Compute, Scatter

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from monotile.codegen.base import Range, Site, unflatten
-from monotile.codegen.expression import bare
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute

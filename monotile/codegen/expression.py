@@ -14,9 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
-import numpy as np
-
 from monotile.analysis.affine import Affine, affine
+from monotile.codegen.spelling import bare, binary, convert, literal, rounded, unary
 from monotile.codegen.writer import Block, Writer
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
@@ -36,22 +35,6 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import Interval, interval, learn, truth
 
 LONGEST = 88  # characters of an expression before its parts get names
-SUFFIX: Mapping[DType, str] = {
-    DType.BOOL: "b1",
-    DType.U8: "u8",
-    DType.I8: "i8",
-    DType.I16: "i16",
-    DType.I32: "i32",
-    DType.I64: "i64",
-    DType.F16: "f32",
-    DType.BF16: "f32",
-    DType.F32: "f32",
-    DType.F64: "f64",
-}
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FLOAT = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_BITS = {"bitand": "&", "bitor": "|", "bitxor": "^"}
-_LOGIC = {"and": "&&", "or": "||"}
 _INDEX = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 
 
@@ -218,11 +201,11 @@ class Expressions(ABC):
             case Cast(x, dtype):
                 text = convert(self.value(x), x.dtype, dtype)
             case Unary(op, x):
-                text = _unary(op, self.value(x), x.dtype)
+                text = unary(op, self.value(x), x.dtype)
             case Binary(op, a, b) if op in COMPARE and is_index(a) and is_index(b):
-                text = _binary(op, self.index(a), self.index(b), a.dtype)
+                text = binary(op, self.index(a), self.index(b), a.dtype)
             case Binary(op, a, b):
-                text = _binary(op, self.value(a), self.value(b), a.dtype)
+                text = binary(op, self.value(a), self.value(b), a.dtype)
             case _:
                 raise InternalError(f"no operation: {e}")
         if e.dtype in (DType.F16, DType.BF16) and isinstance(e, (Unary, Binary)):
@@ -325,118 +308,7 @@ def is_index(e: Expr) -> bool:
             return False
 
 
-def bare(text: str) -> str:
-    """`text` without the parentheses round all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
-
-
 def _sum(terms: list[str]) -> str:
     if len(terms) == 1 and " * " not in terms[0]:
         return terms[0]
     return f"({' + '.join(terms)})".replace("+ -", "- ")
-
-
-def literal(e: Const) -> str:
-    """A constant, in the type that holds its element type."""
-    match e.dtype:
-        case DType.BOOL:
-            return "true" if e.value else "false"
-        case DType.I64:
-            value = int(e.value)
-            return "(-9223372036854775807LL - 1)" if value == -(1 << 63) else _signed(f"{value}LL")
-        case DType.I32:
-            value = int(e.value)
-            return "(-2147483647 - 1)" if value == -(1 << 31) else _signed(str(value))
-        case DType.U8 | DType.I8 | DType.I16:
-            return _signed(str(int(e.value)))
-        case DType.F64:
-            value = float(e.value)
-            if not np.isfinite(value):
-                return f"(double){_special(value)}"
-            return _signed(repr(value))
-        case DType.F16 | DType.BF16 | DType.F32:
-            with np.errstate(over="ignore"):
-                single = np.float32(np.asarray(float(e.value)).astype(e.dtype.numpy))
-            if not np.isfinite(single):
-                return _special(float(single))
-            return _signed(f"{single!s}f")
-
-
-def _signed(text: str) -> str:
-    return f"({text})" if text.startswith("-") else text
-
-
-def _special(value: float) -> str:
-    return "MT_NAN" if value != value else "MT_INF" if value > 0 else "(-MT_INF)"
-
-
-def rounded(text: str, dtype: DType) -> str:
-    """A float rounded to a 16-bit type."""
-    return f"mt_round_{'f16' if dtype is DType.F16 else 'bf16'}({bare(text)})"
-
-
-_PLAIN = {
-    DType.U8: "uint8_t",
-    DType.I8: "int8_t",
-    DType.I16: "int16_t",
-    DType.I32: "int32_t",
-    DType.I64: "int64_t",
-    DType.F32: "float",
-    DType.F64: "double",
-}
-
-
-def convert(text: str, source: DType, target: DType) -> str:
-    """The value of a Cast."""
-    if source is target:
-        return text
-    match target:
-        case DType.BOOL:
-            return f"({text} != 0)"
-        case DType.F16 | DType.BF16:
-            if source.compute is DType.F32:
-                return rounded(text, target)
-            if source is DType.F64:
-                return rounded(f"mt_odd_f32({bare(text)})", target)
-            return rounded(f"(float){text}", target)
-        case DType.F32:
-            return text if source.compute is DType.F32 else f"(float){text}"
-        case DType.U8 | DType.I8 | DType.I16 if source.is_float:
-            return f"({_PLAIN[target]})(int32_t){text}"
-        case _:
-            return f"({_PLAIN[target]}){text}"
-
-
-def _unary(op: str, x: str, dtype: DType) -> str:
-    match op:
-        case "neg" if dtype.is_float:
-            return f"(-{x})"
-        case "not":
-            return f"(!{x})" if dtype is DType.BOOL else convert(f"(~{x})", DType.I32, dtype)
-        case "isnan":
-            return f"({x} != {x})" if dtype.is_float else "false"
-        case "isinf" if not dtype.is_float:
-            return "false"
-        case "abs" if dtype in (DType.BOOL, DType.U8):
-            return x
-        case _:
-            return f"mt_{op}_{SUFFIX[dtype]}({bare(x)})"
-
-
-def _binary(op: str, a: str, b: str, dtype: DType) -> str:
-    if op in COMPARE:
-        return f"({a} {_COMPARE[op]} {b})"
-    if op in _LOGIC:
-        return f"({a} {_LOGIC[op]} {b})"
-    if op in _FLOAT and dtype.is_float:
-        return f"({a} {_FLOAT[op]} {b})"
-    if op in _BITS:
-        return f"({a} {_BITS[op]} {b})"
-    return f"mt_{op}_{SUFFIX[dtype]}({bare(a)}, {bare(b)})"

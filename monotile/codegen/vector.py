@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, Emitter, plus
-from monotile.codegen.expression import bare
+from monotile.codegen.spelling import bare
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (

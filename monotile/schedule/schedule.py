@@ -49,9 +49,7 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
 
 def computes_of(program: Program) -> dict[str, Compute | Scatter]:
     """Every Compute and Scatter by the name of its tensor."""
-    return {
-        s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
-    }
+    return {s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))}
 
 
 def _nodes(tree: Tree, workers: int) -> tuple[PlanNode, ...]:

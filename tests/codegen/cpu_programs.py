@@ -1,5 +1,7 @@
 """Small Programs that exercise one method each."""
 
+from collections.abc import Sequence
+
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -15,7 +17,7 @@ from monotile.ir.expr import (
     idx,
     mul,
 )
-from monotile.ir.program import Carry, Loop, Program, Scatter, Stack, Weight, compute
+from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Stack, Weight, compute
 
 
 def linear(
@@ -65,22 +67,33 @@ def convolution() -> Program:
     return Program((x,), (Weight(w, ("w",)),), (product,), (y,))
 
 
-def reduction(
-    combiner: str, dtype: DType, shape: tuple[int, ...], over: tuple[int, ...]
-) -> Program:
-    """Over the dimensions `over` of an input."""
-    x = Tensor("x", shape, dtype)
-    kept = [d for d in range(len(shape)) if d not in over]
+Case = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and the dimensions that are reduced
+
+
+def reductions(combiner: str, dtypes: Sequence[DType], cases: Sequence[Case]) -> Program:
+    """One reduction of an input of its own for every dtype and case."""
+    inputs: list[Tensor] = []
+    body: list[Compute] = []
+    for dtype in dtypes:
+        for shape, over in cases:
+            x = Tensor(f"x{len(inputs)}", shape, dtype)
+            inputs.append(x)
+            body.append(_reduction(x, combiner, over))
+    return Program(tuple(inputs), (), tuple(body), tuple(s.out for s in body))
+
+
+def _reduction(x: Tensor, combiner: str, over: tuple[int, ...]) -> Compute:
+    kept = [d for d in range(len(x.shape)) if d not in over]
     position = combiner in ("argmax", "argmin")
-    out = Tensor("y", tuple(shape[d] for d in kept), DType.I64 if position else dtype)
+    dtype = DType.I64 if position else x.dtype
+    out = Tensor(x.name.replace("x", "y"), tuple(x.shape[d] for d in kept), dtype)
 
     def body(*axes: Expr) -> Expr:
         order = [*kept, *over]
-        index = tuple(axes[order.index(d)] for d in range(len(shape)))
-        return cast(Load(x, index), dtype.compute)
+        index = tuple(axes[order.index(d)] for d in range(len(x.shape)))
+        return cast(Load(x, index), x.dtype.compute)
 
-    s = compute(out, body, reduce=tuple(shape[d] for d in over), combiner=combiner)
-    return Program((x,), (), (s,), (out,))
+    return compute(out, body, reduce=tuple(x.shape[d] for d in over), combiner=combiner)
 
 
 def gather() -> Program:

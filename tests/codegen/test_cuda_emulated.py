@@ -45,7 +45,9 @@ def check(program: Program, got: tuple[np.ndarray, ...], want: tuple[np.ndarray,
             limit = TOLERANCE[t.dtype]
             wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
             scale = max(1.0, float(np.abs(wide_b).max(initial=0)))
-            assert np.allclose(wide_a, wide_b, rtol=limit, atol=limit * scale), np.abs(wide_a - wide_b).max()
+            assert np.allclose(wide_a, wide_b, rtol=limit, atol=limit * scale), np.abs(
+                wide_a - wide_b
+            ).max()
         else:
             np.testing.assert_array_equal(a, b)
 
