@@ -1,0 +1,56 @@
+"""Well-known models at full size, from their published configurations, with random weights: nothing is downloaded.
+
+One file a family. A model is a function `name(dtype, *, layers=..., **config)` that gives (model, args, kwargs);
+`config` takes the place of entries of its configuration, which is how the tests make small ones. To add a model, write
+such a function and its line in `ZOO`.
+"""
+
+import importlib
+from typing import Any
+
+import msgspec
+import torch
+
+from monotile.examples import EXAMPLES
+from monotile.runtime.reference import Call, call_of
+
+ZOO = {
+    "bert_large": "bench.zoo.encoders:bert_large",
+    "roberta_base": "bench.zoo.encoders:roberta_base",
+    "clip_text": "bench.zoo.encoders:clip_text",
+    "t5_base": "bench.zoo.seq2seq:t5_base",
+    "gpt2": "bench.zoo.decoders:gpt2",
+    "opt_125m": "bench.zoo.decoders:opt_125m",
+    "llama_1b": "bench.zoo.decoders:llama_1b",
+    "whisper_base": "bench.zoo.audio:whisper_base",
+}
+MODELS = EXAMPLES | ZOO
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A model as the benchmarks' command lines name it: `name[:dtype[:key=value,...]]`."""
+
+    name: str
+    dtype: str = "float32"
+    arguments: dict[str, Any] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        name, dtype, rest = (*text.split(":"), "", "")[:3]
+        pairs = (item.split("=") for item in rest.split(",") if item)
+        return cls(name, dtype or "float32", {k: _value(v) for k, v in pairs})
+
+    def __str__(self) -> str:
+        arguments = ",".join(f"{k}={v}" for k, v in self.arguments.items())
+        return f"{self.name}:{self.dtype}" + (f":{arguments}" if arguments else "")
+
+    def make(self) -> tuple[torch.nn.Module, Call]:
+        """The model, in eval mode and without gradients, and its arguments."""
+        module, _, function = MODELS[self.name].partition(":")
+        maker = getattr(importlib.import_module(module), function)
+        model, *call = maker(getattr(torch, self.dtype), **self.arguments)
+        return model.requires_grad_(False), call_of(*call)
+
+
+def _value(text: str) -> Any:
+    return {"True": True, "False": False}.get(text) if text in ("True", "False") else int(text)
