@@ -12,7 +12,7 @@ from bench.zoo.weights import build
 def whisper_base(
     dtype: torch.dtype = torch.float32, *, layers: int = 6, **config: Any
 ) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    sizes = dict(d_model=512, encoder_attention_heads=8, encoder_ffn_dim=2048) | config
+    sizes = {"d_model": 512, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048} | config
     c = WhisperConfig(encoder_layers=layers, **sizes)
     model = build(lambda: WhisperEncoder(c), dtype)
     frames = 2 * c.max_source_positions

@@ -38,10 +38,10 @@ def llama_1b(
     dtype: torch.dtype = torch.float32, *, tokens: int = 128, layers: int = 16, use_cache: bool = True, **config: Any
 ) -> Made:  # fmt: skip
     """The shape of Llama 3.2 1B: four queries a key, rotary positions, gated feed-forward, a tied head."""
-    sizes = dict(
-        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8,
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0}, tie_word_embeddings=True,
-    ) | config  # fmt: skip
+    sizes = {
+        "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, "tie_word_embeddings": True,
+    } | config  # fmt: skip
     c = LlamaConfig(num_hidden_layers=layers, rms_norm_eps=1e-5, **sizes)
     model = build(lambda: LlamaForCausalLM(c), dtype)
     return model, (tokens_of(c.vocab_size, tokens),), {"use_cache": use_cache}

@@ -20,7 +20,7 @@ Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 def bert_large(
     dtype: torch.dtype = torch.float32, *, tokens: int = 128, layers: int = 24, **config: Any
 ) -> Made:
-    sizes = dict(hidden_size=1024, num_attention_heads=16, intermediate_size=4096) | config
+    sizes = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096} | config
     c = BertConfig(num_hidden_layers=layers, **sizes)
     return build(lambda: BertModel(c), dtype), (tokens_of(c.vocab_size, tokens),)
 
@@ -28,7 +28,7 @@ def bert_large(
 def roberta_base(
     dtype: torch.dtype = torch.float32, *, tokens: int = 128, layers: int = 12, **config: Any
 ) -> Made:
-    sizes = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1) | config
+    sizes = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1} | config
     c = RobertaConfig(num_hidden_layers=layers, layer_norm_eps=1e-5, **sizes)
     return build(lambda: RobertaModel(c), dtype), (tokens_of(c.vocab_size, tokens),)
 
