@@ -23,6 +23,12 @@ ZOO = {
     "opt_125m": "bench.zoo.decoders:opt_125m",
     "llama_1b": "bench.zoo.decoders:llama_1b",
     "whisper_base": "bench.zoo.audio:whisper_base",
+    "vit_base": "bench.zoo.vision:vit_base",
+    "clip_vision": "bench.zoo.vision:clip_vision",
+    "swin_base": "bench.zoo.vision:swin_base",
+    "resnext101": "bench.zoo.vision:resnext101",
+    "efficientnet_b0": "bench.zoo.vision:efficientnet_b0",
+    "mobilenet_v2": "bench.zoo.vision:mobilenet_v2",
 }
 MODELS = EXAMPLES | ZOO
 

@@ -1,0 +1,104 @@
+"""Image models on 224 x 224: ViT-B/16 (Dosovitskiy et al., 2020), CLIP's ViT-B/32 (Radford et al., 2021), Swin-B (Liu et al., 2021),
+EfficientNet-b0 (Tan and Le, 2019), MobileNetV2 (Sandler et al., 2018), ResNeXt-101 64x4d (Xie et al., 2016)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    EfficientNetConfig,
+    EfficientNetForImageClassification,
+    MobileNetV2Config,
+    MobileNetV2ForImageClassification,
+    SwinConfig,
+    SwinModel,
+    ViTConfig,
+    ViTModel,
+)
+
+from bench.zoo.resnext import ResNeXt
+from bench.zoo.weights import build
+
+Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+def _images(batch: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(batch, 3, size, size, dtype=dtype)
+
+
+def vit_base(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, layers: int = 12, **config: Any
+) -> Made:  # fmt: skip
+    """Patches of 16."""
+    c = ViTConfig(image_size=image, num_hidden_layers=layers, **config)
+    return build(lambda: ViTModel(c), dtype), (_images(batch, image, dtype),)
+
+
+def clip_vision(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, layers: int = 12, **config: Any
+) -> Made:  # fmt: skip
+    """The image tower, patches of 32."""
+    c = CLIPVisionConfig(image_size=image, num_hidden_layers=layers, **config)
+    return build(lambda: CLIPVisionModel(c), dtype), (_images(batch, image, dtype),)
+
+
+def swin_base(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, layers: int = 18, **config: Any
+) -> Made:  # fmt: skip
+    """Windows of 7. layers: of the third of the four stages; the others have two."""
+    sizes = {"embed_dim": 128, "depths": [2, 2, layers, 2], "num_heads": [4, 8, 16, 32]} | config
+    c = SwinConfig(image_size=image, **sizes)
+    return build(lambda: SwinModel(c), dtype), (_images(batch, image, dtype),)
+
+
+def resnext101(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, layers: int = 23, **config: Any
+) -> Made:  # fmt: skip
+    """64x4d. layers: blocks of the third of the four stages."""
+    sizes: dict[str, Any] = {"blocks": (3, 4, layers, 3), "groups": 64, "width_per_group": 4}
+    return _convolutional(lambda: ResNeXt(**sizes | config), dtype, batch, image)
+
+
+def efficientnet_b0(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
+) -> Made:
+    sizes: dict[str, Any] = {
+        "width_coefficient": 1.0,
+        "depth_coefficient": 1.0,
+        "hidden_dim": 1280,
+    }
+    c = EfficientNetConfig(image_size=image, **sizes | config)
+    return _convolutional(lambda: EfficientNetForImageClassification(c), dtype, batch, image)
+
+
+def mobilenet_v2(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
+) -> Made:
+    c = MobileNetV2Config(image_size=image, **config)
+    return _convolutional(lambda: MobileNetV2ForImageClassification(c), dtype, batch, image)
+
+
+def _convolutional(
+    make: Callable[[], nn.Module], dtype: torch.dtype, batch: int, image: int
+) -> Made:
+    """Batch normalisation holds statistics that keep activations of a hundred layers about one in size."""
+    model = build(make, torch.float32)
+
+    def measure(norm: nn.Module, x: tuple[torch.Tensor]) -> None:
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        # Not all of the mean: on random images it is most of the value, so the difference would be rounding.
+        norm.running_mean.copy_(x[0].mean((0, 2, 3)) / 8)
+        norm.running_var.copy_(x[0].square().mean((0, 2, 3)))
+
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    hooks = [m.register_forward_pre_hook(measure) for m in norms]
+    with torch.no_grad():
+        model(_images(2, image, torch.float32))
+    for hook in hooks:
+        hook.remove()
+    return model.to(dtype), (_images(batch, image, dtype),)
