@@ -101,17 +101,22 @@ def unite(first: Group, second: Group) -> Group | None:
         return None
     rows: list[Row] = []
     taken: set[int] = set()
+    extents1, extents2 = _extents(first), _extents(second)  # a reader may have more: zeros around
     for row1 in first.rows:
         where1 = dict(row1)
         for number, row2 in enumerate(second.rows):
             where2 = dict(row2)
-            if number not in taken and all(
-                is_axis(x, where1[x.tensor.name], s, where2[s.out.name]) for s, x in crossing
-            ):
+            if number in taken or extents1[row1[0]] != extents2[row2[0]]:
+                continue
+            if all(is_axis(x, where1[x.tensor.name], s, where2[s.out.name]) for s, x in crossing):
                 taken.add(number)
                 rows.append((*row1, *row2))
                 break
     return Group((*first.steps, *second.steps), tuple(rows))
+
+
+def _extents(group: Group) -> dict[tuple[str, int], int]:
+    return {(s.out.name, p): a.extent for s in group.statements() for p, a in enumerate(s.axes)}
 
 
 def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> list[Node]:

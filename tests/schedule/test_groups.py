@@ -1,6 +1,7 @@
 """Which Computes share a stage."""
 
-from monotile.ir.expr import Axis, Binary, Load, idx
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Load, Select, const, idx
 from monotile.ir.program import Compute, Statement, compute
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, single, singles, unite
 from tests.schedule import programs as p
@@ -102,3 +103,15 @@ def test_merging_keeps_an_order_in_which_everything_is_known() -> None:
         assert isinstance(group, Group)
         assert group.reads <= known
         known |= group.tensors
+
+
+def test_rows_of_other_lengths_are_not_shared() -> None:
+    """A reader with more rows, zeros beyond the last of its producer's, needs tasks of its own."""
+    y = p.pointwise("y", p.tensor("x", 1, 8))
+    longer = compute(
+        p.tensor("z", 2, 8),
+        lambda i, j: Select(Binary("lt", i, idx(1)), Load(y.out, (i, j)), const(0.0, DType.F32)),
+    )
+    (group,) = merge(fuse_epilogues(singles([y, longer])), unite)
+    assert isinstance(group, Group)
+    assert group.rows == ((("y", 1), ("z", 1)),)
