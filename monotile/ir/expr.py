@@ -13,6 +13,7 @@ Semantics
 - Every Axis in a body is an axis of its Compute or Scatter, or the axis of an enclosing Loop.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from math import copysign
 
@@ -200,11 +201,13 @@ def walk(e: Expr) -> Iterator[Expr]:
         stack.extend(reversed(children(node)))
 
 
+@functools.lru_cache(maxsize=1 << 15)
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load in `e`, in order, those inside the indices of others included."""
     return tuple(node for node in walk(e) if isinstance(node, Load))
 
 
+@functools.lru_cache(maxsize=1 << 15)
 def axes_of(e: Expr) -> frozenset[Axis]:
     """Every Axis that `e` mentions."""
     return frozenset(node for node in walk(e) if isinstance(node, Axis))

@@ -5,6 +5,7 @@ A Group is a list of steps; a step is an anchor with the Computes that follow it
 task without any other task's results and without computing anything twice.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Compute of the group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """steps: of Computes, or one Scatter. rows: the axes that tasks may be cut along."""
 
@@ -26,11 +27,11 @@ class Group:
         for step in self.steps:
             yield from step
 
-    @property
+    @functools.cached_property
     def tensors(self) -> frozenset[str]:
         return frozenset(s.out.name for s in self.statements())
 
-    @property
+    @functools.cached_property
     def reads(self) -> frozenset[str]:
         """Tensors from outside."""
         return frozenset(t.name for s in self.statements() for t in used(s)) - self.tensors

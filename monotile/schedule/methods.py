@@ -145,6 +145,19 @@ def _gathers(x: Load) -> bool:
     return any(loads(i) for i in x.index)
 
 
+Ways = dict[tuple[Product, int, int, int], tuple[tuple[Contract, int], ...]]
+
+
+def ways(
+    p: Product, m: int, n: int, k: int, target: Target, known: Ways
+) -> tuple[tuple[Contract, int], ...]:
+    """What `blocks` gives, each with its on-chip bytes. known: what was found for this target so far."""
+    key = (p, m, n, k)
+    if key not in known:
+        known[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
+    return known[key]
+
+
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
     """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
     if target.kind == "cpu":

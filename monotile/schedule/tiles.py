@@ -11,7 +11,7 @@ from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, blocks, product, scratch_bytes
+from monotile.schedule.methods import Product, Ways, product, ways
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
@@ -56,12 +56,13 @@ class Draft:
 class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
 
-    drafts: what was found for the groups so far.
+    drafts, ways: what was found for groups and for products so far.
     """
 
     tables: dict[str, int]
     target: Target
     drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
+    ways: Ways = field(default_factory=dict, repr=False)
 
 
 def cut(group: Group, context: Context) -> Draft | None:
@@ -78,16 +79,14 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
     anchor, target = step[0], context.target
     names = tuple(s.out.name for s in step)
     if isinstance(anchor, Compute) and (p := product(anchor, context.tables, target)):
-        found = False
-        for method, tiles, seconds in _contract_choices(anchor, p, step, target):
-            found = True
+        choices = _contract_choices(anchor, p, step, context)
+        best = min(choices, key=lambda way: way[0], default=None)
+        if best is not None:
+            seconds, method, scratch, tiles = best
             dims = _product_dims(anchor, p, tiles)
             grid = tuple(-(-d.extent // d.tile) for d in dims)
-            scratch = scratch_bytes(method, target)
-            waves = -(-math.prod(grid) // target.workers)
             done = Step(names, dims, _at(method, dims), scratch=0, scratch_bytes=scratch)
-            yield Draft(group, grid, (done,), {}, scratch, waves * seconds)
-        if found:
+            yield Draft(group, grid, (done,), {}, scratch, seconds)
             return
     total = math.prod(a.extent for a in anchor.axes)
     method = plain_method(anchor, total, target.workers, target)
@@ -163,24 +162,26 @@ def _flat_tiles(total: int, method: Method, target: Target) -> Iterator[int]:
 
 
 def _contract_choices(
-    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], target: Target
-) -> Iterator[tuple[Contract, tuple[int, int], float]]:
+    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
+) -> Iterator[tuple[float, Contract, int, tuple[int, int]]]:
+    """(seconds of the stage, method, its on-chip bytes, tile) of every way to cut the product."""
+    target = context.target
     m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
     k = math.prod(anchor.reduce[a].extent for a in p.k)
     batches = math.prod(anchor.axes[a].extent for a in p.batch)
     if 0 in (m, n, k, batches):
         return
-    size = p.dtype.itemsize
     after = sum(cost.operations(s) for s in step[1:])
-    for method in blocks(p, m, n, k, target):
-        if scratch_bytes(method, target) > target.shared_bytes:
+    for method, scratch in ways(p, m, n, k, target, context.ways):
+        if scratch > target.shared_bytes:
             continue
         tile_m, tile_n = (method.block_m, method.block_n)
         if target.kind == "cpu":
             tile_m, tile_n = _cpu_region(m, n, batches, method, target)
-        seconds = cost.contract_seconds(method, tile_m, tile_n, k, size, target)
+        seconds = cost.contract_seconds(method, tile_m, tile_n, k, p.dtype.itemsize, target)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
-        yield method, (tile_m, tile_n), seconds
+        waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
+        yield waves * seconds, method, scratch, (tile_m, tile_n)
 
 
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:
@@ -364,15 +365,15 @@ def _rows_contract(
     size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
     k = math.prod(anchor.reduce[q].extent for q in p.k)
     walked = math.prod(extents[anchor.axes[q].name] for q in batch)
-    best: tuple[float, Contract] | None = None
-    for method in blocks(p, size_m, size_n, k, target):
-        if scratch_bytes(method, target) > room:
+    best: tuple[float, Contract, int] | None = None
+    for method, scratch in ways(p, size_m, size_n, k, target, context.ways):
+        if scratch > room:
             continue
         seconds = walked * cost.contract_seconds(
             method, size_m, size_n, k, p.dtype.itemsize, target
         )
         if best is None or seconds < best[0]:
-            best = seconds, method
+            best = seconds, method, scratch
     if best is None:
         return None
     dims = [
@@ -382,10 +383,5 @@ def _rows_contract(
     for side, size in ((m, size_m), (n, size_n)):
         extent = math.prod(anchor.axes[q].extent for q in side)
         dims.append(Dim(side, extent, size, where.get(side[0])))
-    made = Step(
-        names,
-        tuple(dims),
-        _at(best[1], tuple(dims)),
-        scratch_bytes=scratch_bytes(best[1], target),
-    )
+    made = Step(names, tuple(dims), _at(best[1], tuple(dims)), scratch_bytes=best[2])
     return made, best[0]
