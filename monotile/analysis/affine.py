@@ -92,7 +92,7 @@ def joined(e: Affine) -> Affine:
     terms = dict(e.terms)
     for atom, k in e.terms:
         match atom:
-            case Binary("mod", x, Const(value)):
+            case Binary("mod", x, Const(value)) if int(value) > 0:
                 quotient = affine(Binary("floordiv", x, idx(int(value))))
                 rest = {a: terms.get(a, 0) - q * k * int(value) for a, q in quotient.terms}
                 if quotient.constant == 0 and quotient.terms and not any(rest.values()):

@@ -97,6 +97,8 @@ class Site:
 
 def unflatten(value: Expr, axes: Sequence[Axis]) -> dict[str, Expr]:
     """The axes whose row-major position is `value`."""
+    if not all(a.extent for a in axes):  # there is no position, and nothing may be divided by 0
+        return {a.name: idx(0) for a in axes}
     out: dict[str, Expr] = {}
     rest = affine(value)
     for axis in reversed(axes[1:]):

@@ -104,8 +104,10 @@ def convert(text: str, source: DType, target: DType) -> str:
             return rounded(f"(float){text}", target)
         case DType.F32:
             return text if source.compute is DType.F32 else f"(float){text}"
-        case DType.U8 | DType.I8 | DType.I16 if source.is_float:
-            return f"({_PLAIN[target]})(int32_t){text}"
+        case _ if source.is_float and not target.is_float:
+            whole = f"mt_to_int_{SUFFIX[source.compute]}({bare(text)})"
+            narrow = target in (DType.U8, DType.I8, DType.I16)
+            return f"({_PLAIN[target]}){'(int32_t)' if narrow else ''}{whole}"
         case _:
             return f"({_PLAIN[target]}){text}"
 

@@ -238,11 +238,13 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
 
 
 def const(value: bool | int | float, dtype: DType) -> Const:
+    if dtype is DType.BOOL:
+        return Const(bool(value), dtype)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return Const("nan" if value != value else "inf" if value > 0 else "-inf", dtype)
     if dtype.is_float:
         return Const(float(value), dtype)
-    return Const(bool(value) if dtype is DType.BOOL else int(value), dtype)
+    return Const(int(value), dtype)
 
 
 def idx(value: int) -> Const:

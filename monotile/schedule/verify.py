@@ -121,6 +121,8 @@ def _check_step(
             _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
         if d.stage is not None and stage.grid[d.stage] * d.tile < d.extent:
             _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
+        if d.stage is not None and (stage.grid[d.stage] - 1) * d.tile >= max(d.extent, 1):
+            _fail(f"{stage.name}: a task has no part of {anchor.out.name}")
     bound = {d.stage for d in step.dims if d.stage is not None}
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:

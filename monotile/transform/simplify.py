@@ -50,10 +50,17 @@ def simplify(program: Program, options: Options) -> Program:
         return e if new == e else new
 
     def statement(s: Statement) -> Statement:
-        new = map_exprs(s, body)
+        new = map_exprs(_unevaluated(s), body)
         return _without_unit_axes(new) if isinstance(new, Compute) else new
 
     return map_program(program, statement)
+
+
+def _unevaluated(s: Statement) -> Statement:
+    """A Compute over no elements or no terms reads nothing: no division by an extent of 0 is left."""
+    if not isinstance(s, Compute) or all(a.extent for a in (*s.axes, *s.reduce)):
+        return s
+    return Compute(s.out, s.axes, s.reduce, s.combiner, const(0, s.body.dtype), s.origin)
 
 
 def _without_unit_axes(s: Compute) -> Compute:

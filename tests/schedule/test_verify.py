@@ -152,6 +152,19 @@ def test_tiles_that_leave_something_out(name: str) -> None:
     refused(broken, program, "never computed")
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_tasks_without_a_part(name: str) -> None:
+    program = EVERY[name]
+    plan = p.plan_of(program, p.H100)
+
+    def larger(d: Dim) -> Dim:
+        return replace(d, tile=d.tile + d.extent)
+
+    broken = steps(plan, lambda s: replace(s, dims=tuple(larger(d) for d in s.dims)))
+    if any(extent > 1 for s in p.stages(plan) for extent in s.grid):
+        refused(broken, program, "has no part")
+
+
 def _with(plan: Plan, kind: type[Any], f: Callable[[Step], Step]) -> Plan:
     """`plan` with `f` applied to the steps of one method; there are some."""
     assert any(isinstance(x.method, kind) for s in p.stages(plan) for x in s.steps)

@@ -24,7 +24,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import interval
 from monotile.ir.printer import show_expr
-from monotile.ir.program import Program, compute
+from monotile.ir.program import Compute, Program, compute
 from monotile.transform.simplify import lossless, simplify, simplify_expr
 from tests.ir.strategies import SPECIAL, Builder
 
@@ -267,3 +267,15 @@ def test_lossless_casts_come_back(source: DType, target: DType) -> None:
 def test_equal_and_different_are_opposites_even_of_nan() -> None:
     e = Select(op("eq", X, Y), f32(0.0), Select(op("ne", X, Y), f32(1.0), Z))
     assert show_expr(simplify_expr(e)) == "where(x[] == y[], 0.0, 1.0)"
+
+
+def test_nothing_is_read_for_no_elements_or_no_terms() -> None:
+    x = Tensor("x", (3, 0), F32)
+    index = (op("floordiv", Axis("i0", 0), 0), Axis("r0", 0))
+    for reduce, shape in (((0,), (3,)), ((2,), (0,))):
+        s = compute(
+            Tensor("y", shape, F32), lambda *_: Load(x, index), reduce=reduce, combiner="sum"
+        )
+        (after,) = simplify(Program((x,), (), (s,), (s.out,)), Options()).body
+        assert isinstance(after, Compute)
+        assert after.body == f32(0.0)

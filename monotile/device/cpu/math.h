@@ -41,6 +41,9 @@ MT_INLINE float mt_rsqrt_f32(float x) { return 1.0f / sqrtf(x); }
 MT_INLINE double mt_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
 MT_INLINE float mt_abs_f32(float x) { return fabsf(x); }
 MT_INLINE double mt_abs_f64(double x) { return fabs(x); }
+// What a conversion to an integer is given. GCC takes (float)(int)x for trunc(x), which is -0 for -1 < x < 0.
+MT_INLINE float mt_to_int_f32(float x) { return fabsf(x) < 1.0f ? 0.0f : x; }
+MT_INLINE double mt_to_int_f64(double x) { return fabs(x) < 1.0 ? 0.0 : x; }
 MT_INLINE bool mt_isinf_f32(float x) { return fabsf(x) == MT_INF; }
 MT_INLINE bool mt_isinf_f64(double x) { return fabs(x) == (double)MT_INF; }
 

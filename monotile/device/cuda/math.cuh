@@ -35,6 +35,10 @@ MT_FN float mt_odd_f32(double x) {
   return y == y && double(y) != x ? __uint_as_float(__float_as_uint(y) | 1u) : y;
 }
 
+// What a conversion to an integer is given.
+MT_FN float mt_to_int_f32(float x) { return x; }
+MT_FN double mt_to_int_f64(double x) { return x; }
+
 // Functions of one float.
 #define MT_UNARY(op, single, twice)                  \
   MT_FN float mt_##op##_f32(float x) { return single(x); } \
