@@ -1,0 +1,47 @@
+"""Networks that once came out wrong, as the shrinker left them."""
+
+import pytest
+
+from tests.fuzz.check import check
+from tests.fuzz.graph import Graph, Leaf
+
+RANDOM = "torch.randn({}, generator=g(0)).to(t.{})"
+
+
+def graph(leaves: dict[str, str], *lines: str) -> Graph:
+    """The last value is the output."""
+    made = tuple(Leaf(name, expression) for name, expression in leaves.items())
+    return Graph(made, lines, (lines[-1].split(" = ")[0],))
+
+
+FOUND = {
+    "a part of a product": graph(
+        {"x0": RANDOM.format((11, 3, 3, 17), "f32"), "p0": RANDOM.format((3, 17), "f32")},
+        "v0 = F.linear(x0, p0)",
+        "v1 = v0[0::2, 0:2]",
+    ),
+    "an index into nothing": graph(
+        {"x0": RANDOM.format((1, 0, 11), "f16"), "x1": "torch.tensor([-1, 0, 0])"},
+        "v0 = x0[x1]",
+    ),
+    "no elements": graph({"x0": RANDOM.format((3, 16, 0, 16), "f32")}, "v0 = x0 * x0"),
+    "nothing of something": graph(
+        {"x0": RANDOM.format((16, 1, 7, 11), "f32")}, "v0 = x0[10::2, 1:2, -4, :]"
+    ),
+    "truths filled with infinity": graph(
+        {"x0": "torch.arange(8) > 3", "x1": "torch.arange(8) > 5"},
+        'v0 = x0.masked_fill(x1, -float("inf"))',
+    ),
+    # GCC took (float)(int)x for trunc(x).
+    "integers have no minus zero": graph(
+        {"x0": "torch.tensor([-1.0])", "x1": "-torch.rand((17, 1), generator=g(0))"},
+        "v0 = x1.to(t.i32).reshape((-1,))",
+        "v1 = x0 / v0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    verdict = check(FOUND[name], "cpu")
+    assert verdict.kind == "equal", verdict.text
