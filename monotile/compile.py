@@ -88,13 +88,15 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     artifact = Artifact(
         target=target,
         plan=plan,
-        outputs=program.outputs,
+        outputs=program.results,
         source=source.text,
         entry=source.entry,
         checks=source.checks,
         binary=binary,
         signature=captured.signature,
         constants={n: constants[n] for n in plan.weights if n in constants},
+        states=program.states,
+        tied=captured.tied,
     )
     return artifact, captured
 

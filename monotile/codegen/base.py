@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine, affine
+from monotile.analysis.states import old_values
 from monotile.codegen.address import (
     Layout,
     base,
@@ -129,7 +130,8 @@ class Emitter(Expressions):
             s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
         }
         self.tables = {w.tensor.name: w.table for w in program.weights}
-        self.constant = frozenset(t.name for t in program.inputs) | self.tables.keys()
+        given = frozenset(t.name for t in program.inputs) | self.tables.keys()
+        self.constant = given - old_values(program)
         self.loop_axes = {
             s.axis.name: Axis(loop_variable(s.axis.name), s.axis.extent)
             for s in statements(program.body)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from torch.export.graph_signature import (
     InputKind,
     InputSpec,
     OutputKind,
+    OutputSpec,
     TensorArgument,
 )
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
+from monotile.frontend.containers import apart, dataclasses_known
 from monotile.frontend.graph import Values, is_lowered, lower_graph
 from monotile.frontend.origin import raised_at
 from monotile.frontend.registry import find
@@ -39,15 +41,17 @@ Model = torch.nn.Module | ExportedProgram
 class Captured:
     """A model as tensor expressions.
 
-    parameters: the model's own tensors, never copied, by the names in `Weight.parts`: parameters and
-                persistent buffers.
+    parameters: the model's own tensors, never copied, by the names in `Weight.parts`: parameters,
+                persistent buffers and buffers that a call changes.
     constants:  values that the graph holds and that may be folded: literals and non-persistent buffers.
+    tied:       other names of parameters, and the name that they have here.
     """
 
     program: Program
     parameters: dict[str, torch.Tensor]
     constants: dict[str, np.ndarray[Any, Any]]
     signature: Signature
+    tied: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def capture(
@@ -59,12 +63,11 @@ def capture(
 
     An ExportedProgram brings its own example; `args` and `kwargs` are then not looked at.
     Raises UnsupportedOperatorError listing every operator that has no lowering, CaptureError if the
-    model is in training mode, changes its buffers or inputs, or is no static graph.
+    model is in training mode or is no static graph.
     """
     exported = export(model, args, kwargs)
     _refuse_dynamic(exported)
     refuse_training(exported.graph_module)
-    _refuse_mutation(exported)
     plain = _decompose(exported)
     plain.graph.eliminate_dead_code()
     return _lower(plain)
@@ -93,9 +96,14 @@ def export(
     """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line."""
     if isinstance(model, ExportedProgram):
         return model
-    with _quiet():
+    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CaptureError(
+            f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
+        )
+    with _quiet(), dataclasses_known(model, args, kwargs or {}):
         try:
-            return torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+            args, kwargs = apart(model, args, kwargs or {})
+            return torch.export.export(model, args, kwargs, strict=False)
         except Exception as e:
             where = raised_at(e)
             text = str(e).strip()
@@ -118,7 +126,37 @@ def _decompose(exported: ExportedProgram) -> ExportedProgram:
             table[op] = decomposition
         for op in [op for op in table if find(op) is not None]:
             del table[op]
-        return exported.run_decompositions(table)
+        try:
+            return exported.run_decompositions(table)
+        except RuntimeError as e:
+            if "is mutated in the forward" not in str(e):
+                raise
+        except AssertionError as e:
+            if "expected compiled_fn" not in str(e):
+                raise
+            raise CaptureError(
+                "the model changes a tensor in place that shares memory with another of its buffers or"
+                " arguments: keep one of the two"
+            ) from e
+        with _as_buffers(exported):
+            return exported.run_decompositions(table)
+
+
+@contextmanager
+def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
+    """With the plain attributes of the model as buffers, which a call may change."""
+    specs = exported.graph_signature.input_specs
+    old = list(specs)
+    specs[:] = (
+        InputSpec(InputKind.BUFFER, s.arg, s.target, persistent=False)
+        if s.kind is InputKind.CONSTANT_TENSOR
+        else s
+        for s in old
+    )
+    try:
+        yield
+    finally:
+        specs[:] = old
 
 
 # Core ATen operators that have no lowering of their own but a decomposition.
@@ -146,21 +184,19 @@ def _refuse_dynamic(exported: ExportedProgram) -> None:
             )
 
 
-def _refuse_mutation(exported: ExportedProgram) -> None:
-    # Seen before decomposition where the exporter has functionalised already, and again after it.
-    for spec in exported.graph_signature.output_specs:
-        match spec.kind:
-            case OutputKind.BUFFER_MUTATION | OutputKind.PARAMETER_MUTATION:
-                raise CaptureError(
-                    f"the model changes its buffer {spec.target!r} when it is called; pass that"
-                    " state in and return it instead"
-                )
-            case OutputKind.USER_INPUT_MUTATION:
-                raise CaptureError(
-                    f"the model changes its input {spec.target!r} in place; work on a clone of it"
-                )
-            case _:
-                pass
+_CHANGES = frozenset(
+    {
+        OutputKind.BUFFER_MUTATION,
+        OutputKind.PARAMETER_MUTATION,
+        OutputKind.USER_INPUT_MUTATION,
+    }
+)
+
+
+def _changed(exported: ExportedProgram) -> frozenset[str]:
+    """What a call updates in place: buffers and parameters by name, inputs by their placeholder's name."""
+    specs = exported.graph_signature.output_specs
+    return frozenset(s.target for s in specs if s.kind in _CHANGES and s.target is not None)
 
 
 class _Inputs:
@@ -168,11 +204,14 @@ class _Inputs:
 
     def __init__(self, exported: ExportedProgram, b: Builder) -> None:
         self.values: Values = {}
+        self.changed = _changed(exported)
         self.parameters: dict[str, torch.Tensor] = {}
         self.leaves: list[TensorLeaf | ValueLeaf] = []
         self.leaf_of: dict[str, int] = {}
         self._b = b
         self._shared: dict[object, Tensor] = {}
+        for name in self.changed:
+            b.names.unique(name)  # a state's name is no other tensor's
         nodes = exported.graph.find_nodes(op="placeholder")
         specs = exported.graph_signature.input_specs
         for node, spec in zip(nodes, specs, strict=True):
@@ -193,7 +232,8 @@ class _Inputs:
                         raise CaptureError(f"constant {name} is a {type(held).__name__}")
                     if spec.kind is InputKind.CONSTANT_TENSOR:
                         name = f"const.{len(self._b.constants)}"
-                    self.values[node] = self._weight(node, held, name, constant=True)
+                    constant = name not in self.changed
+                    self.values[node] = self._weight(node, held, name, constant=constant)
             case _:
                 raise CaptureError(f"input {node.name} is a {spec.kind.name.lower()}")
 
@@ -209,16 +249,17 @@ class _Inputs:
             self.values[node] = fixed
             self.leaves.append(ValueLeaf(fixed))
 
+    def state(self, spec: OutputSpec) -> str:
+        """The Program's name of what the output `spec` is the new value of."""
+        name = str(spec.target)
+        if spec.kind is not OutputKind.USER_INPUT_MUTATION:
+            return name
+        leaf = self.leaves[self.leaf_of[name]]
+        assert isinstance(leaf, TensorLeaf)
+        return leaf.tensor.name
+
     def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
-        # Tied parameters are one Weight: the same elements in the same order.
-        key = (
-            held.untyped_storage().data_ptr() or id(held),
-            held.storage_offset(),
-            tuple(held.shape),
-            held.stride(),
-            held.dtype,
-            str(held.device),
-        )
+        key = _memory(held)  # tied parameters are one Weight
         if key not in self._shared:
             tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
             self._shared[key] = tensor
@@ -230,8 +271,19 @@ class _Inputs:
         return self._shared[key]
 
 
+def _memory(x: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are the same elements in the same order."""
+    start = x.untyped_storage().data_ptr() or id(x)
+    return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
+
+
+def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    names = {_memory(x): name for name, x in parameters.items()}
+    found = ((name, names.get(_memory(x))) for name, x in exported.state_dict.items())
+    return {name: known for name, known in found if known not in (None, name)}
+
+
 def _lower(exported: ExportedProgram) -> Captured:
-    _refuse_mutation(exported)
     b = Builder()
     inputs = _Inputs(exported, b)
     found = lower_graph(exported.graph, inputs.values, b)
@@ -239,10 +291,14 @@ def _lower(exported: ExportedProgram) -> Captured:
     given |= {w.tensor for w in b.weights}
 
     outputs: list[Tensor] = []
+    states: dict[str, Tensor] = {}
     leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
     for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
+        if spec.kind in _CHANGES:
+            states[inputs.state(spec)] = _copy(b, value) if value in given else value
+            continue
         name = spec.arg.name if isinstance(spec.arg, TensorArgument) else ""
-        if name in inputs.leaf_of and isinstance(value, Tensor):
+        if name in inputs.leaf_of and name not in inputs.changed and isinstance(value, Tensor):
             leaves.append(AliasLeaf(inputs.leaf_of[name]))
             continue
         if not isinstance(value, Tensor):
@@ -253,21 +309,25 @@ def _lower(exported: ExportedProgram) -> Captured:
             outputs.append(tensor)
         leaves.append(OutputLeaf(outputs.index(tensor)))
 
+    outputs += states.values()
     body = _live(b.statements, outputs)
     read = {t for s in body for t in used(s)}
-    weights = tuple(w for w in b.weights if w.tensor in read)
+    weights = tuple(w for w in b.weights if w.tensor in read or w.parts[0] in states)
     parts = {p for w in weights for p in w.parts}
     program = Program(
         tuple(t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)),
         weights,
         tuple(body),
         tuple(outputs),
+        tuple(states),
     )
+    parameters = {k: v for k, v in inputs.parameters.items() if k in parts}
     return Captured(
         program,
-        {k: v for k, v in inputs.parameters.items() if k in parts},
+        parameters,
         {k: v for k, v in b.constants.items() if k in parts},
         _signature(exported, inputs.leaves, leaves),
+        _tied(exported, parameters),
     )
 
 

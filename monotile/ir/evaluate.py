@@ -27,7 +27,7 @@ GRID_LIMIT = 1 << 22  # elements of a grid that are evaluated at once
 
 
 def evaluate(program: Program, values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `program`.
+    """The outputs of `program`; the last ones are what its states hold afterwards.
 
     values: arrays by name, of every input tensor and of every part of every weight.
     What a Stack holds of iterations that did not run is zero.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Tensor, Unary
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, Weight
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, Weight, updates
 
 SHORT = {
     DType.BOOL: "bool",
@@ -55,7 +55,8 @@ def show(program: Program) -> str:
     lines += [_weight(w) for w in program.weights]
     for s in program.body:
         lines += show_statement(s)
-    lines.append(f"output {', '.join(t.name for t in program.outputs)}")
+    lines.append(f"output {', '.join(t.name for t in program.results)}")
+    lines += [f"state {u.name} becomes {u.result.name}" for u in updates(program)]
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,8 @@ Semantics
 - A Weight is stored as `parts`, arrays that the caller holds, one for each index over the leading
   `table` dimensions (none: one part): layers rolled into a Loop read their weights through this
   table of pointers, and nothing is copied.
+- A state is an input or a part of a weight that lives across calls. In the whole Program it has the value
+  that the call found; when the call has ended its memory holds the output that is paired with it.
 
 By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that two
 statements of one structure have equal bodies but for the tensors they load.
@@ -104,10 +106,40 @@ Statement = Compute | Scatter | Loop | Branch
 
 
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
+    """states: inputs by name, and weights' parts, that are updated in place; the last outputs are theirs."""
+
     inputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
     body: tuple[Statement, ...]
     outputs: tuple[Tensor, ...]
+    states: tuple[str, ...] = ()
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs that are no state's."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+
+class Update(msgspec.Struct, frozen=True):
+    """The state `name`: `result` is its new value, `old` are the tensors in which the Program sees its old one."""
+
+    name: str
+    result: Tensor
+    old: tuple[Tensor, ...]
+
+
+def updates(program: Program) -> tuple[Update, ...]:
+    """Of every state, in order."""
+    new = program.outputs[len(program.outputs) - len(program.states) :]
+    return tuple(
+        Update(name, result, tuple(_holding(program, name)))
+        for name, result in zip(program.states, new, strict=True)
+    )
+
+
+def _holding(program: Program, name: str) -> Iterator[Tensor]:
+    yield from (t for t in program.inputs if t.name == name)
+    yield from (w.tensor for w in program.weights if name in w.parts)
 
 
 def compute(

@@ -32,7 +32,7 @@ from monotile.ir.expr import (
     children,
 )
 from monotile.ir.intervals import type_range
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, updates
 
 
 def verify(program: Program) -> None:
@@ -51,6 +51,20 @@ def verify(program: Program) -> None:
     here.body(program.body)
     for t in program.outputs:
         _Scope(f"output {t.name!r}", names, visible, {}).use(t)
+    _states(program, here)
+
+
+def _states(program: Program, at: "_Scope") -> None:
+    enough = len(program.states) <= len(program.outputs)
+    at.check(enough, f"{len(program.states)} states and {len(program.outputs)} outputs")
+    at.check(len(set(program.states)) == len(program.states), "a state is named twice")
+    tables = {w.tensor.name: w.table for w in program.weights}
+    for u in updates(program):
+        at.check(bool(u.old), f"state {u.name!r} is no input and no part of a weight")
+        for t in u.old:
+            shape = t.shape[tables.get(t.name, 0) :]
+            fits = (shape, t.dtype) == (u.result.shape, u.result.dtype)
+            at.check(fits, f"state {u.name!r} is {_type(t)}, its new value {_type(u.result)}")
 
 
 class _Scope(msgspec.Struct, frozen=True):

@@ -43,11 +43,15 @@ class Arguments:
         if self._flat and not kwargs and len(args) == len(self._signature.inputs):
             return args
         expected = self._signature.input_tree
-        keys = children(expected)[1].context
-        if keys and set(keys) == set(kwargs):
-            kwargs = {k: kwargs[k] for k in keys}  # the order of keywords means nothing
-        leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
+        call = (args, dict(kwargs))
+        leaves, tree = pytree.tree_flatten(call)
         if tree != expected:
+            try:
+                found = expected.flatten_up_to(call)  # the order of a dict's keys means nothing
+                if len(found) == len(leaves):
+                    return found
+            except ValueError:
+                pass
             raise InputError(
                 f"the arguments' structure differs from the one at compilation: expected"
                 f" {describe_call(expected)}, got {describe_call(tree)}. Call it as it was compiled, or compile again"
@@ -82,6 +86,11 @@ class Arguments:
             found.append(x)
         del found[self._read :]
         return found
+
+    def originals(self, leaves: Sequence[object]) -> list[tuple[str, torch.Tensor]]:
+        """The tensors as they were given, with their names, in the launch's order."""
+        found = ((self._signature.names[k], leaves[k]) for k, _, _ in self._tensors[: self._read])
+        return [(name, x) for name, x in found if isinstance(x, torch.Tensor)]
 
     def _mismatch(self, position: int, given: object) -> InputError:
         leaf, name = self._signature.inputs[position], self._signature.names[position]

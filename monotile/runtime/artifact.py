@@ -19,7 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     """outputs: the Program's, in order. source, entry, checks: the emitter's text, the symbol to run and
     the message of each run-time index check. constants: the values of those `plan.weights` that the
-    model's caller does not hold."""
+    model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
+    names of parameters, and the name that `plan.weights` has for each."""
 
     target: Target
     plan: Plan
@@ -30,11 +31,13 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     binary: Binary
     signature: Signature
     constants: dict[str, Array]
+    states: tuple[str, ...] = ()
+    tied: dict[str, str] = {}
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the tensors that the model's caller holds."""
-        return tuple(name for name in self.plan.weights if name not in self.constants)
+        return tuple(dict.fromkeys(n for n in self.plan.weights if n not in self.constants))
 
 
 def encode(artifact: Artifact) -> bytes | None:
@@ -55,6 +58,8 @@ def encode(artifact: Artifact) -> bytes | None:
             name: _StoredArray(DType.from_numpy(a.dtype), a.shape, a.tobytes())
             for name, a in artifact.constants.items()
         },
+        states=artifact.states,
+        tied=artifact.tied,
     )
     return msgspec.msgpack.encode(flat)
 
@@ -79,6 +84,8 @@ def decode(content: bytes) -> Artifact | None:
             name: np.frombuffer(a.data, dtype=a.dtype.numpy).reshape(a.shape)
             for name, a in flat.constants.items()
         },
+        states=flat.states,
+        tied=flat.tied,
     )
 
 
@@ -127,6 +134,8 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     binary: Binary
     signature: _Signature
     constants: dict[str, _StoredArray]
+    states: tuple[str, ...]
+    tied: dict[str, str]
 
 
 def _encode_signature(signature: Signature) -> _Signature | None:

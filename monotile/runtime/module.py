@@ -1,6 +1,6 @@
 """What a user holds: the compiled model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from monotile.runtime.artifact import Artifact
 from monotile.runtime.cpu import CpuKernel
 from monotile.runtime.cuda import CudaKernel
 from monotile.runtime.driver import driver
+from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, plain
 from monotile.schedule.plan import Plan
 from monotile.target.target import Target
@@ -28,6 +29,7 @@ class _Weights(msgspec.Struct, frozen=True):
 
     tensors: dict[str, torch.Tensor]
     pointers: tuple[int, ...]
+    states: Held
 
 
 class CompiledModule:
@@ -38,7 +40,11 @@ class CompiledModule:
     (`module.to(...)`, `p.data = ...`) is not: give its new tensor to `load_parameters`. Parameters that were
     not contiguous when the model was compiled were copied, and need `load_parameters` as well.
 
-    Results never require a gradient. On a GPU the launch goes to PyTorch's current stream and may be
+    Buffers and arguments that the model changes in place are changed where they lie, by the same launch. As in
+    PyTorch, calls that change the same tensor must not overlap.
+
+    Results never require a gradient, and share no memory with an argument or a parameter, but for an
+    argument that the model returns unchanged, which is given back itself. On a GPU the launch goes to PyTorch's current stream and may be
     captured in a CUDA graph. Threads and streams may call at once.
     """
 
@@ -61,16 +67,18 @@ class CompiledModule:
         inputs, outputs = artifact.plan.inputs, artifact.outputs
         self._arguments = Arguments(artifact.signature, inputs, self._device)
         self._results = Results(artifact.signature, outputs, self._device)
+        self._states = frozenset(artifact.states)
         self._obstacle = obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
         if self._obstacle is not None:  # kept for `save`
             held = {name: parameters[name].detach() for name in artifact.parameters}
-            self._weights = _Weights(held, ())
+            self._weights = _Weights(held, (), Held({}, {}))
         else:
-            held = {name: self._alias(name, parameters[name]) for name in artifact.parameters}
+            given = {name: parameters[name].detach() for name in artifact.parameters}
+            held = {name: self._alias(name, x) for name, x in given.items()}
             for name, array in artifact.constants.items():
                 held[name] = from_numpy(array).to(self._device)
-            self._point(held)
+            self._point(held, {name: given[name] for name in self._states if name in given})
             count = len(inputs) + len(outputs) + len(artifact.plan.weights)
             self._kernel = _kernel(artifact, count, self._device)
 
@@ -85,8 +93,37 @@ class CompiledModule:
         pointers = [x.data_ptr() for x in inputs]
         pointers += [x.data_ptr() for x in outputs]
         weights = self._weights  # held for the call: another thread may load new ones meanwhile
-        kernel.launch(pointers, weights.pointers)
+        if self._states:
+            self._launch_stateful(kernel, pointers, weights, inputs, leaves)
+        else:
+            kernel.launch(pointers, weights.pointers)
         return self._results.assemble(outputs, leaves)
+
+    def _launch_stateful(
+        self,
+        kernel: Kernel,
+        pointers: list[int],
+        weights: _Weights,
+        inputs: list[torch.Tensor],
+        leaves: Sequence[object],
+    ) -> None:
+        given = self._arguments.originals(leaves)
+        names = self._artifact.plan.inputs
+        numbers = [k for k, name in enumerate(names) if name in self._states]
+        changed = [given[k] for k in numbers]
+        refuse_shared(
+            [*changed, *weights.states.own.items()],
+            [
+                *(x for k, x in enumerate(given) if k not in numbers),
+            ],
+        )
+        others = [(n, x) for n, x in weights.tensors.items() if n not in weights.states.own]
+        refuse_shared(changed, others)
+        copy_in(weights.states)
+        kernel.launch(pointers, weights.pointers)
+        copy_back(
+            weights.states, [(x, inputs[k]) for k, (_, x) in zip(numbers, changed, strict=True)]
+        )
 
     @property
     def kernels(self) -> int:
@@ -126,19 +163,20 @@ class CompiledModule:
 
         Raises InputError where the model's arguments or results have no stored form.
         """
-        saved.save(path, self._artifact, self._weights.tensors)
+        weights = self._weights
+        saved.save(path, self._artifact, {**weights.tensors, **weights.states.own})
 
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
         """New values without a new compilation: from now on the kernel reads these tensors.
 
         state: all of the parameters or some, by the names that the model's `state_dict` gives them; those that
         the kernel does not read are passed over. A tensor that is contiguous and on the kernel's device is
-        read where it lies, any other is copied. A call captured in a CUDA graph keeps the old ones.
+        read (and updated, if the model changes it) where it lies, any other is copied. A call captured in a CUDA graph keeps the old ones.
         Raises InputError where a shape or dtype differs; nothing is changed then.
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
-        known = {name: x for name, x in state.items() if name in self._artifact.parameters}
+        known = self._known(state)
         for name, x in known.items():
             old = self._weights.tensors[name]
             if x.shape != old.shape or x.dtype != old.dtype:
@@ -146,8 +184,26 @@ class CompiledModule:
                     f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
                     f" {x.dtype}. Compile again for parameters of another type"
                 )
-        moved = {name: self._alias(name, x.to(self._device)) for name, x in known.items()}
-        self._point(self._weights.tensors | moved)
+        here = {name: x.detach().to(self._device) for name, x in known.items()}
+        moved = {name: self._alias(name, x) for name, x in here.items()}
+        own = {name: here.get(name, x) for name, x in self._weights.states.own.items()}
+        self._point({**self._weights.tensors, **moved}, own)
+
+    def _known(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the kernel reads of `state`, by the kernel's names. Raises InputError where tied names disagree."""
+        out: dict[str, torch.Tensor] = {}
+        first: dict[str, str] = {}
+        for given, x in state.items():
+            name = self._artifact.tied.get(given, given)
+            if name not in self._artifact.parameters:
+                continue
+            if name in out and not _same(out[name], x):
+                raise InputError(
+                    f"parameters {first[name]} and {given} were one tensor when the model was compiled: give"
+                    " both the same tensor, or compile again"
+                )
+            out[name], first[name] = x, given
+        return out
 
     def _alias(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """`x` as the kernel reads it; keeps the memory alive even where the module's own tensor gets another."""
@@ -158,9 +214,12 @@ class CompiledModule:
             )
         return plain(x.detach())
 
-    def _point(self, held: dict[str, torch.Tensor]) -> None:
+    def _point(self, held: dict[str, torch.Tensor], states: dict[str, torch.Tensor]) -> None:
+        """states: of the buffers that are updated, as the caller has them."""
+        others = [(name, x) for name, x in held.items() if name not in states]
+        refuse_shared([*states.items()], others)
         pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
-        self._weights = _Weights(held, pointers)
+        self._weights = _Weights(held, pointers, Held(states, {n: held[n] for n in states}))
 
     def __repr__(self) -> str:
         launch = self.plan.launch
@@ -168,6 +227,12 @@ class CompiledModule:
             f"CompiledModule({self.target.name}, 1 kernel, {launch.workers} workers of {launch.threads}"
             f" threads, {len(self.plan.weights)} weights, {launch.workspace_bytes} bytes of workspace)"
         )
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return (
+        x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride()) or torch.equal(x, y)
+    )
 
 
 def load(path: str | Path) -> CompiledModule:

@@ -8,8 +8,10 @@ task without any other task's results and without computing anything twice.
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from monotile.analysis.dependence import follows, is_axis, loads_of
+from monotile.analysis.states import Waits
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 
@@ -18,10 +20,12 @@ Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Co
 
 @dataclass(frozen=True)
 class Group:
-    """steps: of Computes, or one Scatter. rows: the axes that tasks may be cut along."""
+    """steps: of Computes, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
+    before, though not read: what is made of a state's old value before its memory gets the new one."""
 
     steps: tuple[tuple[Compute | Scatter, ...], ...]
     rows: tuple[Row, ...]
+    waits: frozenset[str] = frozenset()
 
     def statements(self) -> Iterator[Compute | Scatter]:
         for step in self.steps:
@@ -34,22 +38,25 @@ class Group:
     @functools.cached_property
     def reads(self) -> frozenset[str]:
         """Tensors from outside."""
-        return frozenset(t.name for s in self.statements() for t in used(s)) - self.tensors
+        read = frozenset(t.name for s in self.statements() for t in used(s))
+        return (read | self.waits) - self.tensors
 
 
 Node = Group | Loop
+Allowed = Callable[[Group], bool]
 
 
-def single(s: Compute | Scatter) -> Group:
-    return Group(((s,),), tuple(((s.out.name, p),) for p in range(len(s.axes))))
+def single(s: Compute | Scatter, waits: Waits = MappingProxyType({})) -> Group:
+    rows = tuple(((s.out.name, p),) for p in range(len(s.axes)))
+    return Group(((s,),), rows, waits.get(s.out.name, frozenset()))
 
 
-def singles(body: Iterable[Statement]) -> list[Node]:
+def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> list[Node]:
     out: list[Node] = []
     for s in body:
         match s:
             case Compute() | Scatter():
-                out.append(single(s))
+                out.append(single(s, waits))
             case Loop():
                 out.append(s)
             case _:
@@ -65,8 +72,8 @@ def reads_of(node: Node) -> frozenset[str]:
     return node.reads if isinstance(node, Group) else frozenset(t.name for t in used(node))
 
 
-def fuse_epilogues(nodes: list[Node]) -> list[Node]:
-    """Every Compute that follows a group's last step element by element joins that step."""
+def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list[Node]:
+    """Every Compute that follows a group's last step element by element joins that step, if the group is allowed."""
 
     def join(first: Group, second: Group) -> Group | None:
         if len(second.steps) != 1 or len(second.steps[0]) != 1:
@@ -76,7 +83,8 @@ def fuse_epilogues(nodes: list[Node]) -> list[Node]:
             return None
         assert isinstance(last, Compute)
         rows = tuple((*row, (last.out.name, row[0][1])) for row in first.rows)
-        return Group(((*first.steps[0], last),), rows)
+        both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
+        return both if allowed(both) else None
 
     return merge(nodes, join)
 
@@ -113,7 +121,7 @@ def unite(first: Group, second: Group) -> Group | None:
                 taken.add(number)
                 rows.append((*row1, *row2))
                 break
-    return Group((*first.steps, *second.steps), tuple(rows))
+    return Group((*first.steps, *second.steps), tuple(rows), first.waits | second.waits)
 
 
 def _extents(group: Group) -> dict[tuple[str, int], int]:

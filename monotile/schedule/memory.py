@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Loop, Program, Scatter, statements, used
+from monotile.ir.program import Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Nest, Tree
 
@@ -28,7 +28,7 @@ class _Range:
 
 
 def place(program: Program, tree: Tree) -> Memory:
-    """Inputs, outputs and weights at their pointers; what one step or task keeps, in registers or on
+    """Inputs, outputs and weights at their pointers, a state's new value at the old one's; what one step or task keeps, in registers or on
     chip; everything else in the workspace."""
     builder = _Builder(program, tree)
     builder.level(tree)
@@ -44,12 +44,17 @@ class _Builder:
         self.program = program
         self.readers = _readers(tree)
         slot = 0
-        for t in (*program.inputs, *program.outputs):
+        for t in (*program.inputs, *program.results):
             self.places[t.name] = [Pointer(slot)]
             slot += 1
+        slots = {t.name: k for k, t in enumerate(program.inputs)}
         for w in program.weights:
             self.places[w.tensor.name] = [Pointer(slot)]
-            slot += len(w.parts)
+            for part in w.parts:
+                slots.setdefault(part, slot)
+                slot += 1
+        for u in updates(program):
+            self.places[u.result.name] = [Pointer(slots[u.name])]
         # What is updated in place is made where the update is wanted: a base is its Scatter's result under
         # another name (`transform.own_base` sees to it that no one else uses it).
         self.updated: dict[str, str] = {}

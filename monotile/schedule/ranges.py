@@ -1,9 +1,11 @@
 """Which bytes a stage reads and writes in one iteration of its loops, and which of its workers do."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Compute, Scatter, used
+from monotile.ir.program import Compute, Program, Scatter, updates, used
 from monotile.schedule.plan import (
     Place,
     Pointer,
@@ -50,12 +52,22 @@ class Access(msgspec.Struct, frozen=True):
     writes: tuple[tuple[str, Bytes], ...]
 
 
+Old = Mapping[str, tuple[Tensor, ...]]
+
+
+def overwritten(program: Program) -> Old:
+    """Of each state's new value, by name: the tensors whose bytes it replaces."""
+    return {u.result.name: u.old for u in updates(program)}
+
+
 def access(
     stage: Stage,
     statements: dict[str, Compute | Scatter],
     places: dict[str, tuple[Place, ...]],
     iterations: dict[str, int],
+    old: Old,
 ) -> Access:
+    """old: what `overwritten` gives. A weight in several parts counts as written whole."""
     own = {name for step in stage.steps for name in step.computes}
     reads: list[tuple[str, Bytes]] = []
     writes: list[tuple[str, Bytes]] = []
@@ -69,6 +81,9 @@ def access(
                 )
         for p in places[name]:
             writes.extend((name, b) for b in resolve(p, s.out.nbytes, iterations))
+        for t in old.get(name, ()):
+            for p in places[t.name]:
+                writes.extend((name, b) for b in resolve(p, t.nbytes, iterations))
     return Access(tuple(reads), tuple(writes))
 
 

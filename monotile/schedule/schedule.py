@@ -4,10 +4,12 @@ import math
 
 import msgspec
 
+from monotile.analysis.states import old_values
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.memory import place
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
+from monotile.schedule.ranges import overwritten
 from monotile.schedule.resident import keep
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tiles import Context, Draft
@@ -26,9 +28,11 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
     tree = build(program, Context(tables, target))
     memory = place(program, tree)
     by_name = computes_of(program)
-    body = synchronise(_nodes(tree, target.workers), by_name, memory.places, target.workers)
+    body = synchronise(
+        _nodes(tree, target.workers), by_name, memory.places, target.workers, overwritten(program)
+    )
     shared_bytes = max((d.shared_bytes for d in drafts_of(tree)), default=0)
-    weights = frozenset(w.tensor.name for w in program.weights)
+    weights = frozenset(w.tensor.name for w in program.weights) - old_values(program)
     body, shared_bytes = keep(body, by_name, weights, shared_bytes, target, target.workers)
     launch = Launch(
         workers=target.workers,
@@ -40,7 +44,7 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
         target=target.name,
         launch=launch,
         inputs=tuple(t.name for t in program.inputs),
-        outputs=tuple(t.name for t in program.outputs),
+        outputs=tuple(t.name for t in program.results),
         weights=tuple(part for w in program.weights for part in w.parts),
         places=memory.places,
         body=body,

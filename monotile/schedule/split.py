@@ -7,6 +7,8 @@ normalisation, say) follows. Its order is fixed, so results repeat to the bit.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Compute, Loop, Program, Statement, statements
 from monotile.schedule.groups import single
@@ -88,4 +90,4 @@ def _replace(program: Program, old: Compute, new: tuple[Compute, Compute]) -> Pr
                     out.append(s)
         return tuple(out)
 
-    return Program(program.inputs, program.weights, go(program.body), program.outputs)
+    return msgspec.structs.replace(program, body=go(program.body))

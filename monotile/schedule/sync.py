@@ -6,12 +6,13 @@ carried values alternate between two places, so this covers every pair of neighb
 """
 
 import math
+from types import MappingProxyType
 
 import msgspec
 
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import Handoff, Place, PlanNode, Repeat, Stage
-from monotile.schedule.ranges import Bytes, access, on_chip, overlap, worker_of
+from monotile.schedule.ranges import Bytes, Old, access, on_chip, overlap, worker_of
 
 _STRENGTH: dict[Handoff, int] = {"none": 0, "block": 1, "grid": 2}
 
@@ -21,9 +22,10 @@ def synchronise(
     statements: dict[str, Compute | Scatter],
     places: dict[str, tuple[Place, ...]],
     workers: int,
+    old: Old = MappingProxyType({}),
 ) -> tuple[PlanNode, ...]:
     """`body` with every stage's `first` worker and `handoff` filled in."""
-    walker = _Walker(statements, places, workers)
+    walker = _Walker(statements, places, workers, old)
     walker.walk(body, {})
     return walker.finish(body)
 
@@ -34,8 +36,9 @@ class _Walker:
         statements: dict[str, Compute | Scatter],
         places: dict[str, tuple[Place, ...]],
         workers: int,
+        old: Old,
     ) -> None:
-        self.statements, self.places, self.workers = statements, places, workers
+        self.statements, self.places, self.workers, self.old = statements, places, workers, old
         self.decided: dict[str, Stage] = {}
         self.reads: list[tuple[Bytes, int | None]] = []  # since the last grid barrier, and by whom
         self.writes: list[tuple[Bytes, int | None]] = []
@@ -52,7 +55,7 @@ class _Walker:
                         self.walk(body, {**iterations, axis: i})
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
-        touched = access(stage, self.statements, self.places, iterations)
+        touched = access(stage, self.statements, self.places, iterations, self.old)
         against = [w for _, b in touched.reads for w in self._conflicts(b, self.writes)]
         for _, b in touched.writes:
             against += self._conflicts(b, self.writes) + self._conflicts(b, self.reads)

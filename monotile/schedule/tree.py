@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
@@ -23,10 +24,10 @@ Tree = tuple[Draft | Nest, ...]
 
 def build(program: Program, context: Context) -> Tree:
     """Group the statements into stages and cut every stage into tasks."""
-    return _level(program.body, context)
+    return _level(program.body, context, program)
 
 
-def _level(body: tuple[Statement, ...], context: Context) -> Tree:
+def _level(body: tuple[Statement, ...], context: Context, program: Program) -> Tree:
     for s in body:
         if isinstance(s, Branch) or (isinstance(s, Loop) and (s.count or s.predicate)):
             raise ScheduleError(
@@ -41,7 +42,7 @@ def _level(body: tuple[Statement, ...], context: Context) -> Tree:
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
         both = unite(first, second)
-        if both is None:
+        if both is None or not allowed(both):
             return None
         one, a, b = draft(both), draft(first), draft(second)
         if one is None or a is None or b is None:
@@ -49,13 +50,18 @@ def _level(body: tuple[Statement, ...], context: Context) -> Tree:
         apart = a.seconds + b.seconds + context.target.barrier_seconds
         return both if one.seconds < apart else None
 
-    nodes = merge(fuse_epilogues(singles(body)), join)
-    return tuple(_node(n, draft, context) for n in nodes)
+    def allowed(g: Group) -> bool:
+        return not program.states or may_share(g.steps, program)
+
+    nodes = merge(fuse_epilogues(singles(body, waits(program)), allowed), join)
+    return tuple(_node(n, draft, context, program) for n in nodes)
 
 
-def _node(n: Node, draft: Callable[[Group], Draft | None], context: Context) -> Draft | Nest:
+def _node(
+    n: Node, draft: Callable[[Group], Draft | None], context: Context, program: Program
+) -> Draft | Nest:
     if isinstance(n, Loop):
-        return Nest(n, _level(n.body, context))
+        return Nest(n, _level(n.body, context, program))
     found = draft(n)
     if found is None:
         names = ", ".join(sorted(n.tensors))

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 
 from monotile.analysis.dependence import follows, independent, loads_of
+from monotile.analysis.states import may_share, old_values, scattered
 from monotile.errors import VerificationError
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.plan import (
     Contract,
     Map,
@@ -23,7 +24,15 @@ from monotile.schedule.plan import (
     Stage,
     Step,
 )
-from monotile.schedule.ranges import WORKSPACE, Bytes, access, overlap, resolve, worker_of
+from monotile.schedule.ranges import (
+    WORKSPACE,
+    Bytes,
+    access,
+    overlap,
+    overwritten,
+    resolve,
+    worker_of,
+)
 from monotile.target.target import Target
 
 MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
@@ -37,6 +46,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_launch(plan, target)
     _check_places(plan, program, computes)
     _check_updates(plan, program, computes)
+    _check_states(plan, program, computes)
     _check_loops(plan, program)
     stages = list(_stages(plan.body))
     if len({s.name for s in stages}) != len(stages):
@@ -47,6 +57,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             _check_step(stage, step, computes, target)
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
+        if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
+            _fail(f"{stage.name} overwrites a state that another of its tasks may still read")
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
         _fail(f"no stage computes {', '.join(sorted(missing))}")
@@ -82,6 +94,8 @@ def _check_launch(plan: Plan, target: Target) -> None:
 
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+    if plan.outputs != tuple(t.name for t in program.results):
+        _fail("its outputs are not the Program's")
     names = [t.name for t in (*program.inputs, *program.outputs)]
     names += [w.tensor.name for w in program.weights]
     for name in dict.fromkeys((*names, *computes)):
@@ -163,6 +177,7 @@ def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | S
     """What a Scatter updates in place lies where its result does, and is no one else's."""
     uses = Counter(t.name for s in computes.values() for t in used(s))
     uses.update(t.name for t in program.outputs)
+    states = scattered(program)
     for s in statements(program.body):
         if isinstance(s, Loop):
             uses.update(t.name for c in s.carried for t in (c.init, c.result))
@@ -171,8 +186,33 @@ def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | S
         if isinstance(s, Scatter):
             if set(plan.places[s.base.name]) != set(plan.places[s.out.name]):
                 _fail(f"{s.out.name} does not lie where {s.base.name}, which it updates, does")
-            if s.base.name not in computes or uses[s.base.name] > 1:
+            own = s.base.name in computes and uses[s.base.name] == 1
+            if not own and states.get(s.out.name) != s.base.name:
                 _fail(f"{s.base.name}, which {s.out.name} updates in place, is used elsewhere")
+
+
+def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
+    """A state's new value is made where the old one lies, and nothing else is made there."""
+    held = [*enumerate(plan.inputs)]
+    held += enumerate(plan.weights, len(plan.inputs) + len(plan.outputs))
+    slots = {name: slot for slot, name in reversed(held)}
+    given = {slots[u.name] for u in updates(program)}
+    makers: dict[str, int] = {}
+    for u in updates(program):
+        if plan.places[u.result.name] != (Pointer(slots[u.name]),):
+            _fail(f"{u.result.name} does not lie where the state {u.name} does")
+        maker: Compute | Scatter | None = computes.get(u.result.name)
+        while maker is not None:
+            makers[maker.out.name] = slots[u.name]
+            maker = computes.get(maker.base.name) if isinstance(maker, Scatter) else None
+    for name in computes:
+        for place in plan.places[name]:
+            if (
+                isinstance(place, Pointer)
+                and place.slot in given
+                and makers.get(name) != place.slot
+            ):
+                _fail(f"{name} lies where a state does, and is not its new value")
 
 
 def _check_chip(
@@ -250,8 +290,17 @@ class _Replay:
         self.own = {
             WORKSPACE: plan.launch.workspace_bytes
         }  # what may be written, and how much of it
-        for k, t in enumerate(program.outputs):
+        for k, t in enumerate(program.results):
             self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
+        self.old = overwritten(program)
+        for t in (t for u in updates(program) for t in (u.result, *u.old)):
+            for place in plan.places[t.name]:
+                for space, _, end in resolve(place, t.nbytes, {}):
+                    self.own[space] = max(end, self.own.get(space, 0))
+        first = {old: name for name, old in scattered(program).items()}
+        self.writers = {first.get(t.name, new): old for new, old in self.old.items() for t in old}
+        self.kept = old_values(program)  # `may_share` has looked at these
+        self.lost: set[str] = set()  # old values whose memory has the new one
 
     def run(self) -> None:
         self._walk(self.plan.body, {})
@@ -266,7 +315,7 @@ class _Replay:
                         self._walk(body, {**iterations, axis: i})
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
-        touched = access(stage, self.computes, self.plan.places, iterations)
+        touched = access(stage, self.computes, self.plan.places, iterations, self.old)
         me = worker_of(stage, self.plan.launch.workers)
         if stage.handoff == "grid":
             self.reads, self.writes = [], []
@@ -280,6 +329,10 @@ class _Replay:
             self._clash(stage, name, b, self.writes, me, "reads")
             if not any(overlap(b, w) for w in self.written):
                 _fail(f"{stage.name} reads {name} before anything wrote it")
+            if name in self.lost:
+                _fail(f"{stage.name} reads {name} when its memory has a state's new value")
+            if name in self.kept:
+                continue
             if several and any(overlap(b, w) for _, w in touched.writes):
                 _fail(f"{stage.name} writes over {name} while it reads it")
         for name, b in touched.writes:
@@ -292,6 +345,8 @@ class _Replay:
         self.reads += [(b, me) for _, b in touched.reads]
         self.writes += [(b, me) for _, b in touched.writes]
         self.written += [b for _, b in touched.writes if b not in self.written]
+        for name in (n for step in stage.steps for n in step.computes):
+            self.lost.update(t.name for t in self.writers.get(name, ()))
 
     def _clash(
         self,

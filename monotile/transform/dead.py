@@ -11,7 +11,10 @@ def remove_dead(program: Program) -> Program:
     """`program` without what no output depends on. Its inputs stay: they are how it is called."""
     live = {t.name for t in program.outputs}
     body = _body(program.body, live)
-    weights = tuple(w for w in program.weights if w.tensor.name in live)
+    kept = set(program.states)
+    weights = tuple(
+        w for w in program.weights if w.tensor.name in live or not kept.isdisjoint(w.parts)
+    )
     if same(body, program.body) and len(weights) == len(program.weights):
         return program
     return msgspec.structs.replace(program, body=body, weights=weights)

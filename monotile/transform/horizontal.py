@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from monotile.analysis.skeleton import Skeleton, skeleton, visit
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Statement, defined, used
@@ -28,7 +30,7 @@ def fuse_horizontally(program: Program) -> Program:
     if body == program.body:
         return program
     weights = fuser.tables.used_in(body, program.outputs)
-    return Program(program.inputs, weights, body, program.outputs)
+    return msgspec.structs.replace(program, weights=weights, body=body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ def normalise(program: Program) -> Program:
     body = _gathered(program.body, scattered, taken)
     body = tuple(_statement(s, taken) for s in body)
     copies = _Copies(body, taken)
-    outputs = tuple(copies.own(t) for t in program.outputs)
+    count = len(program.results)
+    # States first: where one's new value is a result as well, it is the result that is copied.
+    states = [copies.own(t) for t in program.outputs[count:]]
+    outputs = (*(copies.own(t) for t in program.results), *states)
     body = (*body, *copies.made)
     if same(body, program.body):
         return program

@@ -3,7 +3,8 @@
 Afterwards the base of every Scatter is defined by a Compute or Scatter of the same list of statements and is
 used nowhere else, that Scatter's own expressions included. The scheduler puts both into the same bytes and
 may order statements by what they read and write alone. Where a base is an input, a weight, a carried value,
-used again, or made outside the loop that updates it, a copy of it takes its place.
+used again, or made outside the loop that updates it, a copy of it takes its place. The base may also be the old value of
+a state that is updated where it lies (`analysis.states`).
 """
 
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monotile.analysis.states import scattered
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import (
     Branch,
@@ -31,16 +33,18 @@ def own_base(program: Program) -> Program:
     """`program` with a copy before each Scatter whose base is not its own to overwrite."""
     counts = _uses(program)
     taken = Names(program)
-    return with_body(program, _body(program.body, counts, taken))
+    return with_body(program, _body(program.body, counts, taken, scattered(program)))
 
 
-def _body(body: Body, counts: Mapping[str, int], taken: Names) -> Body:
+def _body(body: Body, counts: Mapping[str, int], taken: Names, states: Mapping[str, str]) -> Body:
+    """states: of the Scatters that update a state where it lies, by name, its old value's name."""
     out: list[Statement] = []
     here: set[str] = set()
     for s in body:
         match s:
             case Scatter():
-                if s.base.name not in here or counts[s.base.name] > 1:
+                owned = s.base.name in here and counts[s.base.name] == 1
+                if not owned and states.get(s.out.name) != s.base.name:
                     copy = Tensor(taken.fresh(f"{s.base.name}_base"), s.base.shape, s.base.dtype)
                     out.append(_copy(s, copy))
                     s = msgspec.structs.replace(s, base=copy)
@@ -48,7 +52,7 @@ def _body(body: Body, counts: Mapping[str, int], taken: Names) -> Body:
             case Compute():
                 here.add(s.out.name)
             case Loop() | Branch():
-                s = map_bodies(s, lambda inner: _body(inner, counts, taken))
+                s = map_bodies(s, lambda inner: _body(inner, counts, taken, {}))
         out.append(s)
     return tuple(out)
 

@@ -14,6 +14,7 @@ from monotile.transform.horizontal import fuse_horizontally
 from monotile.transform.inline import inline_pointwise, inline_views
 from monotile.transform.normalise import normalise
 from monotile.transform.own_base import own_base
+from monotile.transform.own_state import own_state
 from monotile.transform.reindex import reindex_reductions
 from monotile.transform.reroll_select import reroll_selects
 from monotile.transform.roll import roll
@@ -54,4 +55,5 @@ def transform(
     program = step("align_axes", reindex_reductions(align_axes(program)))
     program = step("dead", remove_dead(forward_copies(program)))
     program = step("normalise", normalise(program))
+    program = step("own_state", own_state(program))
     return step("own_base", own_base(program)), constants

@@ -71,7 +71,8 @@ def _roll(program: Program, facts: "_Facts", *, shortest: bool) -> Program:
     if body == program.body:
         return program
     outputs = tuple(frame.others)
-    return Program(program.inputs, roller.tables.used_in(body, outputs), body, outputs)
+    weights = roller.tables.used_in(body, outputs)
+    return Program(program.inputs, weights, body, outputs, program.states)
 
 
 class _Frame:

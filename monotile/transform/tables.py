@@ -14,6 +14,7 @@ class Tables:
         self._names = names
         self._weights = {w.tensor.name: w for w in program.weights}
         self._made: dict[tuple[str, ...], Tensor] = {}
+        self._states = frozenset(program.states)
 
     @property
     def weights(self) -> frozenset[str]:
@@ -38,7 +39,14 @@ class Tables:
         return made
 
     def used_in(self, body: Sequence[Statement], outputs: Sequence[Tensor]) -> tuple[Weight, ...]:
-        """The Weights that a Program of this body and these outputs reads."""
+        """The Weights that a Program of this body and these outputs reads, and those that are states."""
         read = {t.name for s in statements(tuple(body)) for t in used(s)}
         read |= {t.name for t in outputs}
-        return tuple(w for name, w in self._weights.items() if name in read)
+        missing = set(self._states)
+        missing -= {p for name, w in self._weights.items() if name in read for p in w.parts}
+        kept: list[Weight] = []
+        for name, w in self._weights.items():
+            if name in read or not missing.isdisjoint(w.parts):
+                kept.append(w)
+                missing -= set(w.parts)
+        return tuple(kept)

@@ -52,14 +52,17 @@ class Compiled:
         return np.full(launch.workspace_bytes + scratch + 64, 0xCD, np.uint8)
 
     def status(self, values: Mapping[str, Array]) -> tuple[int, tuple[Array, ...]]:
-        """What the function gives back, and the outputs."""
-        inputs = [np.ascontiguousarray(values[n]) for n in self.plan.inputs]
-        parts = [np.ascontiguousarray(values[n]) for n in self.plan.weights]
-        outputs = [np.full(t.shape, 7, t.dtype.numpy) for t in self.program.outputs]
+        """What the function gives back, and the outputs, those of states as their memory holds them."""
+        names = (*self.plan.inputs, *self.plan.weights)
+        held = {n: np.array(values[n], order="C", copy=True) for n in names}
+        inputs = [held[n] for n in self.plan.inputs]
+        parts = [held[n] for n in self.plan.weights]
+        outputs = [np.full(t.shape, 7, t.dtype.numpy) for t in self.program.results]
         everything = [*inputs, *outputs, *parts]
         pointers = (ctypes.c_void_p * max(1, len(everything)))(*(a.ctypes.data for a in everything))
         at = ctypes.c_void_p(-(-self.workspace.ctypes.data // 64) * 64)
-        return self.library.monotile_run(pointers, at), tuple(outputs)
+        status = self.library.monotile_run(pointers, at)
+        return status, (*outputs, *(held[n] for n in self.program.states))
 
     def __call__(self, values: Mapping[str, Array]) -> tuple[Array, ...]:
         status, outputs = self.status(values)

@@ -131,8 +131,14 @@ def emulate(
 ) -> tuple[np.ndarray, ...]:
     """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may."""
     before = [values[name] for name in plan.inputs]
-    outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.outputs]
+    outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.results]
     weights = [values[name] for name in plan.weights]
+
+    def slot(state: str) -> int:
+        if state in plan.inputs:
+            return plan.inputs.index(state)
+        return len(before) + len(outputs) + plan.weights.index(state)
+
     shape = Launch(plan.launch.workers, plan.launch.threads, plan.launch.shared_bytes)
     got = launch(
         source.text,
@@ -141,7 +147,7 @@ def emulate(
         shape,
         late=late,
         seed=seed,
-        results=range(len(before), len(before) + len(outputs)),
+        results=[*range(len(before), len(before) + len(outputs)), *map(slot, program.states)],
     )
     return tuple(
         b[: t.nbytes].view(t.dtype.numpy).reshape(t.shape).copy()

@@ -7,12 +7,14 @@ from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.program import Program
+from monotile.ir.expr import Axis, Load, Tensor, add, cast, idx, mul
+from monotile.ir.program import Program, Scatter, Weight, compute
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
 from monotile.target.target import cuda_target
 from tests.codegen.cuda_programs import every
 from tests.codegen.emulate import COMPILER, emulate
+from tests.schedule.programs import ready
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 2e-5, DType.F64: 1e-12}
@@ -60,6 +62,40 @@ def test_program(name: str, late: bool) -> None:
     source = emit(program, plan, target, OPTIONS)
     values = inputs(program)
     got = emulate(program, plan, source, values, late=late, seed=int(late))
+    check(program, got, evaluate(program, values))
+
+
+def test_states() -> None:
+    """A cache with a new row, a count, and a tensor that is turned round."""
+    cache, ring = Tensor("cache", (5, 40), DType.F16), Tensor("ring", (300,), DType.F32)
+    count, row = Tensor("count", (), DType.I64), Tensor("row", (40,), DType.F16)
+    (k,) = axes = (Axis("i0", 40),)
+    put = Scatter(
+        Tensor("put", (5, 40), DType.F16), cache, axes, (Load(count, ()), k), Load(row, axes)
+    )
+    body = (
+        put,
+        compute(
+            Tensor("total", (5,), DType.F32),
+            lambda i, j: cast(Load(put.out, (i, j)), DType.F32),
+            reduce=(40,),
+            combiner="sum",
+        ),
+        compute(Tensor("next", (), DType.I64), lambda: add(Load(count, ()), idx(1))),
+        compute(
+            Tensor("turned", (300,), DType.F32),
+            lambda i: Load(ring, (add(idx(299), mul(idx(-1), i)),)),
+        ),
+    )
+    weights = (Weight(cache, ("c",)), Weight(count, ("n",)), Weight(ring, ("r",)))
+    made = {s.out.name: s.out for s in body}
+    outputs = tuple(made[name] for name in ("total", "put", "next", "turned"))
+    program = ready(Program((row,), weights, body, outputs, ("c", "n", "r")))
+    target = cuda_target("sm_90a")
+    plan = schedule(program, target, OPTIONS)
+    verify(plan, program, target)
+    values = inputs(program)
+    got = emulate(program, plan, emit(program, plan, target, OPTIONS), values)
     check(program, got, evaluate(program, values))
 
 

@@ -269,7 +269,7 @@ class Builder:
 
 @st.composite
 def programs(draw: Draw, depth: int = 2, static: bool = False) -> Program:
-    """A Program of a few statements; loops and branches nest `depth` deep.
+    """A Program of a few statements; loops and branches nest `depth` deep, and some tensors are states.
 
     static: no control flow that depends on data.
     """
@@ -286,7 +286,15 @@ def programs(draw: Draw, depth: int = 2, static: bool = False) -> Program:
     b.tensors = [*inputs, *(w.tensor for w in weights)]
     body = b.body(draw(st.integers(2, 6)), depth)
     outputs = draw(st.lists(st.sampled_from(b.tensors[-6:]), min_size=1, max_size=3))
-    return Program(tuple(inputs), tuple(weights), body, tuple(outputs))
+    types = {t.name: (t.shape, t.dtype) for t in inputs}
+    types |= {p: (w.tensor.shape[w.table :], w.tensor.dtype) for w in weights for p in w.parts}
+    states: dict[str, Tensor] = {}
+    for name in draw(st.lists(st.sampled_from(sorted(types)), unique=True, max_size=2)):
+        fitting = [t for t in b.tensors if (t.shape, t.dtype) == types[name]]
+        if fitting:
+            states[name] = b.pick(fitting[-3:])
+    everything = (*outputs, *states.values())
+    return Program(tuple(inputs), tuple(weights), body, everything, tuple(states))
 
 
 def values(program: Program, seed: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -19,6 +19,7 @@ from monotile.schedule.schedule import schedule
 from monotile.target.target import Target, cpu_target, cuda_target
 from monotile.transform.normalise import normalise
 from monotile.transform.own_base import own_base
+from monotile.transform.own_state import own_state
 
 F16, F32, I64 = DType.F16, DType.F32, DType.I64
 CPU = cpu_target(workers=2)
@@ -28,7 +29,7 @@ TARGETS = (CPU, H100)
 
 def ready(program: Program) -> Program:
     """`program` as the transforms leave it."""
-    return own_base(normalise(program))
+    return own_base(own_state(normalise(program)))
 
 
 def plan_of(program: Program, target: Target) -> Plan:

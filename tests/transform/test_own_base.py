@@ -12,6 +12,7 @@ from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Statemen
 from monotile.ir.verify import verify
 from monotile.transform.normalise import normalise
 from monotile.transform.own_base import own_base
+from monotile.transform.own_state import own_state
 from tests.ir.strategies import programs, same, values
 
 F32 = DType.F32
@@ -77,7 +78,7 @@ def test_what_is_made_outside_the_loop_is_copied_inside() -> None:
 @given(program=programs(), seed=st.integers(0, 1 << 16))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_meaning_stays(program: Program, seed: int) -> None:
-    new = own_base(normalise(program))
+    new = own_base(own_state(normalise(program)))
     verify(new)
     assert own_base(new) is new
     found = values(program, seed)

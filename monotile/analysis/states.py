@@ -1,0 +1,97 @@
+"""States: what has to be done before the memory of one may be overwritten, and who may do it without a copy.
+
+A state's memory holds its old value until the statement that writes it: its writer. Every reader of the old value
+comes before it, or is that statement (or shares its step) and reads no other element than the one it writes.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from monotile.analysis.dependence import follows, loads_of
+from monotile.ir.program import Compute, Program, Scatter, Statement, Update, defined, updates, used
+
+Waits = Mapping[str, frozenset[str]]
+
+
+def old_values(program: Program) -> frozenset[str]:
+    """The tensors in which the Program sees a state's old value."""
+    return frozenset(t.name for u in updates(program) for t in u.old)
+
+
+def scattered(program: Program) -> dict[str, str]:
+    """Of each state that Scatters may update where it lies: its old value's name, by the first Scatter's."""
+    out: dict[str, str] = {}
+    for u in updates(program):
+        chain = _chain(program, u)
+        if chain and _last(program, u, chain):
+            out[chain[0].out.name] = chain[0].base.name
+    return out
+
+
+def _chain(program: Program, u: Update) -> list[Scatter]:
+    """The Scatters that make the new value of the old one, in order; none where something else does."""
+    made = {s.out.name: s for s in program.body if isinstance(s, Scatter)}
+    uses = Counter(t.name for s in program.body for t in used(s))
+    uses.update(t.name for t in program.outputs)
+    chain: list[Scatter] = []
+    base = u.result
+    while (s := made.get(base.name)) is not None and (not chain or uses[base.name] == 1):
+        chain.insert(0, s)
+        base = s.base
+    return chain if u.old == (base,) and base.shape == u.result.shape else []
+
+
+def _last(program: Program, u: Update, chain: Sequence[Scatter]) -> bool:
+    """Whether all other readers of the old value can come before the chain."""
+    old = u.old[0].name
+    after = {s.out.name for s in chain}
+    for s in program.body:
+        reads = [t.name for t in used(s)]
+        if s is chain[0]:
+            if reads.count(old) > 1:
+                return False
+        elif s in chain:
+            if old in reads:
+                return False
+        elif not after.isdisjoint(reads):
+            if old in reads:
+                return False
+            after.update(t.name for t in defined(s))
+    return True
+
+
+def waits(program: Program) -> dict[str, frozenset[str]]:
+    """Of each state's writer, by its tensor's name: what the readers of the old value define."""
+    first = {old: writer for writer, old in scattered(program).items()}
+    out: dict[str, frozenset[str]] = {}
+    for u in updates(program):
+        old = {t.name for t in u.old}
+        writer = next((first[name] for name in old if name in first), u.result.name)
+        readers = (s for s in program.body if _reads(s, old))
+        out[writer] = frozenset(t.name for s in readers for t in defined(s)) - {writer}
+    return out
+
+
+def _reads(s: Statement, old: set[str]) -> bool:
+    return any(t.name in old for t in used(s))
+
+
+def may_share(steps: Sequence[Sequence[Compute | Scatter]], program: Program) -> bool:
+    """Whether these steps may be one stage: none of their tasks overwrites an old value that another reads."""
+    tables = {w.tensor.name: w.table for w in program.weights}
+    for u in updates(program):
+        old = {t.name for t in u.old}
+        for k, step in enumerate(steps):
+            names = [s.out.name for s in step]
+            if u.result.name not in names:
+                continue
+            own = step[: names.index(u.result.name) + 1]
+            for s in own:
+                loads = [x for x in loads_of(s) if x.tensor.name in old]
+                plain = isinstance(s, Compute) and s.combiner is None and follows(s, loads)
+                if loads and not (plain and all(not tables.get(t) for t in old)):
+                    return False
+            others = [s for j, x in enumerate(steps) for s in x if j != k] + [*step[len(own) :]]
+            if any(x.tensor.name in old for s in others for x in loads_of(s)):
+                return False
+    return True

@@ -1,0 +1,91 @@
+"""Tensors that a call updates in place: inputs of the call and buffers of the model.
+
+The kernel writes where it reads, so nothing else that it is given may lie there. A tensor that it cannot read where it lies
+(not contiguous, say) is copied in before the launch and back after it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import torch
+
+from monotile.errors import InputError
+
+_WORK = 10_000  # steps of proving that two interleaved views do not meet
+
+Named = tuple[str, torch.Tensor]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Buffers that are updated, as the caller has them, and as the kernel sees them."""
+
+    own: Mapping[str, torch.Tensor]
+    seen: Mapping[str, torch.Tensor]
+
+    def copied(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        pairs = [(x, self.seen[name]) for name, x in self.own.items()]
+        return [(x, y) for x, y in pairs if x.data_ptr() != y.data_ptr()]
+
+
+def copy_in(held: Held) -> None:
+    for own, seen in held.copied():
+        seen.copy_(own)
+
+
+def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """given: updated inputs, as the caller has them and as the kernel saw them."""
+    for own, seen in (*held.copied(), *given):
+        if own.data_ptr() != seen.data_ptr():
+            own.copy_(seen)
+        if not own.is_inference():
+            torch.autograd.graph.increment_version(own)
+
+
+def refuse_shared(changed: Sequence[Named], others: Sequence[Named]) -> None:
+    """Raises InputError where one of the `changed` shares memory with another, or with one of `others`."""
+    for k, (name, x) in enumerate(changed):
+        for other, y in (*changed[k + 1 :], *others):
+            if _meet(x, y):
+                raise InputError(
+                    f"{other} shares memory with {name}, which the model changes in place: give it a clone"
+                )
+
+
+def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:
+    (a, b), (c, d) = _span(x), _span(y)
+    if a >= d or c >= b:
+        return False
+    if x.is_contiguous() and y.is_contiguous():
+        return True
+    try:
+        return bool(np.shares_memory(_outline(x), _outline(y), max_work=_WORK))  # pyright: ignore[reportArgumentType]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _span(x: torch.Tensor) -> tuple[int, int]:
+    """First byte, and the one after the last."""
+    first = x.data_ptr()
+    if x.numel() == 0:
+        return first, first
+    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return first, first + (last + 1) * x.element_size()
+
+
+class _Outline:
+    """Addresses without access: memory may be a GPU's."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        size = x.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (x.data_ptr(), True),
+            "shape": tuple(x.shape),
+            "strides": tuple(s * size for s in x.stride()),
+            "typestr": f"|V{size}",
+        }
+
+
+def _outline(x: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.void]]":
+    return np.asarray(_Outline(x))
