@@ -14,7 +14,20 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, axes_of, idx, loads, mul, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    add,
+    axes_of,
+    children,
+    idx,
+    loads,
+    mul,
+    substitute,
+    walk,
+)
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
@@ -22,13 +35,14 @@ MOST_TOGETHER = 16  # neighbouring outputs that a group reduces at the same time
 MOST_PARTS = 32  # outputs of all its runs
 MOST_WORDS = 128  # registers of a thread that loads from memory on their way may take
 MOST_UNROLLED = 8
-MOST_STEPS = 512  # combinations in straight line
+MOST_INSTRUCTIONS = 2048  # in straight line, about: compilers take their time over long stretches
 SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no neighbour
 TRIP, CHIP_TRIP, WORD = (
     600,
     60,
     8,
 )  # cycles: a round of loads, one on chip, one word of every thread of a block
+DIVISION = 5  # instructions of one
 COMBINER = {
     "sum": "Sum",
     "prod": "Prod",
@@ -152,26 +166,35 @@ def _form(e: VectorEmitter, site: Site, anchor: Compute, method: Reduce) -> _For
         for r in range(1, MOST_PARTS // u + 1)
         if r <= -(-form.outputs // (u * form.groups))
     ]
+    each = _instructions(anchor.body, site)
+    after = sum(_instructions(s.body, site) for s in site.followers)
     best, least = form, float("inf")
     for way in ways or [form]:
         far = sum(_words(x, site, way) for x in read if not e.on_chip(x.tensor))
         near = sum(_words(x, site, way) for x in read if e.on_chip(x.tensor))
-        if way.parts > 1 and far > MOST_WORDS:
+        room = MOST_INSTRUCTIONS - (1 if way.spread_out else way.parts) * after
+        steps = room // (way.parts * width * each)
+        if way.parts > 1 and (far > MOST_WORDS or steps < 1):
             continue
-        unroll = max(
-            1,
-            min(
-                way.turns,
-                MOST_UNROLLED,
-                MOST_WORDS // max(far, 1),
-                MOST_STEPS // (way.parts * width),
-            ),
-        )
+        most = way.turns if way.turns <= 2 * MOST_UNROLLED else MOST_UNROLLED
+        unroll = max(1, min(most, MOST_WORDS // max(far, 1), steps))
         trips = -(-way.turns // unroll) * (TRIP if far else CHIP_TRIP)
         cost = way.rounds * (trips + way.turns * (far + near) * WORD)
         if cost < least:
             best, least = replace(way, unroll=unroll), cost
     return best
+
+
+def _instructions(e: Expr, site: Site) -> int:
+    """About how many one evaluation of `e` takes, indices included; what occurs twice counts once."""
+    where = spread(Axis("run", max(1, region(site.ranges))), site.ranges)
+    here = substitute(e, dict(site.point) | where | placed(site.point, where))
+    found = {x for x in walk(here) if children(x)}
+    return 1 + sum(DIVISION if _divides(x) else 1 for x in found)
+
+
+def _divides(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("floordiv", "mod", "div")
 
 
 def _words(x: Load, site: Site, form: _Form) -> int:

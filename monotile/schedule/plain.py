@@ -9,6 +9,8 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
+SECTOR = 32  # bytes that memory brings at least
+
 
 def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
     """elements: how many outputs `workers` workers compute together."""
@@ -23,7 +25,9 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
     if target.kind == "cpu":
         return Reduce(1, vector, order)
     # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
-    across = _run(s, s.reduce[inner]) == 1 and bool(s.axes) and _run(s, s.axes[-1]) > 1
+    # Where both will do, along the outputs: nothing is left to combine.
+    near = _neighbours(s, s.axes[-1]) if s.axes else 1
+    across = near > 1 and 2 * near >= _neighbours(s, s.reduce[inner])
     threads = target.threads * workers
     few = elements * target.warp * 4 <= threads
     wanted = -(-threads // max(elements, 1)) if across or few else target.warp
@@ -39,6 +43,18 @@ def _run(s: Compute, axis: Axis) -> int:
     """The longest run along `axis` among the loads that vary with it."""
     runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
     return max(runs, default=1)
+
+
+def _neighbours(s: Compute, axis: Axis) -> int:
+    """How many threads along `axis` a sector of memory serves, of the load that is worst in this; of those alike for
+    all, none is."""
+    served = [SECTOR]
+    for x in loads(s.body):
+        where = offset(x)
+        if where.mentions(axis):
+            step = abs(where.coefficient(axis)) * x.dtype.itemsize or SECTOR
+            served.append(max(1, SECTOR // step))
+    return min(axis.extent, *served)
 
 
 def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
