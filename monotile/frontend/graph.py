@@ -36,6 +36,9 @@ _DATA_DEPENDENT = frozenset(
     }
 )
 
+# They mean a tensor's storage, and a Program has none: it is the tensor where that is contiguous and alone.
+_BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
+
 
 def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
     """Lower every operator of `graph` into `b`; the leaves of its output, in order.
@@ -118,6 +121,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
             f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
+    if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
+        raise Unsupported("of a tensor that is not contiguous or shares its storage")
     lowering, control = find(node.target), CONTROL.get(str(node.target))
     maker = None if lowering or control else _maker(node)
     if lowering is None and control is None and maker is None:
@@ -140,6 +145,12 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
         found = lowering(b, *args, **kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _is_its_storage(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    bytes_ = value.untyped_storage().nbytes()
+    return value.is_contiguous() and bytes_ == value.numel() * value.element_size()
 
 
 def _maker(node: fx.Node) -> Callable[..., Any] | None:

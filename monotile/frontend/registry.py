@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from monotile.frontend.lower import (
     activations,
     attention,
+    batch_norm,
     conditions,
     constructors,
     convolution,
@@ -25,6 +28,8 @@ from monotile.frontend.lower import (
     scatters,
     softmax,
     sorting,
+    special,
+    strided,
     views,
 )
 from monotile.ir.expr import Tensor
@@ -37,6 +42,7 @@ Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
 LOWERINGS: Mapping[str, Lowering] = {
     **activations.LOWERINGS,
     **attention.LOWERINGS,
+    **batch_norm.LOWERINGS,
     **conditions.LOWERINGS,
     **constructors.LOWERINGS,
     **convolution.LOWERINGS,
@@ -56,11 +62,18 @@ LOWERINGS: Mapping[str, Lowering] = {
     **scatters.LOWERINGS,
     **softmax.LOWERINGS,
     **sorting.LOWERINGS,
+    **special.LOWERINGS,
+    **strided.LOWERINGS,
     **views.LOWERINGS,
 }
 
 
 def find(target: Any) -> Lowering | None:
-    """The lowering of the fx target `target`, if there is one."""
+    """The lowering of the fx target `target`, if there is one; of a view's copy, the view's."""
     name = str(target)
-    return LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])
+    packet, _, overload = name.rpartition(".")
+    found = LOWERINGS.get(name) or LOWERINGS.get(packet)
+    if found is None and packet.endswith("_copy") and torch.Tag.view_copy in target.tags:
+        view = packet.removesuffix("_copy")
+        return LOWERINGS.get(f"{view}.{overload}") or LOWERINGS.get(view)
+    return found

@@ -118,21 +118,6 @@ def batch_norm_body(
     return body
 
 
-def batch_norm_inference(
-    b: Builder,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor | None, ...]:
-    """With the running statistics; the two results for the backward pass are empty."""
-    out = b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps), index=0)
-    return out, None, None
-
-
 def _group_statistics(b: Builder, x: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
     """Mean and variance of each (batch, group), and the channels in a group."""
     n, c, *space = x.shape
@@ -229,23 +214,6 @@ def instance_norm(
     return _group_norm(b, x, x.shape[1], weight, bias, eps)
 
 
-def batch_norm(
-    b: Builder,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    *_: object,
-) -> Tensor:
-    if running_mean is None or running_var is None:
-        raise Unsupported("batch_norm without running statistics")
-    return b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps))
-
-
 def weight_norm(b: Builder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """v * g / |v|, the length being over all dimensions but `dim`."""
     d = wrap(dim, len(v.shape))
@@ -269,10 +237,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.layer_norm": layer_norm,
     "aten.native_layer_norm": native_layer_norm,
     "aten.rms_norm": rms_norm,
-    "aten._native_batch_norm_legit_no_training": batch_norm_inference,
     "aten._weight_norm": weight_norm,
     "aten._weight_norm_interface": lambda b, v, g, dim=0: (weight_norm(b, v, g, dim), None),
-    "aten.batch_norm": batch_norm,
     "aten.group_norm": group_norm,
     "aten.native_group_norm": native_group_norm,
     "aten.instance_norm": instance_norm,

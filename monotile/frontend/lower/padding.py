@@ -63,10 +63,6 @@ def _replicated(k: Expr, n: int) -> Expr:
     return s.minimum(s.maximum(k, 0), n - 1)
 
 
-def _circular(k: Expr, n: int) -> Expr:
-    return s.mod(k, n)
-
-
 def _bordered(fold: Callable[[Expr, int], Expr]) -> Lowering:
     """Padding by elements of the tensor itself; `fold` brings a position into 0 ... n-1."""
 
@@ -87,10 +83,25 @@ def _bordered(fold: Callable[[Expr, int], Expr]) -> Lowering:
     return lower
 
 
+def _circular(b: Builder, x: Tensor, pad: Sequence[int]) -> Tensor:
+    """Negative padding first takes elements away; what is left repeats."""
+    pairs = _pairs(len(x.shape), pad)
+
+    def body(*i: Expr) -> Expr:
+        at: list[Expr] = []
+        for e, n, (p, q) in zip(i, x.shape, pairs, strict=True):
+            begin, end = max(-p, 0), n - max(-q, 0)
+            around = s.mod(s.sub(e, max(p, 0)), end - begin) if (p, q) != (0, 0) else e
+            at.append(s.add(around, begin) if begin else around)
+        return load(x, at)
+
+    return b.result(body)
+
+
 _BORDERS: Mapping[str, Lowering] = {
     "reflect": _bordered(_reflected),
     "replicate": _bordered(_replicated),
-    "circular": _bordered(_circular),
+    "circular": _circular,
 }
 
 

@@ -299,6 +299,11 @@ LOWERINGS: Mapping[str, Lowering] = {
         )
     ),
     "aten.deg2rad": _in_result_type(lambda x: s.mul(x, math.pi / 180)),
+    "aten.angle": _in_result_type(
+        lambda x: s.select(
+            s.isnan(x), x, s.select(s.lt(x, 0), const(math.pi, x.dtype), const(0, x.dtype))
+        )
+    ),
     "aten.rad2deg": _in_result_type(lambda x: s.mul(x, 180 / math.pi)),
     "aten.add": add,
     "aten.sub": sub,

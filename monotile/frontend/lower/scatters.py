@@ -63,9 +63,10 @@ _SCATTER_COMBINERS = {
 }
 
 
-def _point(
-    x: Tensor, dim: int, index: Tensor, src: Operand
-) -> Callable[..., tuple[list[Expr], Expr]]:
+Point = Callable[..., tuple[list[Expr], Expr]]
+
+
+def _point(x: Tensor, dim: int, index: Tensor, src: Operand) -> Point:
     """Where the element of `src` at a position goes in `x`, and what it is."""
     d = wrap(dim, len(x.shape))
 
@@ -104,10 +105,29 @@ def scatter_reduce(
     """Without `include_self`, elements that something is written to begin at the identity."""
     if reduce != "mean" and include_self:
         return scatter(b, x, dim, index, src, reduce=reduce)
+    combiner, own = _combiner(reduce), _point(x, dim, index, src)
+    return _reduced_at(b, x, index.shape, own, combiner, reduce == "mean", include_self)
+
+
+def _combiner(reduce: str) -> str:
+    if reduce != "mean" and reduce not in _SCATTER_COMBINERS:
+        raise Unsupported(f"reduce={reduce!r}")
+    return "sum" if reduce == "mean" else _SCATTER_COMBINERS[reduce]
+
+
+def _reduced_at(
+    b: Builder,
+    x: Tensor,
+    extents: Sequence[int],
+    point: Point,
+    combiner: str,
+    average: bool,
+    include_self: bool,
+) -> Tensor:
+    """`x` with what `point` gives combined in; counts how much goes to each element."""
     zero = b.emit(x.shape, DType.I64, lambda *_: idx(0), part="zero")
-    hits = b.scatter(zero, index.shape, _point(zero, dim, index, 1), "sum", part="hits")
+    hits = b.scatter(zero, extents, lambda *i: (point(*i)[0], idx(1)), "sum", part="hits")
     base = x
-    combiner = "sum" if reduce == "mean" else _SCATTER_COMBINERS[reduce]
     if not include_self:
         start = const(identity(combiner, x.dtype), x.dtype)
         base = b.emit(
@@ -116,10 +136,9 @@ def scatter_reduce(
             lambda *i: s.select(s.gt(load(hits, i), 0), start, load(x, i)),
             part="base",
         )
-    point = _point(x, dim, index, src)
-    if reduce != "mean":
-        return b.scatter(base, index.shape, point, combiner)
-    added = b.scatter(base, index.shape, point, "sum", part="sum")
+    if not average:
+        return b.scatter(base, extents, point, combiner)
+    added = b.scatter(base, extents, point, "sum", part="sum")
     wide = x.dtype.compute
     divided = s.div if x.dtype.is_float else s.floordiv
 
@@ -191,9 +210,16 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    if not include_self or reduce not in _SCATTER_COMBINERS:
-        raise Unsupported(f"reduce={reduce!r}, include_self={include_self}")
-    return _index_write(b, x, dim, index, source, 1, _SCATTER_COMBINERS[reduce])
+    if reduce != "mean" and include_self:
+        return _index_write(b, x, dim, index, source, 1, _combiner(reduce))
+    d = wrap(dim, len(x.shape))
+
+    def point(*i: Expr) -> tuple[list[Expr], Expr]:
+        at = along(i, d, lambda k: index_at(index, [k] if index.shape else [])) if x.shape else []
+        return at, element(source, i[len(i) - len(source.shape) :], x.dtype)
+
+    extents = [*x.shape[:d], index.size, *x.shape[d + 1 :]]
+    return _reduced_at(b, x, extents, point, _combiner(reduce), reduce == "mean", include_self)
 
 
 def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
