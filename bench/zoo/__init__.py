@@ -2,7 +2,7 @@
 
 One file a family. A model is a function `name(dtype, *, layers=..., **config)` that gives (model, args, kwargs);
 `config` takes the place of entries of its configuration, which is how the tests make small ones. To add a model, write
-such a function and its line in `ZOO`.
+such a function, its line in `ZOO` and its line in `TABLE`.
 """
 
 import importlib
@@ -31,6 +31,12 @@ ZOO = {
     "mobilenet_v2": "bench.zoo.vision:mobilenet_v2",
 }
 MODELS = EXAMPLES | ZOO
+
+# What `python -m bench.model_table` compiles, in the order of its table.
+TABLE = [
+    "bert_large", "roberta_base", "clip_text", "t5_base", "t5_base::use_cache=False", "gpt2", "gpt2::use_cache=False",
+    "opt_125m", "opt_125m::use_cache=False", "llama_1b", "llama_1b::use_cache=False", "whisper_base",
+]  # fmt: skip
 
 
 class Spec(msgspec.Struct, frozen=True):

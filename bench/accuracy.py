@@ -1,0 +1,68 @@
+"""How far an answer is from the exact one, and what the exact one is."""
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.overrides import TorchFunctionMode
+
+from monotile.runtime.reference import Call, map_tensors
+
+
+def error(found: Any, exact: Any) -> float:
+    """||found - exact|| / ||exact||, the largest of all results'; infinite where shapes or non-finite places differ."""
+    pairs = zip(_tensors(found), _tensors(exact), strict=True)
+    return max(_error(x.double(), y.double()) for x, y in pairs)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def _error(x: torch.Tensor, y: torch.Tensor) -> float:
+    finite = y.isfinite()
+    if x.shape != y.shape or not torch.equal(finite, x.isfinite()):
+        return float("inf")
+    away, size = float((x - y)[finite].norm()), float(y[finite].norm())
+    return away / size if size else away
+
+
+def exact(model: torch.nn.Module, call: Call) -> Any:
+    """PyTorch's answer in float64, one operator at a time: nothing is copied but what an operator reads, and what
+    a model casts to a dtype it names (statistics in float32) is float64 as well."""
+    args, kwargs = map_tensors(call, _wide)
+    with torch.no_grad(), _Float64():
+        return model(*args, **kwargs)
+
+
+class _Float64(TorchFunctionMode):
+    """Every function of PyTorch's gets floating-point tensors as float64, gives them so, and is asked for no other."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        named = dict(kwargs or {})
+        if getattr(func, "__name__", "") == "__get__":  # an attribute: no work on the tensor
+            found = func(*args, **named)
+            return torch.float64 if _narrow(found) else found
+        if _writes(func, args):  # into the model's own tensor, where it is read later
+            return func(*args, **named)
+        args, named = pytree.tree_map(_widest, (args, named))
+        return pytree.tree_map(_widest, func(*args, **named))
+
+
+def _writes(func: Any, args: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    inplace = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    return inplace and _widest(args[0]) is not args[0]
+
+
+def _widest(x: Any) -> Any:
+    return torch.float64 if _narrow(x) else _wide(x)
+
+
+def _narrow(x: Any) -> bool:
+    return isinstance(x, torch.dtype) and x.is_floating_point
+
+
+def _wide(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x

@@ -1,0 +1,216 @@
+"""Compiles models at full size, checks each against PyTorch in float64, and writes the table in docs/models.md.
+
+    python -m bench.model_table [--target TARGET ...] [--jobs N] [--out FILE] [--merge FILE ...] [--docs] [name[:dtype[:key=value,...]] ...]
+
+Each model is compiled for each target (cpu and cuda:sm_90a unless said) in a process of its own, so that one that
+fails or fills the memory takes no other with it. What was found replaces the rows of the same models and targets in the
+record, bench/zoo/table.json; --docs writes the table from the record, and with no models to compile does only that. Errors
+are those of the target that runs here: a CUDA target that was compiled ahead has none.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+
+import msgspec
+import torch
+
+import monotile
+from bench.accuracy import error, exact
+from bench.zoo import TABLE, Spec
+from monotile.errors import MonotileError, TargetError
+from monotile.runtime.reference import eager, to_device
+from monotile.schedule.plan import PlanNode, Repeat
+
+RECORD = Path(__file__).parent / "zoo" / "table.json"
+DOCS = Path(__file__).parents[1] / "docs" / "models.md"
+TARGETS = ("cpu", "cuda:sm_90a")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """seconds, cpu_seconds: from call to callable with no cache, wall clock and work of all threads and children.
+    source: characters. parameters, memory (peak, of the process): bytes. error, eager: relative to float64, in the norm;
+    None where it was not run. failure: why there is nothing else.
+    """
+
+    model: str
+    target: str
+    failure: str | None = None
+    kernels: int = 0
+    error: float | None = None
+    eager: float | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    source: int = 0
+    stages: int = 0
+    loops: int = 0
+    parameters: int = 0
+    memory: int = 0
+
+
+def measure(spec: Spec, target: str) -> Row:
+    model, call = spec.make()
+    if target == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+        model, call = to_device(model, call, torch.device("cuda"))
+    assert isinstance(model, torch.nn.Module)
+    start, before = time.perf_counter(), _cpu_seconds()
+    fast = monotile.compile(model, *call, target=target, options=monotile.Options(cache=False))
+    seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    try:
+        found = fast(*call[0], **call[1])
+    except TargetError:  # compiled ahead
+        ours = theirs = None
+    else:
+        right = exact(model, call)
+        ours, theirs = error(found, right), error(eager(model, call), right)
+    stages, loops = _counted(fast.plan.body)
+    return Row(
+        model=str(spec), target=target, kernels=fast.kernels, error=ours, eager=theirs, seconds=seconds, cpu_seconds=cpu,
+        source=len(fast.source), stages=stages, loops=loops,
+        parameters=sum(p.nbytes for p in model.parameters()), memory=getrusage(RUSAGE_SELF).ru_maxrss * 1024,
+    )  # fmt: skip
+
+
+def _cpu_seconds() -> float:
+    used = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
+    """Stages and loops in the source, whatever their number of iterations."""
+    stages = loops = 0
+    for node in nodes:
+        if isinstance(node, Repeat):
+            inside = _counted(node.body)
+            stages, loops = stages + inside[0], loops + 1 + inside[1]
+        else:
+            stages += 1
+    return stages, loops
+
+
+def in_a_process(spec: Spec, target: str, limit: float) -> Row:
+    command = [sys.executable, "-m", "bench.model_table", "--one", target, str(spec)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        lines = done.stdout.strip().splitlines()
+        if done.returncode == 0 and lines:
+            return msgspec.json.decode(lines[-1], type=Row)
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        failure = said[-1] if said else f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        failure = f"took over {limit:.0f} seconds"
+    return Row(model=str(spec), target=target, failure=failure)
+
+
+def line(row: Row) -> str:
+    if row.failure is not None:
+        return f"{row.model:40s} {row.target:12s} {row.failure[:200]}"
+    return (
+        f"{row.model:40s} {row.target:12s} {row.kernels} kernel, error {_number(row.error)} (eager {_number(row.eager)}),"
+        f" {row.cpu_seconds:.1f} s CPU, {row.seconds:.1f} s, source {row.source / 1000:.0f} kB, {row.stages} stages,"
+        f" {row.loops} loops, peak {row.memory / 2**30:.1f} GiB"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+# The record and the page.
+
+
+def merged(*parts: Sequence[Row]) -> list[Row]:
+    """Later rows in the place of earlier ones, by model in the order of the table."""
+    rows = {(r.model, r.target): r for part in parts for r in part}
+    order = {str(Spec.parse(text)): k for k, text in enumerate(TABLE)}
+    return sorted(rows.values(), key=lambda r: (r.target, order.get(r.model, len(order)), r.model))
+
+
+def read(path: Path) -> list[Row]:
+    return msgspec.json.decode(path.read_bytes(), type=list[Row]) if path.exists() else []
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One Markdown table a target."""
+    out: list[str] = []
+    for target in sorted({r.target for r in rows}):
+        out += [
+            f"### {target}",
+            "",
+            "| model | kernels | error | eager's error | compilation, CPU s | source, kB | stages | loops |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for r in rows:
+            if r.target == target:
+                cells = [
+                    r.kernels, _number(r.error), _number(r.eager), f"{r.cpu_seconds:.1f}", f"{r.source / 1000:.0f}", r.stages, r.loops,
+                ]  # fmt: skip
+                if r.failure is not None:
+                    cells = [f"none: {r.failure}".replace("|", "/"), *[""] * 6]
+                out.append(f"| {' | '.join(map(str, [_words(r.model), *cells]))} |")
+        out.append("")
+    return "\n".join(out)
+
+
+def _words(model: str) -> str:
+    spec = Spec.parse(model)
+    return ", ".join(
+        [f"`{spec.name}`", spec.dtype, *(f"{k}={v}" for k, v in spec.arguments.items())]
+    )
+
+
+def write_docs(rows: Sequence[Row], page: Path = DOCS) -> None:
+    """Puts the table between the page's markers."""
+    begin, end = "<!-- models -->\n", "<!-- /models -->"
+    text = page.read_text()
+    pattern = re.escape(begin) + ".*?" + re.escape(end)
+    page.write_text(
+        re.sub(pattern, lambda _: begin + "\n" + table(rows) + "\n" + end, text, flags=re.S)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("models", nargs="*", help="all of the table unless --merge or --docs is given")  # fmt: skip
+    parser.add_argument("--target", action="append", help="may be given several times")
+    parser.add_argument("--jobs", type=int, default=1, help="models at once")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for one model")
+    parser.add_argument("--out", type=Path, default=RECORD, help="the record")
+    parser.add_argument("--merge", type=Path, action="append", default=[], help="a record to join")
+    parser.add_argument("--docs", action="store_true", help=f"write {DOCS.name}")
+    parser.add_argument("--one", metavar="TARGET", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.one:
+        try:
+            row = measure(Spec.parse(chosen.models[0]), chosen.one)
+        except MonotileError as problem:
+            row = Row(model=chosen.models[0], target=chosen.one, failure=_first_line(problem))
+        print(msgspec.json.encode(row).decode())
+        return
+    models = chosen.models or ([] if chosen.merge or chosen.docs else TABLE)
+    work = [(Spec.parse(m), t) for m in models for t in chosen.target or TARGETS]
+    made: list[Row] = []
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for row in pool.map(lambda job: in_a_process(*job, chosen.limit), work):
+            print(line(row), flush=True)
+            made.append(row)
+    rows = merged(read(chosen.out), *(read(path) for path in chosen.merge), made)
+    if made or chosen.merge:
+        chosen.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    if chosen.docs:
+        write_docs(rows)
+
+
+def _first_line(problem: BaseException) -> str:
+    return str(problem).partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()
