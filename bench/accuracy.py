@@ -6,6 +6,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
 
+from monotile.runtime.objects import apart
 from monotile.runtime.reference import Call, map_tensors
 
 
@@ -16,7 +17,7 @@ def error(found: Any, exact: Any) -> float:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    return [x for x in pytree.tree_leaves(apart(tree)) if isinstance(x, torch.Tensor)]
 
 
 def _error(x: torch.Tensor, y: torch.Tensor) -> float:

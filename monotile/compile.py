@@ -18,6 +18,7 @@ from monotile.runtime.cache import Cache
 from monotile.runtime.detect import detect_target
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
+from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
 from monotile.schedule.plan import Plan
 from monotile.schedule.printer import show as show_plan
@@ -26,6 +27,7 @@ from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
 from monotile.target.target import Target
 from monotile.transform.pipeline import transform
+from monotile.transform.stack_results import stack_results
 
 _EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
 _BUILDERS = {"cpu": build_cpu.build, "cuda": build_cuda.build}
@@ -49,7 +51,7 @@ def compile(
     """
     hardware = detect_target(target, options)
     with step("capturing the model", shown=options.progress):
-        exported = export(model, args, kwargs)
+        exported = export(model, args, kwargs, results=apart)
     key = exported_key(exported, hardware, options)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
@@ -72,6 +74,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     dump.program("capture", captured.program)
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
+    program, results = stack_results(program)
     program = split_reductions(program, target)
     dump.program("split", program)
     verify_program(program)
@@ -93,7 +96,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
         entry=source.entry,
         checks=source.checks,
         binary=binary,
-        signature=captured.signature,
+        signature=captured.signature.moved(results),
         constants={n: constants[n] for n in plan.weights if n in constants},
         states=program.states,
         tied=captured.tied,

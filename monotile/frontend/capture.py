@@ -1,7 +1,7 @@
 """From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
 
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,15 +92,20 @@ def export(
     model: Model,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    results: Callable[[Any], Any] | None = None,
 ) -> ExportedProgram:
-    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line."""
+    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
+
+    results: takes the model's results apart, where they are containers that PyTorch does not know.
+    """
     if isinstance(model, ExportedProgram):
         return model
     if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CaptureError(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
-    with _quiet(), dataclasses_known(model, args, kwargs or {}):
+    known = dataclasses_known(model, args, kwargs or {})
+    with _quiet(), known, _giving(model, results):
         try:
             args, kwargs = apart(model, args, kwargs or {})
             return torch.export.export(model, args, kwargs, strict=False)
@@ -114,6 +119,21 @@ def export(
                 + (f", at {where}" if where else "")
                 + f": {type(e).__name__}: {reason}{advice}"
             ) from e
+
+
+@contextmanager
+def _giving(
+    model: torch.nn.Module, results: Callable[[Any], Any] | None
+) -> Generator[None, None, None]:
+    """`model` giving what `results` makes of its own results."""
+    if results is None:
+        yield
+        return
+    hook = model.register_forward_hook(lambda module, args, found: results(found))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _decompose(exported: ExportedProgram) -> ExportedProgram:

@@ -1,6 +1,7 @@
 """How a model is called: from the leaves of (args, kwargs) to a Program's inputs, and back."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monotile.ir.expr import Tensor
@@ -22,9 +23,10 @@ class ValueLeaf:
 
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
-    """A result: the Program's output number `index`."""
+    """A result: the Program's output number `index`, or what is at `row` of its first dimensions."""
 
     index: int
+    row: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,8 @@ class Signature:
     input_tree: Any
     outputs: tuple[OutputLeaf | AliasLeaf | ValueLeaf, ...]
     output_tree: Any
+
+    def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
+        """With results where they are now: output k at places[k]."""
+        now = (places[x.index] if isinstance(x, OutputLeaf) else x for x in self.outputs)
+        return replace(self, outputs=tuple(now))

@@ -134,10 +134,7 @@ class Results:
         self._types = [(t.shape, t.strides, torch_dtype(t.dtype)) for t in outputs]
         self._empty = fast_empty_strided(device)
         self._leaves = signature.outputs
-        self._plain = all(
-            isinstance(leaf, OutputLeaf) and leaf.index == i
-            for i, leaf in enumerate(signature.outputs)
-        )
+        self._plain = all(leaf == OutputLeaf(i) for i, leaf in enumerate(signature.outputs))
         self._assemble = constructor(signature.output_tree)
 
     def empty(self) -> list[torch.Tensor]:
@@ -151,8 +148,8 @@ class Results:
         leaves: list[object] = []
         for leaf in self._leaves:
             match leaf:
-                case OutputLeaf(index):
-                    leaves.append(outputs[index])
+                case OutputLeaf(index, row):
+                    leaves.append(outputs[index][row] if row else outputs[index])
                 case AliasLeaf(position):
                     leaves.append(arguments[position])
                 case ValueLeaf(value):

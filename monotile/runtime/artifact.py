@@ -104,6 +104,7 @@ class _ValueLeaf(msgspec.Struct, frozen=True, tag="value"):
 
 class _OutputLeaf(msgspec.Struct, frozen=True, tag="output"):
     index: int
+    row: tuple[int, ...]
 
 
 class _AliasLeaf(msgspec.Struct, frozen=True, tag="alias"):
@@ -151,8 +152,8 @@ def _encode_signature(signature: Signature) -> _Signature | None:
     outputs: list[_OutputLeaf | _AliasLeaf | _ValueLeaf] = []
     for leaf in signature.outputs:
         match leaf:
-            case OutputLeaf(index):
-                outputs.append(_OutputLeaf(index))
+            case OutputLeaf(index, row):
+                outputs.append(_OutputLeaf(index, row))
             case AliasLeaf(position):
                 outputs.append(_AliasLeaf(position))
             case ValueLeaf(value) if _is_scalar(value):
@@ -180,8 +181,8 @@ def _decode_signature(stored: _Signature) -> Signature:
     outputs: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
     for leaf in stored.outputs:
         match leaf:
-            case _OutputLeaf(index):
-                outputs.append(OutputLeaf(index))
+            case _OutputLeaf(index, row):
+                outputs.append(OutputLeaf(index, row))
             case _AliasLeaf(position):
                 outputs.append(AliasLeaf(position))
             case _ValueLeaf(value):

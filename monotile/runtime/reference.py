@@ -9,6 +9,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
+from monotile.runtime.objects import apart
+from monotile.runtime.trees import alike
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -70,10 +73,10 @@ class Distance(msgspec.Struct, frozen=True):
 
 
 def distance(found: Any, expected: Any) -> Distance:
-    a, tree_a = pytree.tree_flatten(found)
-    b, tree_b = pytree.tree_flatten(expected)
+    a, tree_a = pytree.tree_flatten(apart(found))
+    b, tree_b = pytree.tree_flatten(apart(expected))
     absolute = relative = 0.0
-    equal = tree_a == tree_b
+    equal = alike(tree_a, tree_b)
     for x, y in zip(a, b, strict=False):
         if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
             equal = equal and bool(x == y)

@@ -5,6 +5,8 @@ from itertools import islice
 
 import torch.utils._pytree as pytree
 
+from monotile.runtime.objects import Parts, together
+
 Constructor = Callable[[Iterator[object]], object]
 
 
@@ -19,7 +21,8 @@ def is_leaf(tree: pytree.TreeSpec) -> bool:
 
 
 def constructor(tree: pytree.TreeSpec) -> Constructor:
-    """What makes `tree` from its leaves in order: `tree_unflatten` with all that is known beforehand done."""
+    """What makes `tree` from its leaves in order: `tree_unflatten` with all that is known beforehand done, and objects
+    that were taken apart together again."""
     if is_leaf(tree):
         return next
     parts = [constructor(c) for c in children(tree)]
@@ -30,8 +33,26 @@ def constructor(tree: pytree.TreeSpec) -> Constructor:
         return lambda leaves: tuple([make(leaves) for make in parts])
     if tree.type is list:
         return lambda leaves: [make(leaves) for make in parts]
-    unflatten, context = pytree.SUPPORTED_NODES[tree.type].unflatten_fn, tree.context
+    context = tree.context
+    if tree.type is Parts:
+        return lambda leaves: together([make(leaves) for make in parts], context)
+    unflatten = pytree.SUPPORTED_NODES[tree.type].unflatten_fn
     return lambda leaves: unflatten([make(leaves) for make in parts], context)
+
+
+def alike(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
+    """Whether the structures are equal, but for what objects hold besides tensors (of what dtype they are, say)."""
+    if a.type is not Parts:
+        return (
+            (a.type, a.context) == (b.type, b.context)
+            and len(children(a)) == len(children(b))
+            and all(map(alike, children(a), children(b)))
+        )
+    return (
+        b.type is Parts
+        and (a.context.type, a.context.names) == (b.context.type, b.context.names)
+        and all(map(alike, children(a), children(b)))
+    )
 
 
 def describe_call(tree: pytree.TreeSpec) -> str:

@@ -2,11 +2,13 @@
 
 A part of an input may stand anywhere, and tracing leaves it anywhere: the states that ten layers start
 from in one heap before the first of them. Such a statement goes to just before its
-consumer if it has one alone; all others stay in their order.
+consumer if it has one alone. Views of what layers made, for the caller, may be in one heap after the last of them: such
+a statement goes to just after what it is a view of. All others stay in their order.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load, Tensor, loads
@@ -15,6 +17,7 @@ from monotile.transform.replace import Moved, renamed, replace_all
 
 WIDE_CONSUMERS = 3
 WIDE_SPAN = 1 / 3  # of the statement list
+SHORTEST_LAYER = 4  # statements
 
 
 def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
@@ -31,6 +34,7 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
             if _is_source(s, own) and len(users) == 1 and -1 not in users:
                 movable.add(s.out.name)
             own.add(s.out.name)
+    body = _views_early(body, {name for name, users in consumers.items() if users == {-1}})
     if not movable:
         return body
     waiting = {s.out.name: s for s in body if isinstance(s, Compute) and s.out.name in movable}
@@ -40,6 +44,24 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
             out += [waiting.pop(t.name) for t in used(s) if t.name in waiting]
             out.append(s)
     return body if tuple(out) == body else tuple(out)
+
+
+def _views_early(body: tuple[Statement, ...], results: Container[str]) -> tuple[Statement, ...]:
+    """`body` with views among `results`, which nothing in it reads, just after what they are views of."""
+    at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
+    after: dict[int, list[Statement]] = {}
+    rest: list[tuple[int, Statement]] = []
+    for k, s in enumerate(body):
+        if isinstance(s, Compute) and s.out.name in results and isinstance(s.body, Load):
+            sources = [at[t.name] for t in used(s) if t.name in at]
+            if s.combiner is None and sources:
+                after.setdefault(max(sources), []).append(s)
+                continue
+        rest.append((k, s))
+    if not after:
+        return body
+    new = tuple(x for k, s in rest for x in (s, *after.get(k, ())))
+    return body if new == body else new
 
 
 def _is_source(s: Compute, own: set[str]) -> bool:
@@ -83,21 +105,36 @@ def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         for t in used(s):
             if t.name in at:
                 consumers.setdefault(at[t.name], set()).add(k)
-    wanted = [
-        k
-        for k, users in consumers.items()
-        if len(users) >= WIDE_CONSUMERS and max(users) - k > WIDE_SPAN * len(body)
-    ]
-    first: set[int] = set()
+    placed: dict[int, None] = {}  # in order
+    for k in sorted(consumers):
+        # Each with what it needs, one after the other: one may need layers that read another.
+        if _is_wide(k, sorted(consumers[k]), len(body)):
+            placed |= dict.fromkeys(sorted(_needs(k, body, at, placed)))
+    rest = [k for k in range(len(body)) if k not in placed]
+    new = tuple(body[k] for k in (*placed, *rest))
+    return body if new == body else new
+
+
+def _is_wide(k: int, users: Sequence[int], length: int) -> bool:
+    """Whether the statements at `users` read statement `k` from afar, or at equal distances, once a layer."""
+    gaps = {b - a for a, b in pairwise(users)}
+    return len(users) >= WIDE_CONSUMERS and (
+        users[-1] - k > WIDE_SPAN * length or (len(gaps) == 1 and min(gaps) >= SHORTEST_LAYER)
+    )
+
+
+def _needs(
+    k: int, body: Sequence[Statement], at: Mapping[str, int], but: Container[int]
+) -> set[int]:
+    """`k` and the statements that it depends on, but those in `but`."""
+    found: set[int] = set()
+    wanted = [k]
     while wanted:
-        k = wanted.pop()
-        if k not in first:
-            first.add(k)
-            wanted += [at[t.name] for t in used(body[k]) if t.name in at]
-    if all(k in first for k in range(len(first))):
-        return body
-    rest = [s for k, s in enumerate(body) if k not in first]
-    return (*(body[k] for k in sorted(first)), *rest)
+        n = wanted.pop()
+        if n not in found and n not in but:
+            found.add(n)
+            wanted += [at[t.name] for t in used(body[n]) if t.name in at]
+    return found
 
 
 def topological(items: Sequence[Statement]) -> tuple[Statement, ...]:

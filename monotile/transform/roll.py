@@ -33,6 +33,7 @@ from monotile.transform.replace import Moved, copy_of, element, replace_uses
 from monotile.transform.roll_candidates import Choice, Fact, best_choice, size
 from monotile.transform.roll_first import liken_first
 from monotile.transform.roll_loop import Merge, Uses, make_loop
+from monotile.transform.share import share_equal
 from monotile.transform.tables import Tables
 
 SHORTEST_BUDGET = (
@@ -50,12 +51,10 @@ def roll(program: Program, options: Options) -> Program:
         return program
     # What is rolled first decides what is alike afterwards. Neither order is always the better one.
     facts = _Facts()
-    variants = [_roll(program, facts, shortest=s) for s in (False, True)]
-    hoisted = hoist(program.body)
-    if hoisted is not program.body:
-        other = msgspec.structs.replace(program, body=hoisted)
-        variants += [_roll(other, facts, shortest=s) for s in (False, True)]
-    best = min(variants, key=_size)
+    shared = share_equal(program.body, program.outputs)
+    bodies = dict.fromkeys((program.body, hoist(program.body), shared, hoist(shared)))
+    starts = [msgspec.structs.replace(program, body=body) for body in bodies]
+    best = min((_roll(p, facts, shortest=s) for p in starts for s in (False, True)), key=_size)
     return program if _size(best) == _size(program) else best
 
 

@@ -80,6 +80,10 @@ class Net:
 
         return self.add(compute(t, body), t)
 
+    def transposed(self, x: Tensor) -> Tensor:
+        t = Tensor(self.name("transposed"), x.shape[::-1], x.dtype)
+        return self.add(compute(t, lambda i, j: Load(x, (j, i))), t)
+
     def norm(self, x: Tensor, w: Tensor) -> Tensor:
         mean = Tensor(self.name("mean"), x.shape[:-1], F32)
         self.add(

@@ -61,6 +61,31 @@ def test_what_the_first_layer_makes_for_all_is_no_part_of_it() -> None:
     assert len(p.body) == 3
 
 
+def test_two_stacks_with_masks_of_their_own() -> None:
+    """The second reads the first's result in every layer; each layer makes its mask anew."""
+    n = Net()
+    source, x, w = n.input(3, 4), n.input(3, 4), [n.weight(4), n.weight(4)]
+    kept = []
+    for stack in range(2):
+        h = source if stack == 0 else x
+        bias = None
+        for _ in range(6):
+            a = n.linear(h, n.weight(4, 4))
+            bias = bias or n.pointwise("exp", n.pointwise("tanh", w[stack]))
+            mask = n.pointwise("abs", bias)
+            b = n.pointwise("add", n.pointwise("mul", a, mask), h)
+            if stack == 1:
+                b = n.pointwise("add", n.linear(source, n.weight(4, 4)), b)
+            h = n.pointwise("tanh", b)
+            kept.append(a)
+        source = n.norm(h, n.weight(4)) if stack == 0 else source
+    views = [n.transposed(t) for t in kept]  # in one heap, as the exporter leaves them
+    p = rolled(n.program(h, *views))
+    loops = [s for s in p.body if isinstance(s, Loop)]
+    assert [s.axis.extent for s in loops] == [6, 6]
+    assert all(len(s.stacked) == 1 for s in loops)
+
+
 @pytest.mark.parametrize("seen", [(0, 3), (5,), (2, 5)])
 def test_values_used_after_the_loop(seen: tuple[int, ...]) -> None:
     n = Net()

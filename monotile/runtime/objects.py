@@ -1,0 +1,140 @@
+"""Results that are objects of a library's own, such as Hugging Face's caches of keys and values.
+
+PyTorch's exporter takes apart the containers that it knows. An object of a plain Python class is its `__dict__`, as
+`copy.copy` sees it: what holds tensors in there are parts, everything else is fixed. In `apart` of a tree a `Parts`
+stands for each such object, a container that PyTorch knows; `together` gives the object again.
+"""
+
+import copy
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+_HEAP_TYPE = 1 << 9  # a class made by a class statement (CPython's Py_TPFLAGS_HEAPTYPE)
+_SETTLED = (type(None), bool, int, float, str, type, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """names: of the attributes that hold tensors. fixed: the other attributes."""
+
+    type: type
+    names: tuple[str, ...]
+    fixed: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    values: tuple[Any, ...]
+    form: Form
+
+
+def apart(tree: Any) -> Any:
+    """`tree` with a `Parts` in the place of every object in it that holds tensors and that PyTorch would not open."""
+    return _apart(tree, ())
+
+
+def _apart(tree: Any, around: tuple[int, ...]) -> Any:
+    return pytree.tree_map(lambda leaf: _opened(leaf, around), tree)
+
+
+def _opened(x: Any, around: tuple[int, ...]) -> Any:
+    if isinstance(x, _SETTLED) or not _is_its_dict(type(x)) or id(x) in around:
+        return x
+    attributes = {name: _apart(value, (*around, id(x))) for name, value in vars(x).items()}
+    names = tuple(name for name, value in attributes.items() if _holds_tensors(value))
+    if not names:
+        return x
+    fixed = {name: value for name, value in vars(x).items() if name not in names}
+    return Parts(tuple(attributes[name] for name in names), Form(type(x), names, fixed))
+
+
+def _is_its_dict(cls: type) -> bool:
+    """Whether an object of this class is its `__dict__` and nothing besides: no state in C, slots or reduction."""
+    own = cls.__mro__[:-1]
+    return (
+        not issubclass(cls, torch.Tensor)
+        and all(c.__flags__ & _HEAP_TYPE and not c.__dict__.get("__slots__") for c in own)
+        and all(
+            getattr(cls, name) is getattr(object, name)
+            for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+        )
+    )
+
+
+def _holds_tensors(tree: Any) -> bool:
+    return any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(tree))
+
+
+def together(values: Iterable[Any], form: Form) -> Any:
+    """The object whose attributes `form.names` are `values`."""
+    made = object.__new__(form.type)
+    for name, value in form.fixed.items():
+        vars(made)[name] = value if isinstance(value, _SETTLED) else copy.deepcopy(value)
+    vars(made).update(zip(form.names, values, strict=True))
+    return made
+
+
+# As text: a class by its name, which is looked up among what is imported, never imported.
+
+
+def _dumped(form: Form) -> Any:
+    return [_value_out(form.type), list(form.names), _value_out(form.fixed)]
+
+
+def _loaded(stored: Any) -> Form:
+    cls, names, fixed = stored
+    return Form(_value_in(cls), tuple(names), _value_in(fixed))
+
+
+def _value_out(x: Any) -> Any:
+    if x is None or type(x) in (bool, int, float, str):
+        return x
+    if isinstance(x, type):
+        return {"class": [x.__module__, x.__qualname__]}
+    if isinstance(x, torch.dtype | torch.device):
+        return {type(x).__name__: str(x).removeprefix("torch.")}
+    if type(x) in (list, tuple):
+        return {type(x).__name__: [_value_out(v) for v in x]}
+    if type(x) is dict:
+        return {"dict": [[_value_out(k), _value_out(v)] for k, v in x.items()]}
+    raise NotImplementedError(f"a {type(x).__name__} has no stored form")
+
+
+def _value_in(x: Any) -> Any:
+    if not isinstance(x, dict):
+        return x
+    ((kind, value),) = x.items()
+    match kind:
+        case "class":
+            module, name = value
+            found: Any = sys.modules[module]
+            for part in name.split("."):
+                found = vars(found)[part]
+            if not isinstance(found, type) or not _is_its_dict(found):
+                raise ValueError(f"{module}.{name} is no plain class")
+            return found
+        case "dtype":
+            return getattr(torch, value)
+        case "device":
+            return torch.device(value)
+        case "list":
+            return [_value_in(v) for v in value]
+        case "tuple":
+            return tuple(_value_in(v) for v in value)
+        case _:
+            return {_value_in(k): _value_in(v) for k, v in value}
+
+
+pytree.register_pytree_node(
+    Parts,
+    lambda parts: (list(parts.values), parts.form),
+    lambda values, form: Parts(tuple(values), form),
+    serialized_type_name="monotile.runtime.objects.Parts",
+    to_dumpable_context=_dumped,
+    from_dumpable_context=_loaded,
+)

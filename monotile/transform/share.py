@@ -1,0 +1,28 @@
+"""What is computed twice alike is computed once."""
+
+from collections.abc import Hashable
+
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Compute, Statement
+from monotile.transform.replace import Moved, renamed, replace_uses
+
+
+def share_equal(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+    """`body` with one Compute for all of it that say the same, where the first of them stands: a mask that every layer
+    makes from the one before it is then one mask. results: tensors that are used after it, which stay. The same
+    object where nothing is alike.
+    """
+    fixed = {t.name for t in results}
+    known: dict[Hashable, Tensor] = {}
+    moved: dict[str, Moved] = {}
+    out: list[Statement] = []
+    for old in body:
+        s = replace_uses(old, moved)
+        if isinstance(s, Compute):
+            key = (s.out.shape, s.out.dtype, s.axes, s.reduce, s.combiner, s.body)
+            first = known.setdefault(key, s.out)
+            if first is not s.out and s.out.name not in fixed:
+                moved[s.out.name] = renamed(first)
+                continue
+        out.append(s)
+    return tuple(out) if moved else body

@@ -1,0 +1,57 @@
+"""Results that are rows of one tensor: the tensor becomes the result, and its rows are views that the caller takes.
+
+What every layer gives, such as its keys and values, comes out of a rolled loop as one stack. A copy of each row
+would be a stage of its own, and the generated code would grow with the depth again.
+"""
+
+import msgspec
+
+from monotile.ir.expr import Const, Load, Tensor
+from monotile.ir.program import Compute, Program, Statement, used
+from monotile.ir.signature import OutputLeaf
+
+
+def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
+    """`program`, and where each of its former results is in the new ones.
+
+    Own bases are made before: a tensor that is read is then not updated in place.
+    """
+    made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
+    states = program.outputs[len(program.results) :]
+    # What is the caller's already: a result is a tensor of its own.
+    given = {t.name for t in (*program.inputs, *(w.tensor for w in program.weights), *states)}
+    read = {t.name for s in program.body for t in used(s)}
+    outputs: list[Tensor] = []
+    places: list[OutputLeaf] = []
+    copies: set[str] = set()
+    for t in program.results:
+        found = None if t.name in read or t.name not in made else _row(made[t.name])
+        whole, row = (t, ()) if found is None or found[0].name in given else found
+        if row:
+            copies.add(t.name)
+        if whole not in outputs:
+            outputs.append(whole)
+        places.append(OutputLeaf(outputs.index(whole), row))
+    if not copies:
+        return program, tuple(OutputLeaf(k) for k in range(len(program.results)))
+    body = tuple(s for s in program.body if not _defines(s, copies))
+    return msgspec.structs.replace(program, body=body, outputs=(*outputs, *states)), tuple(places)
+
+
+def _defines(s: Statement, names: set[str]) -> bool:
+    return isinstance(s, Compute) and s.out.name in names
+
+
+def _row(s: Compute) -> tuple[Tensor, tuple[int, ...]] | None:
+    """The tensor and the indices of its first dimensions of which `s` is a copy, if it is one."""
+    if s.combiner is not None or not isinstance(s.body, Load):
+        return None
+    whole, indices = s.body.tensor, s.body.index
+    count = len(whole.shape) - len(s.axes)
+    if count <= 0 or whole.dtype != s.out.dtype or whole.shape[count:] != s.out.shape:
+        return None
+    for axis, index in zip(s.axes, indices[count:], strict=True):
+        if index != axis and not (axis.extent == 1 and isinstance(index, Const)):
+            return None
+    row = [int(i.value) for i in indices[:count] if isinstance(i, Const)]
+    return (whole, tuple(row)) if len(row) == count else None

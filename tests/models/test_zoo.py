@@ -1,0 +1,74 @@
+"""The models of bench/zoo, small: one kernel, PyTorch's answer, and a source that does not grow with depth."""
+
+from typing import Any
+
+import pytest
+
+import monotile
+from bench.accuracy import error, exact
+from bench.zoo import Spec
+from monotile.codegen import cuda
+from monotile.config import Options
+from monotile.frontend.capture import capture, export
+from monotile.runtime.detect import detect_target
+from monotile.runtime.objects import apart
+from monotile.runtime.reference import fresh
+from monotile.schedule.schedule import schedule
+from monotile.schedule.split import split_reductions
+from monotile.transform.pipeline import transform
+from monotile.transform.stack_results import stack_results
+
+pytest.importorskip("transformers")
+
+TEXT = {"tokens": 16, "vocab_size": 96}
+BERT = TEXT | {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL: dict[str, dict[str, Any]] = {
+    "bert_large": BERT,
+    "roberta_base": BERT,
+    "clip_text": BERT,
+    "t5_base": TEXT | {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2},
+    "gpt2": TEXT | {"n_embd": 32, "n_head": 2},
+    "opt_125m": TEXT | {"hidden_size": 32, "num_attention_heads": 2, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "llama_1b": BERT | {"num_attention_heads": 4, "num_key_value_heads": 2},
+    "whisper_base": {"d_model": 32, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "max_source_positions": 20},
+}  # fmt: skip
+CASES = [
+    *(Spec(name, arguments=size) for name, size in SMALL.items()),
+    Spec("gpt2", arguments=SMALL["gpt2"] | {"use_cache": False}),
+]
+
+
+def name(spec: Spec) -> str:
+    return spec.name + ("" if spec.arguments.get("use_cache", True) else "_without_cache")
+
+
+def deep(spec: Spec, layers: int) -> Spec:
+    return Spec(spec.name, spec.dtype, spec.arguments | {"layers": layers})
+
+
+@pytest.mark.parametrize("spec", CASES, ids=name)
+def test_one_kernel_gives_pytorchs_answer(spec: Spec) -> None:
+    model, call = deep(spec, 3).make()
+    fast = monotile.compile(model, *call, target="cpu")
+    assert fast.kernels == 1
+    args, kwargs = fresh(call, seed=1)
+    expected = exact(model, (args, kwargs))
+    assert error(fast(*args, **kwargs), expected) <= 1e-5
+    assert type(fast(*args, **kwargs)) is type(expected)
+
+
+def source(spec: Spec) -> str:
+    """For an H100, as `monotile.compile` makes it, but not built."""
+    options = Options()
+    target = detect_target("cuda:sm_90a", options)
+    model, call = spec.make()
+    captured = capture(export(model, *call, results=apart))
+    program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
+    program = split_reductions(stack_results(program)[0], target)
+    return cuda.emit(program, schedule(program, target, options), target, options).text
+
+
+@pytest.mark.parametrize("spec", CASES, ids=name)
+def test_source_does_not_grow_with_depth(spec: Spec) -> None:
+    shallow, twice = (len(source(deep(spec, layers))) for layers in (3, 6))
+    assert twice <= 1.05 * shallow
