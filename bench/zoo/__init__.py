@@ -36,6 +36,7 @@ MODELS = EXAMPLES | ZOO
 TABLE = [
     "bert_large", "roberta_base", "clip_text", "t5_base", "t5_base::use_cache=False", "gpt2", "gpt2::use_cache=False",
     "opt_125m", "opt_125m::use_cache=False", "llama_1b", "llama_1b::use_cache=False", "whisper_base",
+    "vit_base", "clip_vision", "swin_base", "resnext101", "efficientnet_b0", "mobilenet_v2",
 ]  # fmt: skip
 
 
