@@ -1,15 +1,14 @@
-"""Times the example models beside PyTorch on this machine's GPU and writes a log entry to bench/results/.
+"""Times models beside PyTorch on this machine's GPU and writes a log entry to bench/results/.
 
-    python bench/models.py [--quick] [--commit ID] [--out FILE] [name:dtype[:key=value,...] ...]
+    python -m bench.models [--quick] [--commit ID] [--out FILE] [name[:dtype[:key=value,...]] ...]
 
 Each time stands beside its error against float64, measured in the same run on fresh inputs. Rivals: eager
-PyTorch, and `torch.compile` in its default mode unless `--quick`; both alone and captured in a CUDA graph.
+PyTorch, and `torch.compile` in its default mode unless `--quick`; both alone and captured in a CUDA graph. The names are those of
+bench.zoo and the examples, these where none is given.
 """
 
 import argparse
-import copy
 import datetime
-import importlib
 import json
 import platform
 import subprocess
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 import monotile
-from monotile.examples import EXAMPLES
+from bench.accuracy import error, exact
+from bench.zoo import Spec
 from monotile.runtime.measure import graphed, measure
-from monotile.runtime.reference import fresh
+from monotile.runtime.reference import fresh, to_device
 
 ALL = [
     "bert_base:float16", "bert_base:bfloat16", "bert_base:float32", "bert_base:float16:tokens=384",
@@ -35,17 +34,12 @@ ALL = [
 DEVICE = torch.device("cuda")
 
 
-def errors(found: Any, exact: Any) -> float:
-    pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(exact), strict=True)
-    return max(float((x.double() - y).norm() / y.norm()) for x, y in pairs if x is not None)
-
-
 def timing(call: Callable[[], Any], budget: float, **more: float | int | None) -> dict[str, Any]:
     times = measure(call, DEVICE, budget)
     try:
         graph = measure(graphed(call), DEVICE, budget).median * 1e6
-    except RuntimeError as error:  # not every model can be captured
-        print(f"    no graph: {str(error).splitlines()[0]}")
+    except RuntimeError as problem:  # not every model can be captured
+        print(f"    no graph: {str(problem).splitlines()[0]}")
         graph = None
     empty = {"compile": None, "again": None, "kernels": None}
     return {"call": times.median * 1e6, "graph": graph, "samples": times.samples, **empty, **more}
@@ -58,38 +52,34 @@ def seconds(make: Callable[[], Any]) -> tuple[Any, float]:
     return made, time.perf_counter() - start
 
 
-def entry(spec: str, *, quick: bool, budget: float) -> dict[str, Any]:
-    name, dtype, *rest = spec.split(":")
-    size = {k: int(v) for k, v in (item.split("=") for item in ",".join(rest).split(",") if item)}
-    module, _, make = EXAMPLES[name].partition(":")
-    model, args = getattr(importlib.import_module(module), make)(getattr(torch, dtype), **size)
-    model, args = model.to(DEVICE), tuple(x.to(DEVICE) for x in args)
-    inputs = fresh((args, {}), seed=1)[0]
-    wide = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    exact = copy.deepcopy(model).double()(*wide)
+def entry(spec: Spec, *, quick: bool, budget: float) -> dict[str, Any]:
+    model, call = to_device(*spec.make(), DEVICE)
+    assert isinstance(model, torch.nn.Module)
+    args, kwargs = inputs = fresh(call, seed=1)
+    right = exact(model, inputs)
 
     with tempfile.TemporaryDirectory() as folder:
         options = monotile.Options(cache_dir=folder)
-        ours, cold = seconds(lambda: monotile.compile(model, args, options=options))
-        _, again = seconds(lambda: monotile.compile(model, args, options=options))
+        ours, cold = seconds(lambda: monotile.compile(model, *call, options=options))
+        _, again = seconds(lambda: monotile.compile(model, *call, options=options))
     made = {"compile": cold * 1e6, "again": again * 1e6, "kernels": ours.kernels}
-    found = {"ours": errors(ours(*inputs), exact)}
-    mine = timing(lambda: ours(*inputs), budget, **made)
+    found = {"ours": error(ours(*args, **kwargs), right)}
+    mine = timing(lambda: ours(*args, **kwargs), budget, **made)
     rivals: dict[str, Any] = {}
-    found["eager"] = errors(model(*inputs), exact)
-    rivals["eager"] = timing(lambda: model(*inputs), budget)
+    found["eager"] = error(model(*args, **kwargs), right)
+    rivals["eager"] = timing(lambda: model(*args, **kwargs), budget)
     if not quick:
         torch._dynamo.reset()
         fast = torch.compile(model)
-        result, spent = seconds(lambda: fast(*inputs))
-        found["compile"] = errors(result, exact)
-        rivals["compile"] = timing(lambda: fast(*inputs), budget, compile=spent * 1e6)
+        result, spent = seconds(lambda: fast(*args, **kwargs))
+        found["compile"] = error(result, right)
+        rivals["compile"] = timing(lambda: fast(*args, **kwargs), budget, compile=spent * 1e6)
     line = {k: f"{v['call']:.0f}/{v['graph'] or 0:.0f}" for k, v in rivals.items()}
     print(
-        f"{spec:32s} ours {mine['call']:.1f} (graph {mine['graph'] or 0:.1f}) us  {line}  {found}"
+        f"{spec!s:32s} ours {mine['call']:.1f} (graph {mine['graph'] or 0:.1f}) us  {line}  {found}"
     )
     return {
-        "model": name, "arguments": size, "dtype": dtype, "ours": mine, "rivals": rivals, "errors": found,
+        "model": spec.name, "arguments": spec.arguments, "dtype": spec.dtype, "ours": mine, "rivals": rivals, "errors": found,
     }  # fmt: skip
 
 
@@ -103,7 +93,10 @@ def main() -> None:
     parser.add_argument("--notes", default="")
     chosen = parser.parse_args()
     with torch.no_grad():
-        entries = [entry(m, quick=chosen.quick, budget=chosen.budget) for m in chosen.models]
+        entries = [
+            entry(m, quick=chosen.quick, budget=chosen.budget)
+            for m in map(Spec.parse, chosen.models)
+        ]
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     log = {
