@@ -1,0 +1,126 @@
+"""The results of sweeps as a page of the documentation."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bench.operators.check import VERDICTS, Result
+
+_HEAD = """# PyTorch's operators
+
+Every float32 entry of PyTorch's own operator database (`torch.testing._internal.common_methods_invocations.op_db`), with all
+samples that it has for it, compiled and compared with PyTorch. Up to {batch} samples of an operator are one module and one kernel. This page is
+written by
+
+```sh
+python -m bench.operators --out bench/results/operators.jsonl --table docs/operators.md
+```
+
+which runs what the file of results does not hold yet; `--target cuda --out FILE` does the same on a GPU, and files can be put together.
+
+Values are compared with PyTorch in float64: the distance may be four times that of PyTorch in float32, and 1e-5 (relative and absolute) on top.
+Types, shapes, structure, integers, truths, NaN and infinity have to be equal. Linear algebra, FFT, sparse and complex tensors and the `special` functions are left out.
+**Refused** is an `UnsupportedOperatorError` for at least one sample; the others are correct. **Excluded** is what has no one right answer, or what
+`torch.export` makes no static graph of. Samples of the kind are left out of correct operators too.
+"""
+
+
+def summary(found: Sequence[Result]) -> str:
+    """One line: how many operators have which verdict, and the share that is correct."""
+    counts = {v: sum(r.verdict == v for r in found) for v in VERDICTS}
+    counted = len(found) - counts["excluded"]
+    share = 100 * (counts["correct"] + counts["compiled"]) / max(counted, 1)
+    each = ", ".join(f"{n} {v}" for v, n in counts.items() if n and v != "excluded")
+    return (
+        f"{counted} operators counted: {each}; {share:.1f} % right. {counts['excluded']} excluded"
+    )
+
+
+def write(path: Path, found: Sequence[Result], batch: int) -> None:
+    """The page about the results `found`, of one target or several."""
+    path.write_text("\n".join(_page(found, batch)) + "\n")
+
+
+def _page(found: Sequence[Result], batch: int) -> Iterator[str]:
+    yield _HEAD.format(batch=batch)
+    yield from _rows(
+        (
+            "target",
+            "PyTorch",
+            "correct",
+            "refused",
+            "wrong",
+            "crashed",
+            "share",
+            "excluded",
+            "samples correct",
+        ),
+        (_figures([r for r in found if (r.target, r.torch) == run]) for run in _runs(found)),
+    )
+    last = {r.name: r for r in reversed(found)}.values()  # lists are of the first target
+    for verdict, title in (("WRONG", "Wrong"), ("CRASHED", "Crashed"), ("refused", "Refused")):
+        listed = [r for r in last if r.verdict == verdict]
+        if listed:
+            yield f"\n## {title}\n"
+            each = (
+                (f"`{r.name}`", _share(r, verdict), r.reasons.get(verdict, "").replace("|", "\\|"))
+                for r in sorted(listed, key=lambda r: r.name)
+            )
+            yield from _rows(("operator", "samples", "what"), each)
+    yield "\n## Excluded\n"
+    groups: dict[str, list[str]] = defaultdict(list)
+    for r in last:
+        if r.verdict == "excluded":
+            groups[_group(r.reasons.get("excluded", "it has no samples"))].append(f"`{r.name}`")
+    yield from _rows(
+        ("why", "operators"), ((why, ", ".join(sorted(n))) for why, n in sorted(groups.items()))
+    )
+    yield "\n## Correct\n"
+    names = sorted(r.name for r in last if r.verdict == "correct")
+    yield ", ".join(f"`{n}`" for n in names)
+
+
+def _runs(found: Iterable[Result]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((r.target, r.torch) for r in found))
+
+
+def _figures(found: Sequence[Result]) -> tuple[str, ...]:
+    def number(verdict: str) -> int:
+        return sum(r.verdict == verdict for r in found)
+
+    good = number("correct")
+    counted = max(len(found) - number("excluded"), 1)
+    samples = sum(r.counts.get("correct", 0) for r in found)
+    verdicts = (str(number(v)) for v in ("correct", "refused", "WRONG", "CRASHED"))
+    share = f"{100 * good / counted:.1f} %"
+    return (
+        found[0].target,
+        found[0].torch,
+        *verdicts,
+        share,
+        str(number("excluded")),
+        str(samples),
+    )
+
+
+def _share(r: Result, verdict: str) -> str:
+    return f"{r.counts.get(verdict, 0)} of {sum(r.counts.values())}"
+
+
+def _group(why: str) -> str:
+    """A reason without what it says about one operator."""
+    data = ("depends on data", "a number or a shape", "DataDependent", "data-dependent", "Unbacked")
+    if any(sign in why for sign in data):
+        return "a shape or a number depends on the data"
+    if why.startswith("random"):
+        return "random"
+    if "in training mode" in why:
+        return "training"
+    return why
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
