@@ -121,3 +121,37 @@ def test_reductions_at_indices(include_self: bool) -> None:
         torch.randn(3, 5, 2),
         index,
     )
+
+
+def test_sampling_of_volumes() -> None:
+    x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 2, 4, 3) * 4 - 2
+    check_operators(
+        {
+            f"{mode}_{padding}_{corners}": lambda v, g, m=mode, p=padding, c=corners: F.grid_sample(
+                v, g, mode=m, padding_mode=p, align_corners=c
+            )
+            for mode in ("bilinear", "nearest")
+            for padding in ("zeros", "border", "reflection")
+            for corners in (True, False)
+        },
+        x,
+        grid,
+    )
+
+
+def test_pairs_counts_and_norms_of_rows() -> None:
+    x, repeats = torch.randn(5, 3), torch.tensor([2, 0, 3, 1, 2])
+    check_operators(
+        {
+            **{f"pdist_{p}": lambda v, r, p=p: F.pdist(v, p) for p in (0, 1, 2, 3.5, torch.inf)},
+            "repeat": lambda v, r: v.repeat_interleave(r, 0, output_size=8),
+            "nonzero": lambda v, r: torch.nonzero_static(v > 0, size=20, fill_value=7),
+            "first_nonzero": lambda v, r: torch.nonzero_static(r, size=2),
+            **{
+                f"renorm_{p}": lambda v, r, p=p: torch.ops.aten.embedding_renorm(v, r, 1.0, p)
+                for p in (1.0, 2.0, torch.inf)
+            },
+        },
+        x,
+        repeats,
+    )

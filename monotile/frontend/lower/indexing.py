@@ -16,6 +16,7 @@ from monotile.frontend.builder import (
 )
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reshape import reshape_index
+from monotile.frontend.lower.scans import scanned
 from monotile.frontend.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
@@ -224,7 +225,20 @@ def searchsorted(
     return b.result(body, reduce=(sorted_sequence.shape[-1],), combiner="sum")
 
 
+def repeated_positions(b: Builder, repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """Position i as often as `repeats` has it there: at k stands how many end at k or before."""
+    n = repeats.size
+    ends = scanned(b, repeats, 0, "sum", 0, DType.I64, part="ends")
+
+    def ended(k: Expr, r: Expr) -> Expr:
+        return cast(s.le(load(ends, [r]), k), DType.I64)
+
+    found = b.emit(b.shape, DType.I64, ended, reduce=(n,), combiner="sum", part="ended")
+    return b.result(lambda k: load(found, [k]))
+
+
 LOWERINGS: Mapping[str, Lowering] = {
+    "aten.repeat_interleave.Tensor": repeated_positions,
     "aten.embedding": embedding,
     "aten._embedding_bag": embedding_bag,
     "aten._embedding_bag_forward_only": embedding_bag,
