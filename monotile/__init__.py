@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monotile.compile import compile
     from monotile.config import Options
+    from monotile.dynamo.explain import Explanation, explain
     from monotile.errors import (
         BuildError,
         CaptureError,
@@ -32,6 +33,8 @@ _HOME = {
     "compile": "monotile.compile",
     "Options": "monotile.config",
     "CompiledModule": "monotile.runtime.module",
+    "Explanation": "monotile.dynamo.explain",
+    "explain": "monotile.dynamo.explain",
     "load": "monotile.runtime.module",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
@@ -49,6 +52,7 @@ __all__ = [
     "BuildError",
     "CaptureError",
     "CompiledModule",
+    "Explanation",
     "IndexOutOfRangeError",
     "InputError",
     "InternalError",
@@ -59,6 +63,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "VerificationError",
     "compile",
+    "explain",
     "load",
 ]
 

@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
 from monotile.frontend.containers import apart, dataclasses_known
-from monotile.frontend.graph import Values, is_lowered, lower_graph
+from monotile.frontend.fast_paths import DECOMPOSITIONS
+from monotile.frontend.graph import Values, is_lowered, lower_graph, survey
 from monotile.frontend.origin import raised_at
 from monotile.frontend.registry import find
 from monotile.frontend.training import refuse_training
@@ -71,6 +72,14 @@ def capture(
     plain = _decompose(exported)
     plain.graph.eliminate_dead_code()
     return _lower(plain)
+
+
+def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
+    """`exported` in functional ATen, and those of its nodes, by name, that have no lowering, with the reason."""
+    plain = _decompose(exported)
+    b = Builder()
+    found = survey(plain.graph, _Inputs(plain, b).values, b)
+    return plain, {node.name: text for node, text in found.items()}
 
 
 # What a message of torch.export's means for the model, and what to do.
@@ -144,6 +153,7 @@ def _decompose(exported: ExportedProgram) -> ExportedProgram:
         table = torch.export.default_decompositions()
         for op, decomposition in get_decompositions(_MORE).items():
             table[op] = decomposition
+        table.update(DECOMPOSITIONS)
         for op in [op for op in table if find(op) is not None]:
             del table[op]
         try:

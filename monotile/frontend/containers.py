@@ -14,15 +14,17 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 def apart(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """The example call with a tensor of its own for each argument.
 
-    The exporter takes one tensor that is passed twice, or that the model holds as well, for one argument.
+    The exporter takes one tensor that is passed twice, or that the model holds as well, for one argument; and
+    a view for one of unknown shape, if what it views is passed as well.
     """
     seen = {id(x) for held in (model.parameters(), model.buffers()) for x in held}
 
     def own(x: object) -> object:
         if isinstance(x, torch.Tensor):
-            if id(x) in seen:
-                x = x.detach()
+            seen_before = id(x) in seen
             seen.add(id(x))
+            if seen_before or x._is_view():
+                return x.detach()
         return x
 
     call: Call = pytree.tree_map(own, (tuple(args), dict(kwargs)))

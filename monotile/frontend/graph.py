@@ -9,11 +9,12 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx.node import map_arg
 
-from monotile.errors import CaptureError, InternalError, UnsupportedOperatorError
+from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontend.builder import Builder, Type, Unsupported
 from monotile.frontend.control import CONTROL
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
+from monotile.frontend.training import is_training
 from monotile.frontend.types import results_of, to_numpy
 from monotile.ir.expr import Tensor, const
 
@@ -52,6 +53,35 @@ def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
     if problems:
         raise UnsupportedOperatorError(_message(problems))
     return found
+
+
+def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
+    """The operators of `graph` that cannot be lowered, and what a message says of each."""
+    problems: dict[fx.Node, str] = {}
+    lost: set[fx.Node] = set()  # what has no type that is known beforehand
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            values[node] = _attribute(node, b)
+        if node.op != "call_function":
+            continue
+        inner: list[str] = []
+        try:
+            if is_training(node):
+                raise Unsupported("in training mode")
+            if not lost.isdisjoint(node.all_input_nodes):
+                raise Unsupported("its shapes depend on data")
+            values[node] = _lower(node, values, b, inner)
+        except (Unsupported, MonotileError, InternalError) as e:
+            inner.append(_describe(node, str(e)))
+            try:
+                values[node] = _stand_in(node)
+            except MonotileError:
+                values[node] = None
+            if values[node] is None:
+                lost.add(node)
+        if inner:
+            problems[node] = inner[0].strip()
+    return problems
 
 
 def is_lowered(graph_module: fx.GraphModule) -> bool:

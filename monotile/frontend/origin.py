@@ -7,14 +7,16 @@ import traceback
 import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
 
-def _foreign(path: str) -> bool:
-    return path.startswith((_TORCH, "<"))
+def is_users(path: str) -> bool:
+    """Whether a file is neither PyTorch's nor ours."""
+    return not path.startswith((_TORCH, _DYNAMO, "<"))
 
 
-def _describe(path: str, line: int | str, function: str, code: str) -> str:
+def describe_line(path: str, line: int | str, function: str, code: str) -> str:
     where = f"{os.path.basename(path)}:{line}, in {function}"
     return f"{where}: {code.strip()}" if code.strip() else where
 
@@ -22,17 +24,17 @@ def _describe(path: str, line: int | str, function: str, code: str) -> str:
 def origin(stack_trace: str | None) -> str:
     """The innermost line outside PyTorch, as "file.py:123, in forward: code"; "" if there is none."""
     for path, line, function, code in reversed(_FRAME.findall(stack_trace or "")):
-        if not _foreign(path):
-            return _describe(path, line, function, code)
+        if is_users(path):
+            return describe_line(path, line, function, code)
     return ""
 
 
 def raised_at(error: BaseException) -> str:
     """The same, of the line that raised `error`: the innermost one below PyTorch's tracer."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [k for k, f in enumerate(frames) if _foreign(f.filename)]
+    inside = [k for k, f in enumerate(frames) if not is_users(f.filename)]
     below = frames[inside[0] :] if inside else frames
     for f in reversed(below):
-        if not _foreign(f.filename):
-            return _describe(f.filename, f.lineno or 0, f.name, f.line or "")
+        if is_users(f.filename):
+            return describe_line(f.filename, f.lineno or 0, f.name, f.line or "")
     return ""

@@ -34,14 +34,19 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 }
 
 
+def is_training(node: fx.Node) -> bool:
+    """Whether the operator is an active dropout or normalises with the batch's own statistics."""
+    active = _ACTIVE.get(str(node.target).rpartition(".")[0])
+    return active is not None and active(node.args)
+
+
 def refuse_training(graph_module: fx.GraphModule) -> None:
     """Raises CaptureError if a dropout is active or a batch normalisation uses the batch's statistics."""
     for module in graph_module.modules():
         if not isinstance(module, fx.GraphModule):
             continue
         for node in module.graph.nodes:
-            active = _ACTIVE.get(str(node.target).rpartition(".")[0])
-            if active is not None and active(node.args):
+            if is_training(node):
                 where = origin(node.stack_trace)
                 raise CaptureError(
                     f"{node.target} is in training mode"

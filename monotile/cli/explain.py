@@ -1,0 +1,17 @@
+"""monotile explain MODEL"""
+
+import click
+
+from monotile.cli.options import compiling, named_model
+from monotile.config import Options
+from monotile.dynamo.explain import explain
+from monotile.runtime.detect import device_of
+from monotile.runtime.reference import to_device
+
+
+@click.command()
+@compiling
+def command(spec: str, dtype: str | None, target: str, options: Options) -> None:
+    """Say how many kernels MODEL is, and which operators, at which of its lines, are why it is not one."""
+    model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
+    click.echo(explain(model, args, kwargs, target=target, options=options))

@@ -1,0 +1,206 @@
+"""One graph of Dynamo's: compiled at its first call, and again for other shapes and parameters."""
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import fx
+from torch._dynamo import config as dynamo_config
+from torch._guards import tracing
+from torch.fx.traceback import preserve_node_meta
+
+from monotile.compile import compile
+from monotile.config import Options
+from monotile.dynamo.aliases import separate
+from monotile.dynamo.parts import replace, split
+from monotile.errors import (
+    CaptureError,
+    InputError,
+    MonotileError,
+    UnsupportedOperatorError,
+)
+from monotile.frontend.capture import export
+
+Run = Callable[..., Any]
+_log = logging.getLogger("monotile")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """target: None: where the graph's tensors are."""
+
+    target: str | None
+    options: Options
+
+
+class Graph:
+    """Runs like `module`, a flat list of arguments to its results.
+
+    Parameters and buffers of the user's modules are read where they lie; a call with others of the same types
+    makes a new variant, as new shapes do, up to PyTorch's own limit of recompilations.
+
+    kernels: of the newest variant. reasons: why that is not one.
+    """
+
+    def __init__(self, module: fx.GraphModule, settings: Settings) -> None:
+        self._module = module
+        self.called = False
+        self._whole = 0  # kernels that are not a part's
+        self._parts: list[Graph] = []
+        self._reasons: tuple[str, ...] = ()
+        self._settings = settings
+        self._held: list[int] | None = None
+        self._free: list[int] = []
+        self._variants: dict[tuple[object, ...], Run] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        self.called = True
+        if torch.is_grad_enabled() and any(_needs_grad(x) for x in args):
+            self._tell(0, ("it needs gradients, and runs in PyTorch: Monotile compiles inference",))
+            _warn_training()
+            return self._module(*args)
+        if self._held is None:
+            self._held = [k for k, x in enumerate(args) if _is_held(x)]
+            self._free = [k for k in range(len(args)) if k not in self._held]
+        key = (
+            *(_type(args[k]) for k in self._free),
+            *(args[k].data_ptr() for k in self._held),
+        )
+        run = self._variants.get(key)
+        if run is None:
+            run = self._variants[key] = self._variant(args)
+        try:
+            return run(*args)
+        except InputError as e:  # arguments that share memory; nothing has run yet
+            _log.info("a call runs in PyTorch: %s", e)
+            return self._module(*args)
+
+    @property
+    def kernels(self) -> int:
+        return self._whole + sum(part.kernels for part in self._parts)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return (*self._reasons, *(r for part in self._parts for r in part.reasons))
+
+    def _variant(self, args: Sequence[Any]) -> Run:
+        limit = dynamo_config.recompile_limit
+        if len(self._variants) >= limit:
+            if len(self._variants) == limit:
+                warnings.warn(
+                    f"Monotile has compiled one graph for {limit} sets of shapes and parameters; others run in"
+                    " PyTorch (torch._dynamo.config.recompile_limit)",
+                    stacklevel=4,
+                )
+            return self._module
+        # Dynamo's own tracing is over, but its context is still there: export brings one of its own.
+        with tracing(None), torch.no_grad():
+            return self._compiled(args)
+
+    def _compiled(self, args: Sequence[Any]) -> Run:
+        try:
+            cut = separate(self._module)
+        except ValueError as e:
+            return self._eager(str(e))
+        if cut is None:
+            return self._kernel(self._module, args)
+        run, views = self._kernel(cut.kernel, args), cut.views
+        return lambda *given: views(*given, *run(*given))
+
+    def _kernel(self, module: fx.GraphModule, args: Sequence[Any]) -> Run:
+        """One kernel, else several with PyTorch between them, else PyTorch alone."""
+        assert self._held is not None
+        bound = _Bound(module, {k: args[k] for k in self._held}, len(args))
+        free = self._free
+        given = [args[k] for k in free]
+        target = self._settings.target or _target(args)
+        try:
+            try:
+                run: Run = compile(bound, given, target=target, options=self._settings.options)
+                self._tell(1, ())
+            except (UnsupportedOperatorError, CaptureError):
+                run = self._split(bound, given)
+        except MonotileError as e:
+            return self._eager(str(e), module)
+        except (
+            Exception
+        ) as e:  # a mistake of ours, or of the exporter's: the model runs all the same
+            return self._eager(f"{type(e).__name__}: {e}. Please report this", module)
+        return lambda *given: run(*(given[k] for k in free))
+
+    def _split(self, bound: "_Bound", given: Sequence[Any]) -> Run:
+        found = split(export(bound, given))
+        parts = {name: Graph(getattr(found.module, name), self._settings) for name in found.parts}
+        for name, part in parts.items():
+            replace(found.module, name, part)
+        self._tell(0, found.reasons, *parts.values())
+        _log.info("%d kernels instead of one:\n%s", len(parts), "\n".join(found.reasons))
+        return found.module
+
+    def _eager(self, reason: str, module: fx.GraphModule | None = None) -> Run:
+        self._tell(0, (reason,))
+        _log.warning("a graph runs in PyTorch: %s", reason)
+        return module or self._module
+
+    def _tell(self, kernels: int, reasons: tuple[str, ...], *parts: "Graph") -> None:
+        self._whole, self._reasons, self._parts = kernels, reasons, [*parts]
+
+
+class _Bound(torch.nn.Module):
+    """`module` with some of its arguments as parameters and buffers."""
+
+    def __init__(self, module: fx.GraphModule, held: dict[int, torch.Tensor], count: int) -> None:
+        super().__init__()
+        self.module = module
+        self._places = {k: f"held_{k}" for k in held}
+        self._count = count
+        for k, x in held.items():
+            if isinstance(x, torch.nn.Parameter):
+                self.register_parameter(self._places[k], x)
+            else:
+                self.register_buffer(self._places[k], x)
+        self.eval()
+
+    def forward(self, *free: Any) -> Any:
+        rest = iter(free)
+        args = [
+            getattr(self, self._places[k]) if k in self._places else next(rest)
+            for k in range(self._count)
+        ]
+        with preserve_node_meta():  # the user's lines
+            return fx.Interpreter(self.module).run(*args)
+
+
+def _is_held(x: object) -> bool:
+    """Whether the kernel may read `x` where it lies, call after call: a parameter or buffer of the user's modules."""
+    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or x.data_ptr() % 16:
+        return False
+    return isinstance(x, torch.nn.Parameter) or hasattr(x, "_dynamo_static_input_type")
+
+
+def _type(x: object) -> object:
+    return (x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else (type(x), x)
+
+
+def _needs_grad(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _target(args: Sequence[object]) -> str:
+    on_gpu = any(isinstance(x, torch.Tensor) and x.device.type == "cuda" for x in args)
+    return "cuda" if on_gpu else "cpu"
+
+
+_warned: list[bool] = []
+
+
+def _warn_training() -> None:
+    if not _warned:
+        _warned.append(True)
+        warnings.warn(
+            "Monotile compiles inference: what needs gradients runs in PyTorch. Call the model under"
+            " torch.no_grad()",
+            stacklevel=3,
+        )
