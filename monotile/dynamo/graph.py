@@ -53,6 +53,7 @@ class Graph:
         self._settings = settings
         self._held: list[int] | None = None
         self._free: list[int] = []
+        self._numbers: list[int] = []
         self._variants: dict[tuple[object, ...], Run] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -63,8 +64,11 @@ class Graph:
             return self._module(*args)
         if self._held is None:
             self._held = [k for k, x in enumerate(args) if _is_held(x)]
-            self._free = [k for k in range(len(args)) if k not in self._held]
+            self._numbers = _numbers(self._module)
+            own = {*self._held, *self._numbers}
+            self._free = [k for k in range(len(args)) if k not in own]
         key = (
+            *(args[k].item() for k in self._numbers),
             *(_type(args[k]) for k in self._free),
             *(args[k].data_ptr() for k in self._held),
         )
@@ -73,9 +77,8 @@ class Graph:
             run = self._variants[key] = self._variant(args)
         try:
             return run(*args)
-        except InputError as e:  # arguments that share memory; nothing has run yet
-            _log.info("a call runs in PyTorch: %s", e)
-            return self._module(*args)
+        except InputError as e:  # arguments that share memory, say; nothing has run yet
+            return self._eager(str(e))(*args)
 
     @property
     def kernels(self) -> int:
@@ -112,7 +115,8 @@ class Graph:
     def _kernel(self, module: fx.GraphModule, args: Sequence[Any]) -> Run:
         """One kernel, else several with PyTorch between them, else PyTorch alone."""
         assert self._held is not None
-        bound = _Bound(module, {k: args[k] for k in self._held}, len(args))
+        numbers = {k: _Number(args[k].item()) for k in self._numbers}
+        bound = _Bound(module, {k: args[k] for k in self._held}, numbers, len(args))
         free = self._free
         given = [args[k] for k in free]
         target = self._settings.target or _target(args)
@@ -140,8 +144,9 @@ class Graph:
         return found.module
 
     def _eager(self, reason: str, module: fx.GraphModule | None = None) -> Run:
+        if self._reasons != (reason,):
+            _log.warning("a graph runs in PyTorch: %s", reason)
         self._tell(0, (reason,))
-        _log.warning("a graph runs in PyTorch: %s", reason)
         return module or self._module
 
     def _tell(self, kernels: int, reasons: tuple[str, ...], *parts: "Graph") -> None:
@@ -149,11 +154,18 @@ class Graph:
 
 
 class _Bound(torch.nn.Module):
-    """`module` with some of its arguments as parameters and buffers."""
+    """`module` with some of its arguments as parameters and buffers, and some as numbers."""
 
-    def __init__(self, module: fx.GraphModule, held: dict[int, torch.Tensor], count: int) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        held: dict[int, torch.Tensor],
+        numbers: dict[int, "_Number"],
+        count: int,
+    ) -> None:
         super().__init__()
         self.module = module
+        self._numbers = numbers
         self._places = {k: f"held_{k}" for k in held}
         self._count = count
         for k, x in held.items():
@@ -165,12 +177,33 @@ class _Bound(torch.nn.Module):
 
     def forward(self, *free: Any) -> Any:
         rest = iter(free)
-        args = [
-            getattr(self, self._places[k]) if k in self._places else next(rest)
-            for k in range(self._count)
-        ]
+        args: list[Any] = []
+        for k in range(self._count):
+            if k in self._numbers:
+                args.append(self._numbers[k])
+            else:
+                args.append(getattr(self, self._places[k]) if k in self._places else next(rest))
         with preserve_node_meta():  # the user's lines
             return fx.Interpreter(self.module).run(*args)
+
+
+class _Number(msgspec.Struct, frozen=True):
+    """In the place of a tensor of which only the number is taken."""
+
+    value: float
+
+    def item(self) -> float:
+        return self.value
+
+
+def _numbers(module: fx.GraphModule) -> list[int]:
+    """The arguments that are Python floats: Dynamo passes them as tensors and takes the number of each."""
+
+    def is_item(node: fx.Node) -> bool:
+        return (node.op, node.target) == ("call_method", "item")
+
+    given = module.graph.find_nodes(op="placeholder")
+    return [k for k, n in enumerate(given) if n.users and all(map(is_item, n.users))]
 
 
 def _is_held(x: object) -> bool:
