@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 import monotile
 from bench.operators.compare import mismatch
-from bench.operators.samples import Calls, Sample, excluded, samples
+from bench.operators.samples import Calls, Sample, excluded, samples, spread
 from monotile.errors import CaptureError, MonotileError, UnsupportedOperatorError
 from monotile.frontend.capture import export
 
@@ -40,6 +40,7 @@ class Result(msgspec.Struct, frozen=True):
     torch: str
     kernels: int = 0
     seconds: float = 0.0
+    untried: int = 0  # samples that a limit left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,17 @@ def check(name: str, entry: Any, settings: Settings) -> Result:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            given = samples(entry, settings.device, settings.limit)
+            every = samples(entry, settings.device)
         except Exception as e:  # whatever the database raises: there is nothing to compile
             return result(name, settings, [("excluded", f"no samples: {_line(e)}")])
+        given = spread(every, settings.limit)
         for first in range(0, len(given), settings.batch):
             verdicts, made = _batch(given[first : first + settings.batch], settings)
             found += verdicts
             kernels += made
     seconds = round(time.perf_counter() - start, 2)
-    return result(name, settings, found, kernels, seconds)
+    done = result(name, settings, found, kernels, seconds)
+    return msgspec.structs.replace(done, untried=len(every) - len(given))
 
 
 def result(
@@ -108,10 +111,10 @@ def _batch(given: Sequence[Sample], settings: Settings) -> tuple[list[Found], in
         return found, made
     if len(given) == 1:
         return [found], made
-    if found[0] == "excluded" and len(given) > 2 * _PROBES:
+    if found[0] in ("excluded", "refused") and len(given) > 2 * _PROBES:
         # Mostly that holds for every sample, and finding it out one by one takes minutes.
         probed = [together([given[k * len(given) // _PROBES]], settings)[0] for k in range(_PROBES)]
-        if all(isinstance(p, tuple) and p[0] == "excluded" for p in probed):
+        if all(isinstance(p, tuple) and p[0] == found[0] for p in probed):
             return [found] * len(given), made
     half = len(given) // 2
     left, right = _batch(given[:half], settings), _batch(given[half:], settings)

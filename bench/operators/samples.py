@@ -76,16 +76,20 @@ def excluded(name: str, device: str) -> str | None:
     return None
 
 
-def samples(entry: Any, device: str, limit: int | None = None) -> list[Sample]:
-    """The samples of one entry in float32, the same ones in every run; if over `limit`, so many of them, evenly."""
+def samples(entry: Any, device: str) -> list[Sample]:
+    """The samples of one entry in float32, the same ones in every run."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
     given = entry.sample_inputs(device, torch.float32, requires_grad=False)
-    made = [_sample(entry.op, s) for s in given]
-    if limit and len(made) > limit:
-        made = [made[k * len(made) // limit] for k in range(limit)]
-    return made
+    return [_sample(entry.op, s) for s in given]
+
+
+def spread(every: list[Sample], limit: int | None) -> list[Sample]:
+    """`limit` of them, from the first to the last ones; all where there is none."""
+    if limit is None or len(every) <= limit:
+        return every
+    return [every[k * len(every) // limit] for k in range(limit)]
 
 
 def _sample(op: Callable[..., Any], given: Any) -> Sample:

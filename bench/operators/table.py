@@ -91,6 +91,7 @@ def _figures(found: Sequence[Result]) -> tuple[str, ...]:
     good = number("correct")
     counted = max(len(found) - number("excluded"), 1)
     samples = sum(r.counts.get("correct", 0) for r in found)
+    untried = sum(r.untried for r in found)
     verdicts = (str(number(v)) for v in ("correct", "refused", "WRONG", "CRASHED"))
     share = f"{100 * good / counted:.1f} %"
     return (
@@ -99,7 +100,7 @@ def _figures(found: Sequence[Result]) -> tuple[str, ...]:
         *verdicts,
         share,
         str(number("excluded")),
-        str(samples),
+        f"{samples}, {untried} not tried" if untried else str(samples),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from bench.operators.check import Result, Settings, check, result, together
 from bench.operators.compare import mismatch
-from bench.operators.samples import database, family, samples
+from bench.operators.samples import database, family, samples, spread
 from bench.operators.table import summary, write
 
 PER_OPERATOR = 4  # samples, spread over all that the database has
@@ -23,15 +23,15 @@ GROUPS = (  # of operators that share a kernel
 
 @pytest.mark.parametrize("names", GROUPS)
 def test_samples_of_the_database(names: str) -> None:
-    entries, settings = database(), Settings(limit=PER_OPERATOR)
+    entries = database()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         chosen = [
             (name, s)
             for name in names.split()
-            for s in samples(entries[name], "cpu", settings.limit)
+            for s in spread(samples(entries[name], "cpu"), PER_OPERATOR)
         ]
-        found, kernels = together([s for _, s in chosen], settings)
+        found, kernels = together([s for _, s in chosen], Settings())
     assert isinstance(found, list), found
     wrong = [(n, f) for (n, _), f in zip(chosen, found, strict=True) if f != ("correct", "")]
     assert not wrong

@@ -146,6 +146,9 @@ def test_pairs_counts_and_norms_of_rows() -> None:
             **{f"pdist_{p}": lambda v, r, p=p: F.pdist(v, p) for p in (0, 1, 2, 3.5, torch.inf)},
             "repeat": lambda v, r: v.repeat_interleave(r, 0, output_size=8),
             "nonzero": lambda v, r: torch.nonzero_static(v > 0, size=20, fill_value=7),
+            "search": lambda v, r: torch.searchsorted(r, v[:, 0].contiguous(), sorter=r.argsort()),
+            "bucketize": lambda v, r: torch.bucketize(v, r.cumsum(0)),
+            "bucketize_number": lambda v, r: torch.bucketize(2.5, r.cumsum(0)),
             "first_nonzero": lambda v, r: torch.nonzero_static(r, size=2),
             **{
                 f"renorm_{p}": lambda v, r, p=p: torch.ops.aten.embedding_renorm(v, r, 1.0, p)

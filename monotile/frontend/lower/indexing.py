@@ -18,6 +18,7 @@ from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reshape import reshape_index
 from monotile.frontend.lower.scans import scanned
 from monotile.frontend.lower.views import along
+from monotile.frontend.promotion import result_type
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
 
@@ -191,7 +192,7 @@ def bucketize(
     b: Builder, x: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:
     test = _stands_before(right)
-    wide = boundaries.dtype.compute
+    wide = result_type((boundaries, x)).compute
 
     def body(*axes: Expr) -> Expr:
         *i, r = axes
@@ -211,16 +212,15 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    if sorter is not None:
-        raise Unsupported("a sorter")
     test = _stands_before(right or side == "right")
-    wide = sorted_sequence.dtype.compute
+    wide = result_type((sorted_sequence, x)).compute
 
     def body(*axes: Expr) -> Expr:
         *i, r = axes
         row = i[: len(sorted_sequence.shape) - 1]
         value = element(x, i, wide)
-        return cast(test(cast(load(sorted_sequence, [*row, r]), wide), value), DType.I64)
+        k = r if sorter is None else index_at(sorter, [*row, r])
+        return cast(test(cast(load(sorted_sequence, [*row, k]), wide), value), DType.I64)
 
     return b.result(body, reduce=(sorted_sequence.shape[-1],), combiner="sum")
 
