@@ -1,6 +1,5 @@
 """From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
 
-import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -24,10 +22,9 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
 from monotile.frontend.containers import apart, dataclasses_known
-from monotile.frontend.fast_paths import DECOMPOSITIONS
-from monotile.frontend.graph import Values, is_lowered, lower_graph, survey
+from monotile.frontend.decompose import decompose, quiet
+from monotile.frontend.graph import Values, lower_graph, survey
 from monotile.frontend.origin import raised_at
-from monotile.frontend.registry import find
 from monotile.frontend.training import refuse_training
 from monotile.frontend.types import is_static, to_numpy, type_of
 from monotile.ir.expr import Tensor
@@ -69,14 +66,14 @@ def capture(
     exported = export(model, args, kwargs)
     _refuse_dynamic(exported)
     refuse_training(exported.graph_module)
-    plain = _decompose(exported)
+    plain = decompose(exported)
     plain.graph.eliminate_dead_code()
     return _lower(plain)
 
 
 def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
     """`exported` in functional ATen, and those of its nodes, by name, that have no lowering, with the reason."""
-    plain = _decompose(exported)
+    plain = decompose(exported)
     b = Builder()
     found = survey(plain.graph, _Inputs(plain, b).values, b)
     return plain, {node.name: text for node, text in found.items()}
@@ -114,7 +111,7 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = dataclasses_known(model, args, kwargs or {})
-    with _quiet(), known, _giving(model, results):
+    with quiet(), known, _giving(model, results):
         try:
             args, kwargs = apart(model, args, kwargs or {})
             return torch.export.export(model, args, kwargs, strict=False)
@@ -143,64 +140,6 @@ def _giving(
         yield
     finally:
         hook.remove()
-
-
-def _decompose(exported: ExportedProgram) -> ExportedProgram:
-    """`exported` in functional ATen, where every operator that has a lowering is left whole."""
-    if is_lowered(exported.graph_module):
-        return exported  # it is that already: decomposing traces it anew, which takes as long as export
-    with _quiet():
-        table = torch.export.default_decompositions()
-        for op, decomposition in get_decompositions(_MORE).items():
-            table[op] = decomposition
-        table.update(DECOMPOSITIONS)
-        for op in [op for op in table if find(op) is not None]:
-            del table[op]
-        try:
-            return exported.run_decompositions(table)
-        except RuntimeError as e:
-            if "is mutated in the forward" not in str(e):
-                raise
-        except AssertionError as e:
-            if "expected compiled_fn" not in str(e):
-                raise
-            raise CaptureError(
-                "the model changes a tensor in place that shares memory with another of its buffers or"
-                " arguments: keep one of the two"
-            ) from e
-        with _as_buffers(exported):
-            return exported.run_decompositions(table)
-
-
-@contextmanager
-def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
-    """With the plain attributes of the model as buffers, which a call may change."""
-    specs = exported.graph_signature.input_specs
-    old = list(specs)
-    specs[:] = (
-        InputSpec(InputKind.BUFFER, s.arg, s.target, persistent=False)
-        if s.kind is InputKind.CONSTANT_TENSOR
-        else s
-        for s in old
-    )
-    try:
-        yield
-    finally:
-        specs[:] = old
-
-
-# Core ATen operators that have no lowering of their own but a decomposition.
-_MORE = [torch.ops.aten.grid_sampler_2d]
-
-
-@contextmanager
-def _quiet() -> Generator[None, None, None]:
-    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
-        for kind in (FutureWarning, DeprecationWarning):
-            warnings.simplefilter("ignore", kind)
-        yield
 
 
 def _refuse_dynamic(exported: ExportedProgram) -> None:
@@ -387,7 +326,7 @@ def _signature(
     if spec.in_spec is None or spec.out_spec is None:
         raise InternalError("the exported program has no call spec")
     args, kwargs = pytree.tree_unflatten(list(range(len(inputs))), spec.in_spec)
-    with _quiet():
+    with quiet():
         named = [
             *pytree.tree_flatten_with_path({"args": tuple(args)})[0],
             *pytree.tree_flatten_with_path(dict(kwargs))[0],

@@ -1,0 +1,73 @@
+"""An exported graph in functional ATen, in operators that have lowerings as far as there are any."""
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+from torch._decomp import get_decompositions
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec
+
+from monotile.errors import CaptureError
+from monotile.frontend.fast_paths import DECOMPOSITIONS
+from monotile.frontend.graph import is_lowered
+from monotile.frontend.registry import find
+
+
+def decompose(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` in functional ATen, where every operator that has a lowering is left whole."""
+    if is_lowered(exported.graph_module):
+        return exported  # it is that already: decomposing traces it anew, which takes as long as export
+    with quiet():
+        table = torch.export.default_decompositions()
+        for op, decomposition in get_decompositions(_MORE).items():
+            table[op] = decomposition
+        table.update(DECOMPOSITIONS)
+        for op in [op for op in table if find(op) is not None]:
+            del table[op]
+        try:
+            return exported.run_decompositions(table)
+        except RuntimeError as e:
+            if "is mutated in the forward" not in str(e):
+                raise
+        except AssertionError as e:
+            if "expected compiled_fn" not in str(e):
+                raise
+            raise CaptureError(
+                "the model changes a tensor in place that shares memory with another of its buffers or"
+                " arguments: keep one of the two"
+            ) from e
+        with _as_buffers(exported):
+            return exported.run_decompositions(table)
+
+
+@contextmanager
+def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
+    """With the plain attributes of the model as buffers, which a call may change."""
+    specs = exported.graph_signature.input_specs
+    old = list(specs)
+    specs[:] = (
+        InputSpec(InputKind.BUFFER, s.arg, s.target, persistent=False)
+        if s.kind is InputKind.CONSTANT_TENSOR
+        else s
+        for s in old
+    )
+    try:
+        yield
+    finally:
+        specs[:] = old
+
+
+# Core ATen operators that have no lowering of their own but a decomposition.
+_MORE = [torch.ops.aten.grid_sampler_2d]
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
