@@ -4,6 +4,7 @@ import torch
 
 from tests.fuzz.builder import Builder, is_float
 from tests.fuzz.pointwise import is_bool, is_int
+from tests.fuzz.runs import Rejected
 
 
 def dims(b: Builder, x: str) -> str:
@@ -67,22 +68,30 @@ def one(b: Builder) -> None:
 def pairs(b: Builder) -> None:
     """Operators with two results."""
     x = b.pick(is_float)
-    match b.r.randrange(5):
-        case 0:
-            b.emit(f"torch.{b.r.choice(('max', 'min'))}({x}, {b.dim(x)}{keep(b)})", 2)
-        case 1:
-            b.emit(f"torch.{b.r.choice(('var_mean', 'std_mean'))}({x}, {dims(b, x)}{keep(b)})", 2)
-        case 2:
-            b.emit(f"torch.aminmax({x}, dim={b.dim(x)})", 2)
-        case 3:
-            b.emit(f"torch.{b.r.choice(('cummax', 'cummin', 'median'))}({x}, {b.dim(x)})", 2)
-        case _:
-            d = b.dim(x)
-            n = b.shape(x)[d]
-            what = (
-                f"{x}.topk({b.r.randint(1, max(n, 1))}, {d})" if b.chance(0.5) else f"{x}.sort({d})"
-            )
-            b.emit(what, 2)
+    if b.chance(0.5):
+        what = b.r.choice(
+            ("var_mean({}, {dims}{keep})", "std_mean({}, {dims}{keep})", "aminmax({}, dim={dim})")
+        )
+        b.emit("torch." + what.format(x, dims=dims(b, x), dim=b.dim(x), keep=keep(b)), 2)
+        return
+    d = b.dim(x)
+    if not distinct(b.value(x), d):  # which of equal values is meant is left open
+        raise Rejected("equal values")
+    what = b.r.choice(
+        (
+            "max({}, {}{keep})",
+            "min({}, {}{keep})",
+            "cummax({}, {})",
+            "median({}, {})",
+            "topk({0}, {k}, {1})",
+            "sort({0}, dim={1})",
+        )
+    )
+    b.emit("torch." + what.format(x, d, keep=keep(b), k=b.r.randint(1, max(b.shape(x)[d], 1))), 2)
+
+
+def distinct(x: torch.Tensor, d: int) -> bool:
+    return not bool((x.sort(d).values.diff(dim=d) == 0).any()) and bool(torch.isfinite(x).all())
 
 
 def softmax(b: Builder) -> None:

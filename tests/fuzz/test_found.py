@@ -32,6 +32,10 @@ FOUND = {
         {"x0": "torch.arange(8) > 3", "x1": "torch.arange(8) > 5"},
         'v0 = x0.masked_fill(x1, -float("inf"))',
     ),
+    "places between float64 elements": graph(
+        {"x0": RANDOM.format((1, 13, 17, 4), "f64")},
+        'v0 = F.interpolate(x0, scale_factor=1.5, mode="bilinear")',
+    ),
     # GCC took (float)(int)x for trunc(x).
     "integers have no minus zero": graph(
         {"x0": "torch.tensor([-1.0])", "x1": "-torch.rand((17, 1), generator=g(0))"},

@@ -60,9 +60,11 @@ def _nearest(rank: int, exact: bool) -> Lowering:
     return lower
 
 
-def _place(e: Expr, n: int, m: int, factor: float | None, align_corners: bool) -> Expr:
-    """Where output element `e` lies between the input's elements, in float32."""
-    at = cast(e, DType.F32)
+def _place(
+    e: Expr, n: int, m: int, factor: float | None, align_corners: bool, dtype: DType
+) -> Expr:
+    """Where output element `e` lies between the input's elements."""
+    at = cast(e, dtype)
     if align_corners:
         return s.mul(at, (n - 1) / (m - 1) if m > 1 else 0.0)
     return s.sub(s.mul(s.add(at, 0.5), _ratio(n, m, factor)), 0.5)
@@ -81,10 +83,9 @@ def _linear(rank: int) -> Lowering:
         def body(*i: Expr) -> Expr:
             sides: list[tuple[tuple[Expr, Expr], tuple[Expr, Expr]]] = []
             for e, n, m, f in zip(i[lead:], x.shape[lead:], b.shape[lead:], factors, strict=True):
-                place = s.maximum(_place(e, n, m, f, align_corners), 0)
+                place = s.maximum(_place(e, n, m, f, align_corners, wide), 0)
                 low = s.minimum(cast(place, DType.I64), n - 1)
-                share = cast(s.sub(place, cast(low, DType.F32)), wide)
-                share = s.minimum(share, 1)
+                share = s.minimum(s.sub(place, cast(low, wide)), 1)
                 high = s.minimum(s.add(low, 1), n - 1)
                 sides.append(((low, s.sub(1, share)), (high, share)))
 
@@ -130,9 +131,9 @@ def bicubic(
     def body(*i: Expr) -> Expr:
         taps: list[list[tuple[Expr, Expr]]] = []
         for e, n, m, f in zip(i[lead:], x.shape[lead:], b.shape[lead:], factors, strict=True):
-            place = _place(e, n, m, f, align_corners)
+            place = _place(e, n, m, f, align_corners, wide)
             low = s.call("floor", place)
-            weights = _cubic_weights(cast(s.sub(place, low), wide))
+            weights = _cubic_weights(s.sub(place, low))
             first = cast(low, DType.I64)
             at = [s.minimum(s.maximum(s.add(first, k - 1), 0), n - 1) for k in range(4)]
             taps.append(list(zip(at, weights, strict=True)))
