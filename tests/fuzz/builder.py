@@ -34,6 +34,9 @@ class Builder:
         self.pool: list[str] = []
         self.runs = Runs()
         self.iteration = 0
+        self.parameters = (
+            0.0  # the share of leaves that are parameters, whatever they are meant to be
+        )
         self.templates: list[str] | None = None
         self._count = 0
         self._seed = random.randrange(10**6)
@@ -100,6 +103,7 @@ class Builder:
     # Leaves.
 
     def leaf(self, expression: str, *, parameter: bool) -> str:
+        parameter = parameter or self.chance(self.parameters)
         name = f"{'p' if parameter else 'x'}{len(self.leaves)}"
         made = Leaf(name, expression)
         self.leaves.append(made)
@@ -155,7 +159,7 @@ class Builder:
         new = [f"v{self._count + k}" for k in range(count)]
         self._count += count
         template = f"{', '.join(new)}{',' if count == 1 and expression.endswith('.unbind()') else ''} = {expression}"
-        line = template.replace("@", str(self.iteration))
+        line = template.replace("#", str(self.iteration))
         try:
             self.runs.line(line)
             for name in new:
@@ -171,7 +175,7 @@ class Builder:
 
     def update(self, statement: str) -> None:
         """A statement that changes a value in place. Raises Rejected."""
-        line = statement.replace("@", str(self.iteration))
+        line = statement.replace("#", str(self.iteration))
         before = {leaf.name: self.value(leaf.name)._version for leaf in self.leaves}
         try:
             self.runs.line(line)

@@ -53,7 +53,7 @@ def generate(seed: int) -> Graph:
     b = Builder(Random(seed))
     _arguments(b)
     wanted = b.r.randint(3, 25)
-    structured = b.chance(0.45)
+    structured = b.chance(0.55)
     at = b.r.randint(0, wanted) if structured else -1
     for k in range(wanted):
         if k == at:

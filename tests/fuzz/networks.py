@@ -8,7 +8,7 @@ from tests.fuzz.graph import Leaf, defined, names, renamed
 from tests.fuzz.runs import Rejected
 
 # A step's share of an argument: its position along the first or second dimension.
-STEPS = ("{x}[@]", "{x}[:, @]", "{x}.select(-1, @)", "{x}[..., @, :]", "{x}[-1 - @]")
+STEPS = ("{x}[#]", "{x}[:, #]", "{x}.select(-1, #)", "{x}[..., #, :]", "{x}[-1 - #]")
 
 
 def step(b: Builder, operators: Operators, tries: int = 12) -> bool:
@@ -52,9 +52,13 @@ def close(b: Builder, h: str, v: str) -> str:
 def cell(b: Builder, state: list[str], given: list[str], operators: Operators) -> list[str]:
     """One iteration: a few operators on the state and what the step is given."""
     with b.only([*state, *given]):
-        if given and b.chance(0.7):
+        if given:
             mixed = project(b, given[0], state[0])
-            b.emit(f"{state[0]} + {mixed}")
+            b.emit(
+                b.r.choice(("{} + {}", "torch.tanh({} + {})", "{} * torch.sigmoid({})")).format(
+                    state[0], mixed
+                )
+            )
         for _ in range(b.r.randint(1, 4)):
             step(b, operators)
         found = [n for n in b.pool if n not in (*state, *given) and is_float(b.value(n))]
@@ -64,10 +68,13 @@ def cell(b: Builder, state: list[str], given: list[str], operators: Operators) -
 
 
 def gated(b: Builder, state: list[str], given: list[str]) -> list[str]:
-    """The cell of a gated recurrent network."""
+    """The cell of a recurrent network, plain or gated."""
     h = state[0]
     kind, n = b.dtype_of(h), b.shape(h)[-1]
     x = project(b, given[0], h) if given else h
+    if b.chance(0.4):
+        w, u = (b.weight((n, n), kind, n) for _ in range(2))
+        return [b.emit(f"torch.tanh(F.linear({x}, {w}) + F.linear({h}, {u}))")[0], *state[1:]]
     update, reset = (b.weight((n, n), kind, n) for _ in range(2))
     (z,) = b.emit(f"torch.sigmoid(F.linear({x}, {update}) + F.linear({h}, {reset}))")
     (c,) = b.emit(f"torch.tanh(F.linear({h} * {z}, {b.weight((n, n), kind, n)}))")
@@ -118,12 +125,13 @@ def record(
     known = {leaf.name for leaf in b.leaves}
     outer, b.templates = b.templates, (b.templates if b.templates is not None else [])
     start = len(b.templates)
+    b.parameters = 0.95  # what differs from one repetition to the next are weights
     try:
         result = make()
         own = frozenset(leaf.name for leaf in b.leaves) - known
         return Recorded(b, start, state, result, own), result
     finally:
-        b.templates = outer
+        b.templates, b.parameters = outer, 0.0
 
 
 def state_of(b: Builder) -> str:
@@ -137,20 +145,20 @@ def state_of(b: Builder) -> str:
     return b.floats(shape, parameter=False)
 
 
-def first(b: Builder, x: str) -> str:
-    """The first state: an argument, zeros or a computed value."""
+def first(b: Builder, x: str, count: int = 1) -> list[str]:
+    """The first states, all alike: an argument, zeros or a computed value."""
     chosen = b.r.choice(("", "", "torch.zeros_like({})", "{} * 0.5"))
-    return b.emit(chosen.format(x))[0] if chosen else x
+    return [b.emit(chosen.format(x))[0] if chosen else x for _ in range(count)]
 
 
 def layers(b: Builder, operators: Operators) -> None:
     """Repeated blocks; the first or the last may differ, and every one's value may be read afterwards."""
-    state = [first(b, state_of(b))]
+    state = first(b, state_of(b))
     if b.chance(0.2):
         state.append(b.floats(b.shape(state[0]), b.dtype_of(state[0]), parameter=False))
     if b.chance(0.2):
         state[0] = cell(b, state[:1], [], operators)[0]
-    count = b.r.randint(2, 6)
+    count = b.r.choice((2, 3, 3, 4, 4, 5, 6))
     given = [per_step(b, state[0], count)] if b.chance(0.3) else []
     gate = b.chance(0.2)
 
@@ -190,11 +198,11 @@ def per_step(b: Builder, like: str, count: int) -> str:
     shape = list(b.shape(like))
     how = b.r.choice(STEPS)
     at = {
-        "{x}[@]": 0,
-        "{x}[:, @]": 1,
-        "{x}.select(-1, @)": len(shape),
-        "{x}[..., @, :]": len(shape) - 1,
-        "{x}[-1 - @]": 0,
+        "{x}[#]": 0,
+        "{x}[:, #]": 1,
+        "{x}.select(-1, #)": len(shape),
+        "{x}[..., #, :]": len(shape) - 1,
+        "{x}[-1 - #]": 0,
     }
     position = min(at[how], len(shape))
     shape.insert(position, count + b.r.choice((0, 0, 1)))
@@ -207,8 +215,8 @@ def recurrence(b: Builder, operators: Operators) -> None:
     depth, steps = b.r.choice(((1, 4), (1, 7), (2, 3), (2, 5), (3, 3), (3, 4), (4, 2)))
     like = b.floats(b.r.choice(((5,), (2, 4), (1, 8))), parameter=False)
     text = per_step(b, like, steps)
-    states = [first(b, like) for _ in range(depth)]
-    gate, by_layer = b.chance(0.4), b.chance(0.5)
+    states = first(b, like, depth)
+    gate, by_layer = b.chance(0.6), b.chance(0.5)
     (x,) = b.emit(text)
 
     def make(state: list[str], given: str) -> Callable[[], list[str]]:
@@ -245,7 +253,7 @@ def recurrence(b: Builder, operators: Operators) -> None:
 
 def branches(b: Builder, operators: Operators) -> None:
     """Alike work on the same value with other weights, then together."""
-    x = b.pick(is_float, is_finite, lambda t: 0 < t.numel() < 500 and t.dim() > 0)
+    x = state_of(b)
     kind, k, n = b.dtype_of(x), b.shape(x)[-1], b.r.choice((3, 4, 8, 16))
     bias = b.chance(0.5)
 
