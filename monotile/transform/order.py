@@ -9,6 +9,7 @@ a statement goes to just after what it is a view of. All others stay in their or
 import heapq
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load, Tensor, loads
@@ -137,10 +138,20 @@ def _needs(
     return found
 
 
-def topological(items: Sequence[Statement]) -> tuple[Statement, ...]:
-    """`items` with every statement after what it reads, otherwise as they stand."""
+def topological(
+    items: Sequence[Statement], waits: Mapping[str, frozenset[str]] = MappingProxyType({})
+) -> tuple[Statement, ...]:
+    """`items` with every statement after what it reads, otherwise as they stand.
+
+    waits: by what a statement defines, tensors that have to be made before it as well.
+    """
     at = {t.name: k for k, s in enumerate(items) for t in defined(s)}
-    needs = [{at[t.name] for t in used(s) if t.name in at} for s in items]
+
+    def before(s: Statement) -> set[str]:
+        names = {t.name for t in used(s)}
+        return names.union(*(waits.get(t.name, ()) for t in defined(s)))
+
+    needs = [{at[name] for name in before(s) if name in at} for s in items]
     users: list[list[int]] = [[] for _ in items]
     for k, need in enumerate(needs):
         for n in need:

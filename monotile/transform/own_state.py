@@ -7,10 +7,11 @@ it copies wherever no other reader of the old value is overtaken.
 
 import msgspec
 
-from monotile.analysis.states import scattered
+from monotile.analysis.states import scattered, waits
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import Program, Scatter, Statement, compute, defined, updates
 from monotile.transform.names import Names
+from monotile.transform.order import topological
 
 
 def own_state(program: Program) -> Program:
@@ -34,4 +35,6 @@ def own_state(program: Program) -> Program:
         )
         new.append(out)
     outputs = (*program.results, *new)
-    return msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)
+    done = msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)
+    # A reader of an old value may stand after its writer: a result that became a copy of an argument, say.
+    return msgspec.structs.replace(done, body=topological(done.body, waits(done)))

@@ -56,6 +56,12 @@ def test_a_scatter_writes_where_the_old_value_lies() -> None:
         verify_plan(plan, ready, target)
 
 
+def test_a_reader_that_stands_after_the_writer_goes_before_it() -> None:
+    late = reader("late")
+    given = program(PUT, late, result=PUT.out, outputs=(out_of(late),))
+    assert [out_of(s).name for s in own_state(given).body] == ["late", "put"]
+
+
 def test_a_reader_of_both_values_makes_it_a_copy() -> None:
     both = reader("both", PUT.out)
     ready = p.ready(program(PUT, both, result=PUT.out, outputs=(out_of(both),)))
