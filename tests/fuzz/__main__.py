@@ -14,18 +14,21 @@ from pathlib import Path
 from tests.fuzz.check import Verdict, located
 from tests.fuzz.generate import generate
 from tests.fuzz.graph import module
+from tests.fuzz.shrink import shrink
 from tests.fuzz.targets import TARGETS
-from tests.fuzz.workers import apart, smaller, verdicts
+from tests.fuzz.workers import Judge, verdicts
 
 
 def report(seed: int, verdict: Verdict, target: str, *, small: bool) -> str:
     graph = generate(seed)
     if small:
-        graph = smaller(graph, verdict, target)
-    step = located(graph, target) if verdict.kind == "wrong" else ""
-    text = apart(graph, target).text if small else verdict.text
-    head = f"{'=' * 20} seed {seed}: {verdict.kind} ({len(graph.lines)} lines) {step}"
-    return f"{head}\n{text or verdict.text}\n\n{module(graph)}\n"
+        judge = Judge(target)
+        graph = shrink(graph, lambda g: judge.verdict(g).kind == verdict.kind)
+        verdict = judge.verdict(graph)
+        judge.stop()
+    step = f", since {located(graph, target)}" if verdict.kind == "wrong" else ""
+    head = f"{'=' * 20} seed {seed}: {verdict.kind} ({len(graph.lines)} lines){step}"
+    return f"{head}\n{verdict.text}\n\n{module(graph)}\n"
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ def check(graph: Graph, target: str) -> Verdict:
         return Verdict("refused", str(e))
     except Exception as e:
         return Verdict(type(e).__name__, f"{e}\n{traceback.format_exc(limit=-4)}")
-    wrong = differences(runs, graph.outputs, found)
+    wrong = differences(runs, graph, found)
     return Verdict("wrong", "\n".join(wrong)) if wrong else Verdict("equal")
 
 
@@ -42,7 +42,7 @@ def located(graph: Graph, target: str) -> str:
     try:
         for name, result in stages(graph, target != "cpu"):
             try:
-                wrong = differences(runs, graph.outputs, result())
+                wrong = differences(runs, graph, result())
             except Exception as e:
                 return f"{name}: {type(e).__name__}: {e}"
             if wrong:

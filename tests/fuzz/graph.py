@@ -56,26 +56,16 @@ class Graph:
     outputs: tuple[str, ...]
 
     def pruned(self) -> "Graph":
-        """Without lines and leaves that no output needs. A line that defines nothing updates what it names."""
+        """Without lines and leaves that no output needs; updates in place stay."""
         live = set(self.outputs)
         kept: list[str] = []
         for line in reversed(self.lines):
             new = defined(line)
-            needed = not live.isdisjoint(new) if new else _reaches(self, line, live)
-            if needed:
+            if not new or not live.isdisjoint(new):
                 live.update(names(line))
                 kept.append(line)
         leaves = tuple(leaf for leaf in self.leaves if leaf.name in live)
         return replace(self, leaves=leaves, lines=tuple(kept[::-1]))
-
-
-def _reaches(graph: Graph, line: str, live: set[str]) -> bool:
-    """Whether an update may change a live value: by name, or as a view of what the same values made."""
-    related = set(names(line))
-    for other in (*graph.lines, *reversed(graph.lines)):
-        if not related.isdisjoint(names(other)):
-            related.update(names(other))
-    return not live.isdisjoint(related)
 
 
 def names(text: str) -> list[str]:

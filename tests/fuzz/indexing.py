@@ -140,7 +140,7 @@ def one_hot(b: Builder) -> None:
 def update(b: Builder) -> None:
     """A value changed in place; views of it, made before, see that."""
     x = b.pick(has_dims, is_float)
-    if b.chance(0.6) or x[0] != "v":
+    if b.chance(0.3 if b.states else 0.6) or (x[0] != "v" and not b.states):
         (x,) = b.emit(f"{x}.clone()")
         if b.chance(0.3):
             b.emit(f"{x}[{subscript(b, x)}]")

@@ -111,11 +111,12 @@ def run(graph: Graph) -> Runs:
     return runs
 
 
-def differences(runs: Runs, outputs: Iterable[str], found: Iterable[torch.Tensor]) -> list[str]:
-    """What is wrong with `found`, in words; nothing if it is right."""
+def differences(runs: Runs, graph: Graph, found: Iterable[torch.Tensor]) -> list[str]:
+    """What is wrong with `found`, the outputs and then the leaves, in words; nothing if it is right."""
+    wanted = (*graph.outputs, *(leaf.name for leaf in graph.leaves))
     return [
         f"{name}: {problem}"
-        for name, x in zip(outputs, found, strict=True)
+        for name, x in zip(wanted, found, strict=True)
         if (problem := _difference(runs, name, x))
     ]
 

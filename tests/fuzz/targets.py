@@ -1,4 +1,7 @@
-"""Runs a graph on a target, as a user would; the emulator runs the CUDA source on the host."""
+"""Runs a graph on a target, as a user would; the emulator runs the CUDA source on the host.
+
+Each gives the graph's outputs, then what its leaves hold after the call.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,17 +39,24 @@ def on_gpu(graph: Graph) -> Results:
 
 
 def _called(graph: Graph, target: str, device: torch.device) -> Results:
-    """Twice, as a second call finds the workspace as the first left it; arguments must stay as they are."""
+    """Twice, as a second call finds the workspace as the first left it."""
     model = Network(graph).eval().to(device)
     given = tuple(x.to(device) for x in arguments(graph))
-    before = [x.clone() for x in given]
+    held = (*given, *model.buffers())
+    before = [x.clone() for x in held]
     fast = monotile.compile(model, given, target=target, options=OPTIONS)
-    first, again = fast(*given), fast(*given)
-    for x, y in zip((*given, *first), (*before, *again), strict=True):
-        if not torch.equal(_bits(x), _bits(y)):
-            raise AssertionError(
-                "a call changed its arguments, or a second one gave something else"
-            )
+
+    def call() -> Results:
+        for x, y in zip(held, before, strict=True):
+            x.copy_(y)
+        found = fast(*given)
+        own, buffers = iter(given), dict(model.named_buffers())
+        leaves = [buffers[n.name] if n.is_parameter else next(own) for n in graph.leaves]
+        return [x.clone() for x in (*found, *leaves)]
+
+    first, again = call(), call()
+    if not all(torch.equal(_bits(x), _bits(y)) for x, y in zip(first, again, strict=True)):
+        raise AssertionError("a second call gave something else")
     return [x.cpu() for x in first]
 
 
@@ -81,20 +91,29 @@ def _values(
     return values
 
 
-def _results(
-    captured: Captured, graph: Graph, outputs: tuple[np.ndarray[Any, Any], ...]
-) -> Results:
-    given = arguments(graph)
-    found: Results = []
-    for leaf in captured.signature.outputs:
-        match leaf:
+def _results(captured: Captured, graph: Graph, made: tuple[np.ndarray[Any, Any], ...]) -> Results:
+    """made: the Program's outputs, the new values of its states among them."""
+    program, inputs = captured.program, captured.signature.inputs
+    states = dict(zip(program.states, made[len(program.results) :], strict=True))
+    given = iter(inputs)
+    leaves: Results = []
+    for leaf in graph.leaves:
+        found = leaf.name if leaf.is_parameter else next(given)
+        name = found.tensor.name if isinstance(found, TensorLeaf) else str(found)
+        leaves.append(from_numpy(states[name]) if name in states else leaf.value())
+    arguments_now = [
+        x for x, leaf in zip(leaves, graph.leaves, strict=True) if not leaf.is_parameter
+    ]
+    results: Results = []
+    for result in captured.signature.outputs:
+        match result:
             case OutputLeaf(index):
-                found.append(from_numpy(outputs[index]))
+                results.append(from_numpy(made[index]))
             case AliasLeaf(number):
-                found.append(given[number])
+                results.append(arguments_now[number])
             case _:
                 raise AssertionError("a network returns tensors")
-    return found
+    return [*results, *leaves]
 
 
 TARGETS: Mapping[str, Callable[[Graph], Results]] = {

@@ -10,49 +10,51 @@ import torch
 from tests.fuzz.check import Verdict, check
 from tests.fuzz.generate import generate
 from tests.fuzz.graph import Graph
-from tests.fuzz.shrink import shrink
 
 PATIENCE = 300.0  # seconds for a network, before its process counts as stuck
+Job = int | Graph  # a seed, or the network itself
 
 
-def _context(
-    target: str,
-) -> "multiprocessing.context.SpawnContext | multiprocessing.context.ForkContext":
-    """Forks start at once, but CUDA does not live through one."""
-    return multiprocessing.get_context("spawn" if target == "cuda" else "fork")
-
-
-def work(connection: Connection, target: str) -> None:
-    """A process that is given seeds and answers with verdicts. After an error of the GPU only a new one can go on."""
+def _work(connection: Connection, target: str) -> None:
     torch.set_num_threads(1)
-    while (seed := connection.recv()) is not None:
-        verdict = check(generate(seed), target)
-        connection.send(verdict)
-        if target == "cuda" and verdict.is_failure:
-            return
-    connection.close()
+    while True:
+        job: Job = connection.recv()
+        connection.send(check(generate(job) if isinstance(job, int) else job, target))
 
 
 class Worker:
+    """A process that answers jobs with verdicts, one at a time."""
+
     def __init__(self, target: str) -> None:
-        context = _context(target)
+        # Forks start at once, but CUDA does not live through one.
+        context = multiprocessing.get_context("spawn" if target == "cuda" else "fork")
+        self.target = target
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, target), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, target), daemon=True)
         self.process.start()
         theirs.close()
-        self.seed = -1
-        self.since = 0.0
+        self.worn = False  # whether no other job can be trusted to it
+        self.job: Job = -1
+        self._since = 0.0
 
-    def give(self, seed: int) -> None:
-        self.seed, self.since = seed, time.monotonic()
-        self.connection.send(seed)
+    def give(self, job: Job) -> None:
+        self.job, self._since = job, time.monotonic()
+        self.connection.send(job)
+
+    @property
+    def stuck(self) -> bool:
+        return time.monotonic() - self._since > PATIENCE
 
     def answer(self) -> Verdict:
         try:
-            return self.connection.recv()
+            verdict = self.connection.recv() if self.connection.poll() else Verdict("stuck")
         except (EOFError, ConnectionError):
             self.process.join()
-            return Verdict("crash", f"exit status {self.process.exitcode}")
+            verdict = Verdict("crash", f"exit status {self.process.exitcode}")
+        # After an error of the GPU nothing works in its process.
+        lost = ("crash", "stuck") if self.target != "cuda" else ("crash", "stuck", "RuntimeError")
+        self.worn = verdict.kind in lost or "CUDA" in verdict.kind
+        return verdict
 
     def stop(self) -> None:
         self.process.kill()
@@ -61,57 +63,44 @@ class Worker:
 
 
 def verdicts(seeds: Iterator[int], target: str, jobs: int) -> Iterator[tuple[int, Verdict]]:
-    """As they come. A process that crashes or is stuck is a verdict, and another takes its place."""
+    """As they come, from `jobs` processes."""
     busy: list[Worker] = []
-    for _ in range(jobs):
+
+    def start() -> None:
         if (seed := next(seeds, None)) is not None:
             busy.append(Worker(target))
             busy[-1].give(seed)
+
+    for _ in range(jobs):
+        start()
     while busy:
         ready = wait([w.connection for w in busy], timeout=1.0)
-        for w in list(busy):
-            stuck = time.monotonic() - w.since > PATIENCE
-            if w.connection not in ready and not stuck:
-                continue
-            verdict = Verdict("stuck") if w.connection not in ready else w.answer()
-            yield w.seed, verdict
-            seed = next(seeds, None)
-            fresh = verdict.kind in ("crash", "stuck") or (target == "cuda" and verdict.is_failure)
-            if fresh or seed is None:
+        for w in [w for w in busy if w.connection in ready or w.stuck]:
+            verdict, job = w.answer(), w.job
+            seed = None if w.worn else next(seeds, None)
+            if seed is not None:
+                w.give(seed)
+            else:
                 w.stop()
                 busy.remove(w)
-            if seed is not None:
-                if fresh:
-                    w = Worker(target)
-                    busy.append(w)
-                w.give(seed)
+                start()
+            assert isinstance(job, int)
+            yield job, verdict
 
 
-def smaller(graph: Graph, verdict: Verdict, target: str) -> Graph:
-    """Shrunk in processes of their own where the failure ends a process."""
+class Judge:
+    """Gives verdicts on graphs, one by one."""
 
-    def fails(candidate: Graph) -> bool:
-        return apart(candidate, target).kind == verdict.kind
+    def __init__(self, target: str) -> None:
+        self._worker = Worker(target)
 
-    return shrink(graph, fails)
+    def verdict(self, graph: Graph) -> Verdict:
+        if self._worker.worn:
+            self.stop()
+            self._worker = Worker(self._worker.target)
+        self._worker.give(graph)
+        self._worker.connection.poll(PATIENCE)
+        return self._worker.answer()
 
-
-def apart(graph: Graph, target: str) -> Verdict:
-    """The verdict of a process of its own."""
-    context = _context(target)
-    mine, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs, graph, target))
-    process.start()
-    theirs.close()
-    try:
-        return mine.recv() if mine.poll(PATIENCE) else Verdict("stuck")
-    except (EOFError, ConnectionError):
-        return Verdict("crash")
-    finally:
-        process.kill()
-        process.join()
-
-
-def _answer(connection: Connection, graph: Graph, target: str) -> None:
-    torch.set_num_threads(1)
-    connection.send(check(graph, target))
+    def stop(self) -> None:
+        self._worker.stop()
