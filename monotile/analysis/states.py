@@ -6,6 +6,7 @@ comes before it, or is that statement (or shares its step) and reads no other el
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from monotile.analysis.dependence import follows, loads_of
 from monotile.ir.program import Compute, Program, Scatter, Statement, Update, defined, updates, used
@@ -19,12 +20,17 @@ def old_values(program: Program) -> frozenset[str]:
 
 
 def scattered(program: Program) -> dict[str, str]:
-    """Of each state that Scatters may update where it lies: its old value's name, by the first Scatter's."""
+    """Of each state that Scatters may update where it lies: its old value's name, by the first Scatter's.
+
+    All that reads an old value otherwise can come before its writer; of two states that need each other's old value,
+    the first one is written in place.
+    """
     out: dict[str, str] = {}
     for u in updates(program):
         chain = _chain(program, u)
-        if chain and _last(program, u, chain):
-            out[chain[0].out.name] = chain[0].base.name
+        if chain and [t.name for t in used(chain[0])].count(chain[0].base.name) == 1:
+            more = out | {chain[0].out.name: chain[0].base.name}
+            out = more if _can_be_ordered(program, more) else out
     return out
 
 
@@ -41,22 +47,20 @@ def _chain(program: Program, u: Update) -> list[Scatter]:
     return chain if u.old == (base,) and base.shape == u.result.shape else []
 
 
-def _last(program: Program, u: Update, chain: Sequence[Scatter]) -> bool:
-    """Whether all other readers of the old value can come before the chain."""
-    old = u.old[0].name
-    after = {s.out.name for s in chain}
+def _can_be_ordered(program: Program, first: Mapping[str, str]) -> bool:
+    """Whether the statements have an order in which each of `first` comes after all other readers of its old value."""
+    writers = {old: writer for writer, old in first.items()}
+    order: TopologicalSorter[str] = TopologicalSorter()
     for s in program.body:
         reads = [t.name for t in used(s)]
-        if s is chain[0]:
-            if reads.count(old) > 1:
-                return False
-        elif s in chain:
-            if old in reads:
-                return False
-        elif not after.isdisjoint(reads):
-            if old in reads:
-                return False
-            after.update(t.name for t in defined(s))
+        for t in defined(s):
+            order.add(t.name, *reads)
+            for writer in {writers[name] for name in reads if name in writers} - {t.name}:
+                order.add(writer, t.name)
+    try:
+        order.prepare()
+    except CycleError:
+        return False
     return True
 
 

@@ -167,4 +167,5 @@ def topological(
             left[user] -= 1
             if left[user] == 0:
                 heapq.heappush(ready, user)
+    assert len(out) == len(items), "statements that wait for each other"
     return tuple(out)

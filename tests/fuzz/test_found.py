@@ -36,6 +36,17 @@ FOUND = {
         {"x0": RANDOM.format((1, 13, 17, 4), "f64")},
         'v0 = F.interpolate(x0, scale_factor=1.5, mode="bilinear")',
     ),
+    "arguments that exchange rows": graph(
+        {
+            "x0": RANDOM.format((5, 3), "f32"),
+            "x1": RANDOM.format((5, 3), "f32"),
+            "x2": "torch.tensor([1, 3])",
+        },
+        "v0 = x0.clone()",
+        "x0[x2] = x1[x2]",
+        "x1[x2] = v0[x2]",
+        "v1 = x0 * 2",
+    ),
     # GCC took (float)(int)x for trunc(x).
     "integers have no minus zero": graph(
         {"x0": "torch.tensor([-1.0])", "x1": "-torch.rand((17, 1), generator=g(0))"},
