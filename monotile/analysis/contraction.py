@@ -1,9 +1,11 @@
 """Which Computes are sums of products, and how their axes take part (the index classes of an einsum)."""
 
+import math
+
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Binary, Cast, Expr, axes_of
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, axes_of, children
 from monotile.ir.program import Compute
 
 
@@ -13,6 +15,8 @@ class Contraction(msgspec.Struct, frozen=True):
     left, right:    the factors, without the cast to the type that products are summed in.
     batch, m, n:    positions in the Compute's axes, ascending; `n` holds the last axis if m or n does.
     k:              positions in the Compute's reduce axes.
+    grains:         (position, size) of those of m and n in which the other factor is constant over each aligned run of
+                    `size` only: the output channels of a grouped convolution, of which a run reads the same input.
     """
 
     left: Expr
@@ -21,6 +25,7 @@ class Contraction(msgspec.Struct, frozen=True):
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
+    grains: tuple[tuple[int, int], ...] = ()
 
 
 def contraction(c: Compute) -> Contraction | None:
@@ -31,12 +36,36 @@ def contraction(c: Compute) -> Contraction | None:
     in_left, in_right = axes_of(left), axes_of(right)
     if not any(r in in_left and r in in_right for r in c.reduce):
         return None
-    m = tuple(p for p, a in enumerate(c.axes) if a in in_left and a not in in_right)
-    n = tuple(p for p, a in enumerate(c.axes) if a in in_right and a not in in_left)
+    grains: list[tuple[int, int]] = []
+
+    def only(p: int, side: Expr, other: Expr) -> bool:
+        """Whether axis p belongs to `side` alone, run by run at least."""
+        axis = c.axes[p]
+        size = _grain(other, axis)
+        if axis not in axes_of(side) or size == 0:
+            return axis in axes_of(side)
+        if size == 1 or axis.extent % size or _grain(side, axis) != 1:
+            return False
+        grains.append((p, size))
+        return True
+
+    m = tuple(p for p in range(len(c.axes)) if only(p, left, right))
+    n = tuple(p for p in range(len(c.axes)) if only(p, right, left))
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
     if (len(c.axes) - 1) in m:
         left, right, m, n = right, left, n, m
-    return Contraction(left, right, batch, m, n, tuple(range(len(c.reduce))))
+    return Contraction(left, right, batch, m, n, tuple(range(len(c.reduce))), tuple(grains))
+
+
+def _grain(e: Expr, axis: Axis) -> int:
+    """The largest size such that `e` is the same over each aligned run of so many values of `axis`; 0 if over all."""
+    match e:
+        case Axis():
+            return 1 if e == axis else 0
+        case Binary("floordiv", x, Const(size)) if x == axis:
+            return int(size)
+        case _:
+            return math.gcd(*(_grain(child, axis) for child in children(e)))
 
 
 def _uncast(e: Expr) -> Expr:

@@ -12,7 +12,7 @@ step's region, and brings the device headers that define the names used here:
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.states import old_values
@@ -28,6 +28,7 @@ from monotile.codegen.address import (
     stored,
 )
 from monotile.codegen.expression import Expressions
+from monotile.codegen.functions import Base
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
 from monotile.errors import InternalError
@@ -47,7 +48,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
-from monotile.schedule.plan import Dim, Place, Plan, PlanNode, Repeat, Shared, Stage, Step
+from monotile.schedule.plan import Dim, Place, Plan, Shared, Stage, Step
 from monotile.target.target import Target
 
 VALUES: Mapping[DType, str] = {
@@ -96,6 +97,13 @@ class Site:
     point: Mapping[str, Expr]
 
 
+def at_start(site: Site, r: Range) -> Site:
+    """`site` at the start of range `r`, for what is the same all along it."""
+    start: dict[str, Expr] = {r.variable.name: idx(0)}
+    point = {name: substitute(e, start) for name, e in site.point.items()}
+    return replace(site, point=point)
+
+
 def unflatten(value: Expr, axes: Sequence[Axis]) -> dict[str, Expr]:
     """The axes whose row-major position is `value`."""
     if not all(a.extent for a in axes):  # there is no position, and nothing may be divided by 0
@@ -137,6 +145,8 @@ class Emitter(Expressions):
             for s in statements(program.body)
             if isinstance(s, Loop)
         }
+        self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
+        self._names: list[str] = []  # of all its pointers
         self._own: frozenset[str] = frozenset()
         self._task: tuple[Axis, ...] = ()
         self._origin = ""
@@ -192,13 +202,22 @@ class Emitter(Expressions):
             home = self.writer.home(variables, memory=guarded)
             with self.writer.at(home):
                 known = self.writer.fresh(f"{tensor.name}_")
-                number = self.index(part)
-                text = base(place, "" if number == "0" else number)
-                kind = STORAGE[tensor.dtype]
-                const = "const " if tensor.name in self.constant else ""
-                self.writer.write(f"{const}{kind}* const {known} = ({const}{kind}*)({text});")
+                self._names.append(known)
+                if home.depth == 1 and "scratch" not in variables:
+                    self._parameters[known] = Base(tensor, place, part)
+                else:
+                    kind, text = self._kind(tensor), self._base(Base(tensor, place, part))
+                    self.writer.write(f"{kind} const {known} = {text};")
             home.names[key] = known
         return known
+
+    def _kind(self, tensor: Tensor) -> str:
+        """The type of pointers into `tensor`."""
+        return f"{'const ' if tensor.name in self.constant else ''}{STORAGE[tensor.dtype]}*"
+
+    def _base(self, b: Base) -> str:
+        number = self.index(b.part)
+        return f"({self._kind(b.tensor)})({base(b.place, '' if number == '0' else number)})"
 
     def position(self, i: Expr, extent: int, tensor: Tensor) -> Expr:
         """`i` as an expression without Loads; what is computed from data is checked here."""
@@ -313,48 +332,6 @@ class Emitter(Expressions):
                 old = self.load(s.out, pointer, offset)
                 value = combine(s.combiner, old, text, s.out.dtype)
             self.writer.write(self.store(s.out, pointer, offset, value))
-
-    # The Plan.
-
-    def stages(self) -> Iterator[tuple[Stage, tuple[str, ...]]]:
-        """Every stage with the axes of the Repeats round it, outermost first."""
-        yield from _stages(self.plan.body, ())
-
-    def walk(self, nodes: Sequence[PlanNode]) -> None:
-        """Write the Plan's body: hand-offs, calls of the stages, loops."""
-        for node in nodes:
-            match node:
-                case Repeat(axis, extent, inner):
-                    variable = loop_variable(axis)
-                    self.enter(node)
-                    head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
-                    with self.writer.open(head, [variable]):
-                        self.walk(inner)
-                case Stage():
-                    self.handoff(node)
-                    self.call(node)
-
-    def enter(self, loop: Repeat) -> None:
-        """Write what comes right before a loop."""
-
-    @abstractmethod
-    def handoff(self, stage: Stage) -> None:
-        """Write what the worker waits for before the stage."""
-
-    @abstractmethod
-    def call(self, stage: Stage) -> None:
-        """Write the stage's call."""
-
-
-def _stages(
-    nodes: Sequence[PlanNode], axes: tuple[str, ...]
-) -> Iterator[tuple[Stage, tuple[str, ...]]]:
-    for node in nodes:
-        match node:
-            case Repeat(axis, _, inner):
-                yield from _stages(inner, (*axes, axis))
-            case Stage():
-                yield node, axes
 
 
 def within(part: Expr, table: Sequence[int]) -> Expr:

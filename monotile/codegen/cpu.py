@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 
-from monotile.codegen.address import loop_variable
 from monotile.codegen.base import Site
 from monotile.codegen.cpu_contract import Product
 from monotile.codegen.cpu_loops import Loops, Point
@@ -16,6 +15,7 @@ from monotile.schedule.plan import Contract, Map, Plan, Reduce, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_run"
+GIVEN = {"call": "mt_call*", "thread": "int"}  # the parameters of every function
 ALIGN = 256  # bytes between the workers' on-chip memories
 
 
@@ -32,10 +32,14 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 class _Cpu(Loops):
     def unit(self) -> str:
         """The whole translation unit."""
-        functions = [self._stage(stage, axes) for stage, axes in self.stages()]
+        for stage, axes in self.stages():
+            self._stage(stage, axes)
+        functions = [
+            f"static void {f.name}({', '.join(f.declarations)}) {f.body}" for f in self.functions
+        ]
         self.writer = Writer()
-        head = "static void monotile_body(mt_call* call, int thread)"
-        with self.writer.open(head):
+        with self.writer.open("static void monotile_body(mt_call* call, int thread)"):
+            self._globals()
             self.walk(self.plan.body)
         head = f"int {ENTRY}(void* const* pointers, char* workspace)"
         with self.writer.open(head):
@@ -56,24 +60,23 @@ class _Cpu(Loops):
         ]
         return "\n".join(lines)
 
-    def _stage(self, stage: Stage, axes: tuple[str, ...]) -> str:
+    def _globals(self) -> None:
+        for line in (
+            "void* const* const pointers = call->pointers;",
+            "char* const workspace = call->workspace;",
+            "(void)pointers, (void)workspace;",
+        ):
+            self.writer.write(line)
+
+    def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs the thread's tasks of one stage in one iteration of the loops round it."""
-        self.writer = Writer()
-        loops = [loop_variable(a) for a in axes]
-        parameters = "".join(f", idx {v}" for v in loops)
-        head = f"static void {stage.name}(mt_call* call, int thread{parameters})"
         launch = self.plan.launch
         tasks = 1
         for extent in stage.grid:
             tasks *= extent
         with ExitStack() as stack:
-            stack.enter_context(self.writer.open(head, loops))
-            for line in (
-                "void* const* const pointers = call->pointers;",
-                "char* const workspace = call->workspace;",
-                "(void)pointers, (void)workspace;",
-            ):
-                self.writer.write(line)
+            stack.enter_context(self.function(stage.name, axes, GIVEN))
+            self._globals()
             workers = f"worker < {launch.workers}; worker += call->threads"
             stack.enter_context(
                 self.writer.open(f"for (int worker = thread; {workers})", ["worker", "scratch"])
@@ -92,7 +95,6 @@ class _Cpu(Loops):
                 with self.writer.open("", fence=True):
                     self.step(site)
                 self.writer.write("mt_fence();")
-        return self.writer.text
 
     def _coordinates(self, grid: tuple[int, ...]) -> None:
         inner = 1
@@ -151,6 +153,4 @@ class _Cpu(Loops):
                 pass
 
     def call(self, stage: Stage) -> None:
-        axes = next(axes for s, axes in self.stages() if s.name == stage.name)
-        arguments = "".join(f", {loop_variable(a)}" for a in axes)
-        self.writer.write(f"{stage.name}(call, thread{arguments});")
+        self.write_call(stage.name)

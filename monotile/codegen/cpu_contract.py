@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction
-from monotile.codegen.base import STORAGE, Range, Site, unflatten
+from monotile.codegen.base import STORAGE, Range, Site, at_start, unflatten
 from monotile.codegen.cpu_loops import Loops, Point, stride
 from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
@@ -90,8 +90,9 @@ class Product:
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
                 with e.blocks("ko", self.depth, str(self.depth), self.bk) as (k0, kc):
-                    left = self._side(self.left, self.m, m0, k0, Axis("row", self.rows))
-                    right = self._side(self.right, self.n, n0, k0, Axis("column", self.columns))
+                    rows, columns = Axis("row", self.rows), Axis("column", self.columns)
+                    left = self._side(self.left, self.m, self.n, m0, k0, rows)
+                    right = self._side(self.right, self.n, self.m, n0, k0, columns)
                     first = "true" if k0 == idx(0) else "ko == 0"
                     if self.method.instruction == "dot":
                         self._dot(left, right, mc, nc, kc, first)
@@ -99,13 +100,16 @@ class Product:
                         self._outer(left, right, n0, mc, nc, kc, first)
                 self._finish(m0, n0, mc, nc)
 
-    def _side(self, factor: Expr, r: Range, start: Expr, k0: Expr, line: Axis) -> Side:
+    def _side(
+        self, factor: Expr, r: Range, other: Range, start: Expr, k0: Expr, line: Axis
+    ) -> Side:
+        fixed = at_start(self.site, other).point
         depth = Axis("depth", self.bk)
         axes = [self.c.axes[p] for p in r.dim.axes]
         lines = unflatten(add(r.origin, add(start, line)), axes)
 
         def at(position: Expr) -> Point:
-            return {**self.site.point, **lines, **unflatten(add(k0, position), self.k)}
+            return {**fixed, **lines, **unflatten(add(k0, position), self.k)}
 
         value = substitute(factor, dict(at(depth)))
         along_depth = along_line = None
@@ -226,9 +230,10 @@ class Product:
         axes = [self.c.axes[p] for p in self.n.dim.axes]
         start = add(self.n.origin, add(n0, nb))
         depth = unflatten(add(right.start, right.depth), self.k)
+        fixed = at_start(self.site, self.m).point
 
         def point(local: Expr) -> Point:
-            return {**self.site.point, **unflatten(add(start, local), axes), **depth}
+            return {**fixed, **unflatten(add(start, local), axes), **depth}
 
         taken = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
         with (

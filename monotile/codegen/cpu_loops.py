@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
-from monotile.codegen.base import Emitter, Range, Site, unflatten
+from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.expression import is_index
 from monotile.codegen.guards import guard_of
 from monotile.codegen.spelling import SUFFIX, bare
+from monotile.codegen.stages import StageEmitter
 from monotile.codegen.writer import Block
 from monotile.config import Options
 from monotile.ir.dtype import DType
@@ -52,7 +53,7 @@ class Row:
     at: Expr
 
 
-class Loops(Emitter):
+class Loops(StageEmitter):
     """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
 
     def __init__(

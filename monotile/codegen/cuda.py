@@ -11,20 +11,22 @@ from dataclasses import replace
 
 import msgspec
 
-from monotile.codegen.address import loop_variable
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_steps import write_map, write_serial
+from monotile.codegen.functions import Function
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
+from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.program import Compute, Program
 from monotile.schedule.plan import Contract, Map, Plan, Reduce, Repeat, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
+GIVEN = {"p": "const Params&", "workspace": "char* const"}
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
@@ -56,8 +58,10 @@ class CudaEmitter(VectorEmitter):
             for k in self.kept:
                 if k.stage.name == stage.name:
                     self._fill(k, axes[: axes.index(k.loop)])
+        self.writer = Writer()
         self._kernel()
-        return self._prologue() + self.writer.text
+        functions = "".join(map(_definition, self.functions))
+        return self._prologue() + functions + self.writer.text
 
     def _prologue(self) -> str:
         count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)
@@ -85,9 +89,9 @@ class CudaEmitter(VectorEmitter):
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs this worker's tasks in ascending order."""
-        w = self.writer
         self.busy = 0
         with self._tasks(stage.name, stage, axes):
+            w = self.writer
             for site in self.sites(stage):
                 with w.open("", fence=True):
                     if site.step.barrier:
@@ -105,15 +109,10 @@ class CudaEmitter(VectorEmitter):
     @contextmanager
     def _tasks(self, name: str, stage: Stage, axes: tuple[str, ...]) -> Generator[None]:
         """The function `name`; inside, a task's coordinates are variables."""
-        loops = [loop_variable(a) for a in axes]
-        arguments = "".join(f", idx {v}" for v in loops)
-        head = (
-            f"static __device__ __forceinline__ void {name}"
-            f"(const Params& p, char* const workspace{arguments})"
-        )
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        w = self.writer
-        with w.open(head, ["p", "workspace", "scratch", *loops], fence=True):
+        with self.function(name, axes, GIVEN):
+            w = self.writer
+            w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
             first = "blockIdx.x"
             if stage.first % workers:
@@ -166,8 +165,7 @@ class CudaEmitter(VectorEmitter):
         self.writer.write("mt::block_barrier();")
         for k in self.kept:
             if k.resident in loop.resident:
-                axes = self._axes(k.stage)
-                self._call(_fill_name(k), axes[: axes.index(loop.axis)])
+                self.write_call(_fill_name(k))
         self.writer.write("mt::block_barrier();")
 
     def _kernel(self) -> None:
@@ -194,15 +192,18 @@ class CudaEmitter(VectorEmitter):
                 self.writer.write("grid.wait();")
 
     def call(self, stage: Stage) -> None:
-        self._call(stage.name, self._axes(stage))
+        self.write_call(stage.name)
 
-    def _call(self, name: str, axes: tuple[str, ...]) -> None:
-        arguments = "".join(f", {loop_variable(a)}" for a in axes)
-        self.writer.write(f"{name}(p, workspace{arguments});")
 
-    def _axes(self, stage: Stage) -> tuple[str, ...]:
-        """The axes of the Repeats round a stage, outermost first."""
-        return next(axes for s, axes in self.stages() if s.name == stage.name)
+def _definition(f: Function) -> str:
+    """Several callers share one copy of the code; a single caller's is part of the kernel."""
+    inline, body = "__forceinline__", f.body
+    if len(f.callers) > 1:
+        inline = "__noinline__"
+        bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in GIVEN]
+        known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
+        body = body.replace("{\n", "{\n" + known, 1)
+    return f"static __device__ {inline} void {f.name}({', '.join(f.declarations)}) {body}"
 
 
 def _fill_name(kept: Kept) -> str:

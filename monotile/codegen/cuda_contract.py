@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from monotile.analysis.contraction import Contraction, contraction
 from monotile.analysis.unconditional import unconditional
 from monotile.codegen.address import readable
-from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.base import Range, Site, at_start, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, vector_width
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment, lane_of
@@ -55,10 +55,10 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
         sides = [
-            _operand(e, site, anchor, x, o, r, method, element, name)
-            for x, o, r, name in (
-                (left, method.left, m, "left"),
-                (right, method.right, n, "right"),
+            _operand(e, at_start(site, other), anchor, x, o, r, method, element, name)
+            for x, o, r, other, name in (
+                (left, method.left, m, n, "left"),
+                (right, method.right, n, m, "right"),
             )
         ]
         width = _width(site, method, n)

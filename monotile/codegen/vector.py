@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import readable
-from monotile.codegen.base import SMALL_FLOATS, STORAGE, Emitter, plus
+from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
+from monotile.codegen.stages import StageEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -61,7 +62,7 @@ def alignment(place: Place) -> int:
             return math.gcd(*(alignment(p) for p in every))
 
 
-class VectorEmitter(Emitter):
+class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
     busy: threads, from the first, that work on what was written since the last barrier of the block.

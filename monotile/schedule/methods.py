@@ -27,6 +27,7 @@ class Product:
 
     batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
     of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
+    grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
     """
 
     batch: tuple[int, ...]
@@ -37,6 +38,8 @@ class Product:
     right: Operand
     dtype: DType
     half: bool
+    grain_m: int = 0
+    grain_n: int = 0
 
 
 def product(
@@ -53,7 +56,11 @@ def product(
     m = tuple(p for p in found.m if c.axes[p] not in fixed)
     n = tuple(p for p in found.n if c.axes[p] not in fixed)
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
-    if _extent(c, m) < MIN_SIDE or _extent(c, n) < MIN_SIDE:
+    grains = dict(found.grains)
+    grain_m, grain_n = (next((grains[p] for p in side if p in grains), 0) for side in (m, n))
+    if (grain_m and len(m) > 1) or (grain_n and len(n) > 1):
+        return None
+    if (grain_m or _extent(c, m)) < MIN_SIDE or (grain_n or _extent(c, n)) < MIN_SIDE:
         return None
     types = (found.left.dtype, found.right.dtype)
     half = types[0] is types[1] and types[0] in (DType.F16, DType.BF16)
@@ -62,7 +69,8 @@ def product(
     k = _order(c, found)
     left = _operand(found.left, c, m, k, target, on_chip)
     right = _operand(found.right, c, n, k, target, on_chip)
-    return Product(batch, m, n, k, left, right, types[0] if half else c.body.dtype, half)
+    dtype = types[0] if half else c.body.dtype
+    return Product(batch, m, n, k, left, right, dtype, half, grain_m, grain_n)
 
 
 def _extent(c: Compute, positions: tuple[int, ...]) -> int:
@@ -238,6 +246,16 @@ _WARP_TILES = {
     True: tuple((m, n) for m in (16, 32, 48, 64) for n in _SIDES if m * n <= 64 * 48),
     False: tuple((m, n) for m in _SIDES for n in _SIDES if _shares(m, n)),
 }
+
+
+def within_run(tile: int, grain: int, target: Target) -> int:
+    """A tile of about this size that no run of `grain` ends in: at most so large where a tile is one block."""
+    if not grain or tile >= grain:
+        return grain or tile
+    fitting = [d for d in range(1, grain + 1) if grain % d == 0]
+    if target.kind == "cpu":
+        return next(d for d in fitting if d >= tile)
+    return max(d for d in fitting if d <= tile)
 
 
 def scratch_bytes(c: Contract, target: Target) -> int:

@@ -11,7 +11,7 @@ from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, Ways, product, ways
+from monotile.schedule.methods import Product, Ways, product, ways, within_run
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
@@ -171,6 +171,8 @@ def _contract_choices(
     batches = math.prod(anchor.axes[a].extent for a in p.batch)
     if 0 in (m, n, k, batches):
         return
+    runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
+    m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
     after = sum(cost.operations(s) for s in step[1:])
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
@@ -178,6 +180,8 @@ def _contract_choices(
         tile_m, tile_n = (method.block_m, method.block_n)
         if target.kind == "cpu":
             tile_m, tile_n = _cpu_region(m, n, batches, method, target)
+        tile_m = within_run(tile_m, p.grain_m, target)
+        tile_n = within_run(tile_n, p.grain_n, target)
         seconds = cost.contract_seconds(method, tile_m, tile_n, k, p.dtype.itemsize, target)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
         waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
@@ -319,9 +323,10 @@ def _rows_step(
     if isinstance(anchor, Compute):
         extents |= {r.name: r.extent for r in anchor.reduce}
         p = product(anchor, context.tables, target, own)
-        found = p and _rows_contract(anchor, p, names, where, tiles, extents, context, room)
-        if found:
-            return found
+        if p and not p.grain_m and not p.grain_n:  # else rows might be cut inside a run
+            found = _rows_contract(anchor, p, names, where, tiles, extents, context, room)
+            if found:
+                return found
     total = cost.product(extents, anchor.axes)
     method = plain_method(anchor, total, 1, target)
     if isinstance(method, Map) and anchor.axes:

@@ -15,6 +15,7 @@ from monotile.ir.expr import (
     cast,
     const,
     idx,
+    mul,
 )
 from monotile.ir.program import Carry, Loop, Program, Scatter, Stack, Weight, compute
 
@@ -72,10 +73,10 @@ def embedding(tokens: int, words: int, width: int, dtype: DType) -> Program:
     return Program((ids,), (Weight(table, ("table",)),), (body,), (y,))
 
 
-def convolution(channels: int, out: int, size: int, dtype: DType) -> Program:
+def convolution(channels: int, out: int, size: int, dtype: DType, groups: int = 1) -> Program:
     """3 x 3 with padding 1: the left factor is a guarded load."""
     x = Tensor("x", (channels, size, size), dtype)
-    w = Tensor("w", (out, channels, 3, 3), dtype)
+    w = Tensor("w", (out, channels // groups, 3, 3), dtype)
     y = Tensor("y", (out, size, size), dtype)
 
     def body(o: Axis, h: Axis, v: Axis, c: Axis, p: Axis, q: Axis) -> Expr:
@@ -84,10 +85,12 @@ def convolution(channels: int, out: int, size: int, dtype: DType) -> Program:
         for at in (row, column):
             inside = Binary("and", inside, Binary("ge", at, idx(0)))
             inside = Binary("and", inside, Binary("lt", at, idx(size)))
-        value = Select(inside, Load(x, (c, row, column)), const(0.0, dtype))
+        group = Binary("floordiv", o, idx(out // groups))
+        channel = add(mul(group, idx(channels // groups)), c) if groups > 1 else c
+        value = Select(inside, Load(x, (channel, row, column)), const(0.0, dtype))
         return times(Load(w, (o, c, p, q)), value)
 
-    step = compute(y, body, reduce=(channels, 3, 3), combiner="sum")
+    step = compute(y, body, reduce=(channels // groups, 3, 3), combiner="sum")
     return Program((x,), (Weight(w, ("w",)),), (step,), (y,))
 
 
@@ -191,6 +194,8 @@ def every() -> dict[str, Program]:
         "embedding": embedding(128, 1000, 64, DType.F16),
         "convolution_f16": convolution(16, 32, 14, DType.F16),
         "convolution_f32": convolution(3, 8, 9, F32),
+        "convolution_grouped_f16": convolution(16, 80, 10, DType.F16, groups=4),
+        "convolution_grouped_f32": convolution(24, 24, 9, F32, groups=4),
         "reductions": reductions(50, 300),
         "scatter": scatter(10, 8, 5),
         "recurrence_f32": recurrence(7, 64, 3, F32),

@@ -13,14 +13,10 @@
 #define MT_B f32
 #include "cpu/dot.h"
 
-static void stage_after(mt_call* call, int thread, idx loop_layer) {
+static void stage_after(mt_call* call, int thread, const float* const w_2, float* const h_4, float* const after_9, float* const after_12) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
-  const float* const w_2 = (const float*)((char*)MT_POINTER(3 + loop_layer));
-  float* const h_4 = (float*)((loop_layer == 0 ? (char*)MT_POINTER(0) : (loop_layer & 1 ? workspace + 1024 : workspace + 768)));
-  float* const after_9 = (float*)((loop_layer == 2 ? workspace + 1280 : ((loop_layer + 1) & 1 ? workspace + 1024 : workspace + 768)));
-  float* const after_12 = (float*)(workspace + loop_layer * (size_t)256);
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 1536 + worker * (size_t)0;
     (void)scratch;
@@ -65,12 +61,10 @@ static void stage_after(mt_call* call, int thread, idx loop_layer) {
   }
 }
 
-static void stage_out(mt_call* call, int thread) {
+static void stage_out(mt_call* call, int thread, float* const last_2, float* const out_4) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
-  float* const last_2 = (float*)(workspace + 1280);
-  float* const out_4 = (float*)((char*)MT_POINTER(1));
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 1536 + worker * (size_t)0;
     (void)scratch;
@@ -89,12 +83,10 @@ static void stage_out(mt_call* call, int thread) {
   }
 }
 
-static void stage_first(mt_call* call, int thread) {
+static void stage_first(mt_call* call, int thread, float* const stack_2, float* const first_4) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
-  float* const stack_2 = (float*)(workspace);
-  float* const first_4 = (float*)((char*)MT_POINTER(2));
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 1536 + worker * (size_t)0;
     (void)scratch;
@@ -114,13 +106,16 @@ static void stage_first(mt_call* call, int thread) {
 }
 
 static void monotile_body(mt_call* call, int thread) {
+  void* const* const pointers = call->pointers;
+  char* const workspace = call->workspace;
+  (void)pointers, (void)workspace;
   for (idx loop_layer = 0; loop_layer < 3; ++loop_layer) {
     mt_barrier(call);
-    stage_after(call, thread, loop_layer);
+    stage_after(call, thread, (const float*)((char*)MT_POINTER(3 + loop_layer)), (float*)((loop_layer == 0 ? (char*)MT_POINTER(0) : (loop_layer & 1 ? workspace + 1024 : workspace + 768))), (float*)((loop_layer == 2 ? workspace + 1280 : ((loop_layer + 1) & 1 ? workspace + 1024 : workspace + 768))), (float*)(workspace + loop_layer * (size_t)256));
   }
   mt_barrier(call);
-  stage_out(call, thread);
-  stage_first(call, thread);
+  stage_out(call, thread, (float*)(workspace + 1280), (float*)((char*)MT_POINTER(1)));
+  stage_first(call, thread, (float*)(workspace), (float*)((char*)MT_POINTER(2)));
 }
 int monotile_run(void* const* pointers, char* workspace) {
   return mt_run(monotile_body, pointers, workspace);

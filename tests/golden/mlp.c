@@ -12,14 +12,10 @@
 #define MT_B f16
 #include "cpu/outer.h"
 
-static void stage_y(mt_call* call, int thread) {
+static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_12, uint16_t* const y_35) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
-  const uint16_t* const x_2 = (const uint16_t*)((char*)MT_POINTER(0));
-  const uint16_t* const w1_6 = (const uint16_t*)((char*)MT_POINTER(2));
-  const uint16_t* const w2_12 = (const uint16_t*)((char*)MT_POINTER(3));
-  uint16_t* const y_35 = (uint16_t*)((char*)MT_POINTER(1));
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 0 + worker * (size_t)3328;
     (void)scratch;
@@ -157,7 +153,10 @@ static void stage_y(mt_call* call, int thread) {
 }
 
 static void monotile_body(mt_call* call, int thread) {
-  stage_y(call, thread);
+  void* const* const pointers = call->pointers;
+  char* const workspace = call->workspace;
+  (void)pointers, (void)workspace;
+  stage_y(call, thread, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)((char*)MT_POINTER(1)));
 }
 int monotile_run(void* const* pointers, char* workspace) {
   return mt_run(monotile_body, pointers, workspace);

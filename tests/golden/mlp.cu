@@ -22,17 +22,13 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
 
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const uint16_t* const x_1, const uint16_t* const w1_2, const uint16_t* const w2_8, uint16_t* const y_29) {
   char* const scratch = mt::ptx::shared_memory();
-  const uint16_t* const x_1 = (const uint16_t*)((char*)MT_POINTER(0));
-  const uint16_t* const w1_2 = (const uint16_t*)((char*)MT_POINTER(2));
   uint16_t* const active_5 = (uint16_t*)(scratch);
-  const uint16_t* const w2_8 = (const uint16_t*)((char*)MT_POINTER(3));
   uint16_t* const scores_10 = (uint16_t*)(scratch + 2048);
   uint16_t* const most_13 = (uint16_t*)(scratch + 4096);
   uint16_t* const powers_20 = (uint16_t*)(scratch + 4224);
   uint16_t* const denominator_23 = (uint16_t*)(scratch + 6272);
-  uint16_t* const y_29 = (uint16_t*)((char*)MT_POINTER(1));
   if (const idx task = blockIdx.x; task < 1) {
     const idx c0 = 0;
     {
@@ -211,5 +207,5 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
 extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __grid_constant__ Params p) {
   char* const workspace = p.workspace;
   mt::GridBarrier grid(p.sync);
-  stage_y(p, workspace);
+  stage_y(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)((char*)MT_POINTER(1)));
 }

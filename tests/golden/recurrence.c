@@ -5,15 +5,10 @@
 #include "cpu/math.h"
 #include "cpu/pool.h"
 
-static void stage_y(mt_call* call, int thread, idx loop_l) {
+static void stage_y(mt_call* call, int thread, const float* const w_4, float* const h_8, const float* const x_11, float* const y_14, float* const y_15) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
-  const float* const w_4 = (const float*)((char*)MT_POINTER(4 + loop_l));
-  float* const h_8 = (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace)));
-  const float* const x_11 = (const float*)((char*)MT_POINTER(0));
-  float* const y_14 = (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace)));
-  float* const y_15 = (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32);
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 512 + worker * (size_t)0;
     (void)scratch;
@@ -46,9 +41,12 @@ static void stage_y(mt_call* call, int thread, idx loop_l) {
 }
 
 static void monotile_body(mt_call* call, int thread) {
+  void* const* const pointers = call->pointers;
+  char* const workspace = call->workspace;
+  (void)pointers, (void)workspace;
   for (idx loop_l = 0; loop_l < 5; ++loop_l) {
     mt_barrier(call);
-    stage_y(call, thread, loop_l);
+    stage_y(call, thread, (const float*)((char*)MT_POINTER(4 + loop_l)), (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace))), (const float*)((char*)MT_POINTER(0)), (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace))), (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32));
   }
 }
 int monotile_run(void* const* pointers, char* workspace) {

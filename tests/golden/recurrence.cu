@@ -22,13 +22,8 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
 
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, idx loop_l) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const float* const w_3, float* const h_7, const float* const x_10, float* const y_12, float* const y_13) {
   char* const scratch = mt::ptx::shared_memory();
-  const float* const w_3 = (const float*)((char*)MT_POINTER(4 + loop_l));
-  float* const h_7 = (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace)));
-  const float* const x_10 = (const float*)((char*)MT_POINTER(0));
-  float* const y_12 = (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace)));
-  float* const y_13 = (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32);
   if (const idx task = blockIdx.x; task < 8) {
     const idx c0 = task;
     const idx o4 = c0 * 8;
@@ -74,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __gri
   mt::GridBarrier grid(p.sync);
   for (idx loop_l = 0; loop_l < 5; ++loop_l) {
     grid.wait();
-    stage_y(p, workspace, loop_l);
+    stage_y(p, workspace, (const float*)((char*)MT_POINTER(4 + loop_l)), (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace))), (const float*)((char*)MT_POINTER(0)), (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace))), (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32));
   }
   grid.leave();
 }

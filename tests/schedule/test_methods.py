@@ -5,8 +5,9 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
 from monotile.ir.program import compute
-from monotile.schedule.methods import Product, blocks, product, scratch_bytes
+from monotile.schedule.methods import Product, blocks, product, scratch_bytes, within_run
 from monotile.schedule.plan import Operand
+from monotile.target.target import cpu_target
 from tests.schedule import programs as p
 
 F16, F32 = DType.F16, DType.F32
@@ -130,3 +131,9 @@ def test_axis_names_do_not_matter() -> None:
     c = p.matmul("y", a, b)
     assert c.reduce == (Axis("r0", 128),)
     assert product(c, {}, p.H100) == found(False)
+
+
+def test_a_tile_lies_within_a_run() -> None:
+    cpu, gpu = cpu_target(workers=2), p.H100
+    assert [within_run(64, grain, cpu) for grain in (0, 48, 64, 65, 96)] == [64, 48, 64, 65, 96]
+    assert [within_run(64, grain, gpu) for grain in (0, 48, 64, 65, 96)] == [64, 48, 64, 13, 48]

@@ -101,4 +101,7 @@ __device__ __forceinline__ char* shared_memory() {
   return monotile_shared;
 }
 
+// Tells the compiler that `p` points into global memory, which it cannot see through a call.
+__device__ __forceinline__ void assume_global(const void* p) { __builtin_assume(__isGlobal(p)); }
+
 }  // namespace mt::ptx

@@ -48,5 +48,6 @@ inline void store_relaxed(unsigned* p, unsigned x) { *p = x; }
 inline unsigned long long nanoseconds() { return 1; }
 inline void trap() { emulator::fail("trap"); }
 inline char* shared_memory() { return emulator::current->block->shared(); }
+inline void assume_global(const void*) {}
 
 }  // namespace mt::ptx

@@ -1,0 +1,88 @@
+"""The Plan in functions: one for every stage, and the body that calls them."""
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from monotile.codegen.address import loop_variable
+from monotile.codegen.base import Emitter
+from monotile.codegen.functions import Base, Functions
+from monotile.codegen.writer import Block, Writer
+from monotile.config import Options
+from monotile.ir.program import Program
+from monotile.schedule.plan import Plan, PlanNode, Repeat, Stage
+from monotile.target.target import Target
+
+
+class StageEmitter(Emitter):
+    """functions: those written so far."""
+
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(program, plan, target, options, wide=wide)
+        self.functions = Functions()
+
+    @contextmanager
+    def function(
+        self, name: str, axes: Sequence[str], given: Mapping[str, str]
+    ) -> Generator[Block]:
+        """The body of a function of this stage, in a text of its own; its block is given.
+
+        axes: of the Repeats round the stage. given: its other parameters, with their types.
+        """
+        self.writer = Writer()
+        self._parameters, self._names = {}, []
+        loops = [loop_variable(a) for a in axes]
+        with self.writer.open("", [*given, *loops], fence=True) as block:
+            yield block
+        pointers = [(n, f"{self._kind(b.tensor)} const", b) for n, b in self._parameters.items()]
+        parameters = [*((v, "idx", v) for v in loops), *pointers]
+        self.functions.add(name, self.writer.text, given, parameters, self._names)
+
+    def write_call(self, name: str) -> None:
+        """Write the call of the function that computes stage `name`."""
+        found, given = self.functions.call(name)
+        texts = [self._base(x) if isinstance(x, Base) else x for x in given]
+        note = "" if found.name == name else f"  // {name}"
+        self.writer.write(f"{found.name}({', '.join(texts)});{note}")
+
+    def stages(self) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+        """Every stage with the axes of the Repeats round it, outermost first."""
+        yield from _stages(self.plan.body, ())
+
+    def walk(self, nodes: Sequence[PlanNode]) -> None:
+        """Write the Plan's body: hand-offs, calls of the stages, loops."""
+        for node in nodes:
+            match node:
+                case Repeat(axis, extent, inner):
+                    variable = loop_variable(axis)
+                    self.enter(node)
+                    head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
+                    with self.writer.open(head, [variable]):
+                        self.walk(inner)
+                case Stage():
+                    self.handoff(node)
+                    self.call(node)
+
+    def enter(self, loop: Repeat) -> None:
+        """Write what comes right before a loop."""
+
+    @abstractmethod
+    def handoff(self, stage: Stage) -> None:
+        """Write what the worker waits for before the stage."""
+
+    @abstractmethod
+    def call(self, stage: Stage) -> None:
+        """Write the stage's call."""
+
+
+def _stages(
+    nodes: Sequence[PlanNode], axes: tuple[str, ...]
+) -> Iterator[tuple[Stage, tuple[str, ...]]]:
+    for node in nodes:
+        match node:
+            case Repeat(axis, _, inner):
+                yield from _stages(inner, (*axes, axis))
+            case Stage():
+                yield node, axes

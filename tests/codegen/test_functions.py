@@ -1,0 +1,68 @@
+"""Stages with equal code share one function."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
+from monotile.ir.expr import Expr, Load, Tensor, mul
+from monotile.ir.program import Compute, Program, Weight, compute
+from monotile.schedule.schedule import schedule
+from monotile.target.target import cuda_target
+from tests.codegen.cpu_run import Compiled, random_values
+from tests.codegen.emulate import COMPILER, emulate
+
+SIZE = 64
+OPTIONS = Options(cache=False, workers=3)
+
+
+def layers(count: int) -> Program:
+    """Products one after the other, written out."""
+    x = h = Tensor("x", (SIZE, SIZE), DType.F32)
+    weights = [Tensor(f"w{k}", (SIZE, SIZE), DType.F32) for k in range(count)]
+    body: list[Compute] = []
+    for k, w in enumerate(weights):
+        out = Tensor(f"h{k}", (SIZE, SIZE), DType.F32)
+        body.append(compute(out, _product(h, w), reduce=(SIZE,), combiner="sum"))
+        h = out
+    return Program((x,), tuple(Weight(w, (w.name,)) for w in weights), tuple(body), (h,))
+
+
+def _product(h: Tensor, w: Tensor) -> Callable[..., Expr]:
+    return lambda i, j, r: mul(Load(h, (r, i)), Load(w, (r, j)))
+
+
+def functions_and_calls(source: str) -> tuple[int, int]:
+    """Of stages."""
+    lines = [line for line in source.splitlines() if " stage_" in line]
+    functions = sum(line.startswith("static") for line in lines)
+    return functions, len(lines) - functions
+
+
+def test_on_the_cpu() -> None:
+    program = layers(6)
+    compiled = Compiled(program)
+    # The first reads an input, which never changes.
+    assert functions_and_calls(compiled.source.text) == (2, 3)
+    values = random_values(program)
+    (found,), (wanted,) = compiled(values), evaluate(program, values)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_on_the_gpu() -> None:
+    program = layers(6)
+    target = cuda_target("sm_80", workers=3)
+    plan = schedule(program, target, OPTIONS)
+    source = emit(program, plan, target, OPTIONS)
+    functions, calls = functions_and_calls(source.text)
+    assert functions < calls
+    assert "__noinline__ void stage_" in source.text
+    values = random_values(program)
+    (found,) = emulate(program, plan, source, values)
+    (wanted,) = evaluate(program, values)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * float(np.abs(wanted).max()))
