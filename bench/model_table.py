@@ -1,20 +1,22 @@
 """Compiles models at full size, checks each against PyTorch in float64, and writes the table in docs/models.md.
 
-    python -m bench.model_table [--target TARGET ...] [--jobs N] [--out FILE] [--merge FILE ...] [--docs] [name[:dtype[:key=value,...]] ...]
+    python -m bench.model_table [--target TARGET ...] [--dtype DTYPE ...] [--jobs N] [--out FILE] [--merge FILE ...] [--docs]
+                                [name[:dtype[:key=value,...]] ...]
 
 Each model is compiled for each target (cpu and cuda:sm_90a unless said) in a process of its own, so that one that
-fails or fills the memory takes no other with it. What was found replaces the rows of the same models and targets in the
-record, bench/zoo/table.json; --docs writes the table from the record, and with no models to compile does only that. Errors
-are those of the target that runs here: a CUDA target that was compiled ahead has none.
+fails or fills the memory takes no other with it. What was found is a line of the record, bench/zoo/table.jsonl, at once; at
+the end it takes the place of the same model's and target's line. --docs writes the table from the record, and with no
+models to compile does only that. Errors are those of the target that runs here: a CUDA target that was compiled ahead has none.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
@@ -25,22 +27,25 @@ import monotile
 from bench.accuracy import error, exact
 from bench.zoo import TABLE, Spec
 from monotile.errors import MonotileError, TargetError
+from monotile.runtime.measure import measure as timed
 from monotile.runtime.reference import eager, to_device
 from monotile.schedule.plan import PlanNode, Repeat
 
-RECORD = Path(__file__).parent / "zoo" / "table.json"
+RECORD = Path(__file__).parent / "zoo" / "table.jsonl"
 DOCS = Path(__file__).parents[1] / "docs" / "models.md"
 TARGETS = ("cpu", "cuda:sm_90a")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """seconds, cpu_seconds: from call to callable with no cache, wall clock and work of all threads and children.
-    source: characters. parameters, memory (peak, of the process): bytes. error, eager: relative to float64, in the norm;
-    None where it was not run. failure: why there is nothing else.
+    source: characters. parameters, memory (peak, of the process), workspace: bytes. error, eager: relative to float64, in the
+    norm; None where it was not run. call, eager_call: seconds of the quickest call, with whatever else the machine
+    does. device: the GPU that it ran on. failure: why there is nothing else.
     """
 
     model: str
     target: str
+    device: str = ""
     failure: str | None = None
     kernels: int = 0
     error: float | None = None
@@ -52,6 +57,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     loops: int = 0
     parameters: int = 0
     memory: int = 0
+    workspace: int = 0
+    call: float | None = None
+    eager_call: float | None = None
+
+    @property
+    def accurate(self) -> bool:
+        """Within 1e-5 in float32, within 1.5 times PyTorch's own error in a narrower dtype."""
+        if self.error is None or self.eager is None:
+            return True
+        wide = Spec.parse(self.model).dtype == "float32"
+        return self.error <= (1e-5 if wide else 1.5 * self.eager)
 
 
 def measure(spec: Spec, target: str) -> Row:
@@ -60,21 +76,27 @@ def measure(spec: Spec, target: str) -> Row:
         torch.backends.cudnn.allow_tf32 = False
         model, call = to_device(model, call, torch.device("cuda"))
     assert isinstance(model, torch.nn.Module)
+    where = torch.device("cuda" if target == "cuda" else "cpu")
+    device = torch.cuda.get_device_name() if target == "cuda" else ""
     start, before = time.perf_counter(), _cpu_seconds()
     fast = monotile.compile(model, *call, target=target, options=monotile.Options(cache=False))
     seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
     try:
         found = fast(*call[0], **call[1])
     except TargetError:  # compiled ahead
-        ours = theirs = None
+        ours = theirs = call_seconds = eager_seconds = None
+        device = ""
     else:
         right = exact(model, call)
         ours, theirs = error(found, right), error(eager(model, call), right)
+        call_seconds = timed(lambda: fast(*call[0], **call[1]), where, 0.2).best
+        eager_seconds = timed(lambda: eager(model, call), where, 0.2).best
     stages, loops = _counted(fast.plan.body)
     return Row(
-        model=str(spec), target=target, kernels=fast.kernels, error=ours, eager=theirs, seconds=seconds, cpu_seconds=cpu,
-        source=len(fast.source), stages=stages, loops=loops,
+        model=str(spec), target=target, device=device, kernels=fast.kernels, error=ours, eager=theirs, seconds=seconds,
+        cpu_seconds=cpu, source=len(fast.source), stages=stages, loops=loops,
         parameters=sum(p.nbytes for p in model.parameters()), memory=getrusage(RUSAGE_SELF).ru_maxrss * 1024,
+        workspace=fast.plan.launch.workspace_bytes, call=call_seconds, eager_call=eager_seconds,
     )  # fmt: skip
 
 
@@ -95,10 +117,14 @@ def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
     return stages, loops
 
 
-def in_a_process(spec: Spec, target: str, limit: float) -> Row:
+def in_a_process(spec: Spec, target: str, limit: float, jobs: int) -> Row:
+    share = str(
+        max(1, (os.cpu_count() or 1) // jobs)
+    )  # of the processors, for each of so many at once
+    environment = {**os.environ, "OMP_NUM_THREADS": share} if jobs > 1 else None
     command = [sys.executable, "-m", "bench.model_table", "--one", target, str(spec)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)  # fmt: skip
         lines = done.stdout.strip().splitlines()
         if done.returncode == 0 and lines:
             return msgspec.json.decode(lines[-1], type=Row)
@@ -113,9 +139,10 @@ def line(row: Row) -> str:
     if row.failure is not None:
         return f"{row.model:40s} {row.target:12s} {row.failure[:200]}"
     return (
-        f"{row.model:40s} {row.target:12s} {row.kernels} kernel, error {_number(row.error)} (eager {_number(row.eager)}),"
-        f" {row.cpu_seconds:.1f} s CPU, {row.seconds:.1f} s, source {row.source / 1000:.0f} kB, {row.stages} stages,"
-        f" {row.loops} loops, peak {row.memory / 2**30:.1f} GiB"
+        f"{row.model:40s} {row.target:12s} {row.kernels} kernel, error {_number(row.error)} (eager {_number(row.eager)})"
+        f"{'' if row.accurate else ' TOO MUCH'}, {row.cpu_seconds:.1f} s CPU, {row.seconds:.1f} s, source {row.source / 1000:.0f} kB,"
+        f" {row.stages} stages, {row.loops} loops, peak {row.memory / 2**30:.1f} GiB, workspace {row.workspace / 2**20:.0f} MiB,"
+        f" call {_number(row.call)} s (eager {_number(row.eager_call)} s)"
     )
 
 
@@ -130,30 +157,39 @@ def merged(*parts: Sequence[Row]) -> list[Row]:
     """Later rows in the place of earlier ones, by model in the order of the table."""
     rows = {(r.model, r.target): r for part in parts for r in part}
     order = {str(Spec.parse(text)): k for k, text in enumerate(TABLE)}
-    return sorted(rows.values(), key=lambda r: (r.target, order.get(r.model, len(order)), r.model))
+
+    def place(row: Row) -> tuple[str, int, str]:
+        model = str(msgspec.structs.replace(Spec.parse(row.model), dtype="float32"))
+        return row.target, order.get(model, len(order)), row.model
+
+    return sorted(rows.values(), key=place)
 
 
 def read(path: Path) -> list[Row]:
-    return msgspec.json.decode(path.read_bytes(), type=list[Row]) if path.exists() else []
+    return msgspec.json.Decoder(Row).decode_lines(path.read_bytes()) if path.exists() else []
 
 
 def table(rows: Sequence[Row]) -> str:
     """One Markdown table a target."""
     out: list[str] = []
-    for target in sorted({r.target for r in rows}):
+    ran = {(r.target, r.device) for r in rows}
+    for target, device in sorted(ran):
+        if not device and any(t == target and d for t, d in ran):
+            continue  # failures, which stand in that table
         out += [
-            f"### {target}",
+            f"### {target}{f', {device}' if device else ''}",
             "",
             "| model | kernels | error | eager's error | compilation, CPU s | source, kB | stages | loops |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for r in rows:
-            if r.target == target:
+            if r.target == target and r.device in (device, ""):
+                found = _number(r.error) if r.accurate else f"**{_number(r.error)}**"
                 cells = [
-                    r.kernels, _number(r.error), _number(r.eager), f"{r.cpu_seconds:.1f}", f"{r.source / 1000:.0f}", r.stages, r.loops,
+                    r.kernels, found, _number(r.eager), f"{r.cpu_seconds:.1f}", f"{r.source / 1000:.0f}", r.stages, r.loops,
                 ]  # fmt: skip
                 if r.failure is not None:
-                    cells = [f"none: {r.failure}".replace("|", "/"), *[""] * 6]
+                    cells = [" ".join(f"none: {r.failure}".split()).replace("|", "/"), *[""] * 6]
                 out.append(f"| {' | '.join(map(str, [_words(r.model), *cells]))} |")
         out.append("")
     return "\n".join(out)
@@ -180,6 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("models", nargs="*", help="all of the table unless --merge or --docs is given")  # fmt: skip
     parser.add_argument("--target", action="append", help="may be given several times")
+    parser.add_argument("--dtype", action="append", help="of the models named without one; may be given several times")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one model")
     parser.add_argument("--out", type=Path, default=RECORD, help="the record")
@@ -195,17 +232,29 @@ def main() -> None:
         print(msgspec.json.encode(row).decode())
         return
     models = chosen.models or ([] if chosen.merge or chosen.docs else TABLE)
-    work = [(Spec.parse(m), t) for m in models for t in chosen.target or TARGETS]
+    specs = dict.fromkeys(str(s) for m in models for s in _in_dtypes(m, chosen.dtype))
+    work = [(Spec.parse(spec), target) for spec in specs for target in chosen.target or TARGETS]
     made: list[Row] = []
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for row in pool.map(lambda job: in_a_process(*job, chosen.limit), work):
+    with ThreadPoolExecutor(chosen.jobs) as pool, chosen.out.open("ab") as record:
+        jobs = [pool.submit(in_a_process, *job, chosen.limit, chosen.jobs) for job in work]
+        for job in as_completed(jobs):
+            row = job.result()
             print(line(row), flush=True)
+            record.write(msgspec.json.encode(row) + b"\n")
+            record.flush()
             made.append(row)
     rows = merged(read(chosen.out), *(read(path) for path in chosen.merge), made)
-    if made or chosen.merge:
-        chosen.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    chosen.out.write_bytes(msgspec.json.Encoder().encode_lines(rows))
     if chosen.docs:
         write_docs(rows)
+
+
+def _in_dtypes(model: str, dtypes: Sequence[str] | None) -> list[Spec]:
+    spec = Spec.parse(model)
+    named = model.partition(":")[2].partition(":")[0]
+    return (
+        [spec] if named or not dtypes else [msgspec.structs.replace(spec, dtype=d) for d in dtypes]
+    )
 
 
 def _first_line(problem: BaseException) -> str:
