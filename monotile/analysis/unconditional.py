@@ -1,8 +1,11 @@
-"""What an expression always evaluates."""
+"""What an expression always evaluates, and what it evaluates under a condition."""
 
 from collections.abc import Iterator
 
-from monotile.ir.expr import Binary, Expr, Load, Select, children
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Binary, Const, Expr, Load, Select, Unary, children
+
+TRUE = Const(True, DType.BOOL)
 
 
 def unconditional(e: Expr) -> Iterator[Load]:
@@ -17,3 +20,31 @@ def unconditional(e: Expr) -> Iterator[Load]:
         case _:
             for child in children(e):
                 yield from unconditional(child)
+
+
+def conditional(e: Expr, when: Expr = TRUE) -> Iterator[tuple[Load, Expr]]:
+    """The Loads of `e`, but for those inside the indices of others, each with the condition under which it is evaluated."""
+    match e:
+        case Load():
+            yield e, when
+        case Select(cond, then, otherwise):
+            yield from conditional(cond, when)
+            yield from conditional(then, both(when, cond))
+            yield from conditional(otherwise, both(when, Unary("not", cond)))
+        case Binary("and", a, b):
+            yield from conditional(a, when)
+            yield from conditional(b, both(when, a))
+        case Binary("or", a, b):
+            yield from conditional(a, when)
+            yield from conditional(b, both(when, Unary("not", a)))
+        case _:
+            for child in children(e):
+                yield from conditional(child, when)
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    return b if a == TRUE else a if b == TRUE else Binary("and", a, b)
+
+
+def either(a: Expr, b: Expr) -> Expr:
+    return a if a == b else TRUE if TRUE in (a, b) else Binary("or", a, b)

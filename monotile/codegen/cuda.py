@@ -13,6 +13,7 @@ import msgspec
 
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_contract import write_contract
+from monotile.codegen.cuda_early import write_early
 from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_steps import write_map, write_serial
@@ -89,15 +90,25 @@ class CudaEmitter(VectorEmitter):
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs this worker's tasks in ascending order."""
-        self.busy = 0
         with self._tasks(stage.name, stage, axes):
             w = self.writer
+            self._ask_early(stage)
             for site in self.sites(stage):
                 with w.open("", fence=True):
                     if site.step.barrier:
                         w.write("mt::block_barrier();")
                         self.busy = 0
                     self.step(site)
+
+    def _ask_early(self, stage: Stage) -> None:
+        """What the stage's early maps read, before its first step."""
+        self.busy, self.early = 0, {}
+        self.early = {
+            site.step: write_early(self, site, site.step.method, f"early_{number}")
+            for number, site in enumerate(self.sites(stage))
+            if isinstance(site.step.method, Map) and site.step.method.early
+        }
+        self.busy = 0
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from monotile.analysis.contraction import Contraction, contraction
-from monotile.analysis.unconditional import unconditional
+from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
 from monotile.codegen.cuda_steps import fitting, placed, vector_width
@@ -227,7 +227,7 @@ def _epilogue(
     w = e.writer
     with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
         _neighbours(e, n.variable, width)
-        held = e.held(tuple(wanted), width)
+        held = e.held(dict.fromkeys(wanted, TRUE), width)
     total = "double" if anchor.body.dtype is DType.F64 else "float"
     sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held"
     head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"

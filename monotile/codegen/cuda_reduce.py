@@ -166,14 +166,15 @@ def _form(e: VectorEmitter, site: Site, anchor: Compute, method: Reduce) -> _For
         for r in range(1, MOST_PARTS // u + 1)
         if r <= -(-form.outputs // (u * form.groups))
     ]
-    each = _instructions(anchor.body, site)
+    each = _arithmetic(anchor.body)
+    places = _instructions(anchor.body, site)  # where the vectors lie: once for all their elements
     after = sum(_instructions(s.body, site) for s in site.followers)
     best, least = form, float("inf")
     for way in ways or [form]:
         far = sum(_words(x, site, way) for x in read if not e.on_chip(x.tensor))
         near = sum(_words(x, site, way) for x in read if e.on_chip(x.tensor))
         room = MOST_INSTRUCTIONS - (1 if way.spread_out else way.parts) * after
-        steps = room // (way.parts * width * each)
+        steps = room // (way.parts * (width * each + places))
         if way.parts > 1 and (far > MOST_WORDS or steps < 1):
             continue
         most = way.turns if way.turns <= 2 * MOST_UNROLLED else MOST_UNROLLED
@@ -191,6 +192,12 @@ def _instructions(e: Expr, site: Site) -> int:
     here = substitute(e, dict(site.point) | where | placed(site.point, where))
     found = {x for x in walk(here) if children(x)}
     return 1 + sum(DIVISION if _divides(x) else 1 for x in found)
+
+
+def _arithmetic(e: Expr) -> int:
+    """Operations on what is loaded."""
+    inner = () if isinstance(e, Load) else children(e)
+    return bool(inner) + sum(_arithmetic(x) for x in inner)
 
 
 def _divides(e: Expr) -> bool:

@@ -5,8 +5,9 @@ from contextlib import ExitStack, contextmanager
 
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.spelling import bare
+from monotile.codegen.turns import Turn
 from monotile.codegen.vector import VectorEmitter, lane_of
-from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Map, Serial
 
@@ -58,8 +59,8 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
         yield
 
 
-def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
-    """One vector of neighbours a thread and turn; as few turns with narrower vectors where threads would stand idle.
+def turn(e: VectorEmitter, site: Site, method: Map) -> Turn:
+    """One vector of neighbours a thread; as few turns with narrower vectors where threads would stand idle.
 
     Steps that follow each other without a barrier begin with the warps that the last one left idle.
     """
@@ -68,26 +69,22 @@ def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
     while width > 1 and region(ranges) * 2 // width <= threads:
         width //= 2
     groups = region(ranges) // width
-    taken = e.busy % threads
-    thread = f"(threadIdx.x + {threads - taken}) % {threads}" if taken else "threadIdx.x"
+    first = e.busy % threads
     warps = -(-groups // e.target.warp)
-    e.busy = taken + warps * e.target.warp if taken + groups <= threads else 0
+    e.busy = first + warps * e.target.warp if first + groups <= threads else 0
+    return Turn(width, groups, first, threads)
+
+
+def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
+    early = e.early.get(site.step)
+    own = early.turn if early is not None else turn(e, site, method)
     with ExitStack() as stack:
-        if groups == 1:
-            stack.enter_context(e.writer.open(f"if ({thread} == 0)", fence=True))
-            element: Expr = idx(0)
-        else:
-            element = Axis("e", groups)
-            if groups <= threads:
-                head = f"if (const idx e = {thread}; e < {groups})"
-            else:
-                head = f"for (idx e = {thread}; e < {groups}; e += {threads})"
-            stack.enter_context(e.writer.open(head, ["e"], fence=True))
-        first = spread(mul(element, idx(width)), ranges)
-        stack.enter_context(inside(e, ranges, first))
-        where = spread(add(mul(element, idx(width)), lane_of(width)), ranges)
-        point = placed(site.point, where)
-        stack.enter_context(e.vector(width))
+        block = stack.enter_context(e.writer.open(own.head, ["e"], fence=True))
+        stack.enter_context(inside(e, site.ranges, own.element(site.ranges, idx(0))))
+        if early is not None:
+            block.names.update(early.names)
+        point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+        stack.enter_context(e.vector(own.width))
         write_element(e, site, point)
 
 

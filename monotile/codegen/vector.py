@@ -10,12 +10,15 @@ import math
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from monotile.analysis.affine import Affine
+from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
+from monotile.codegen.turns import Early
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -27,7 +30,7 @@ from monotile.ir.expr import (
     loads,
     substitute,
 )
-from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
 
 WIDEST = 16  # bytes that one access moves
 LANE = "lane"
@@ -65,10 +68,12 @@ def alignment(place: Place) -> int:
 class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
-    busy: threads, from the first, that work on what was written since the last barrier of the block.
+    busy: threads, from the first, that work on what was written since the last barrier of the block. early: what the current
+    stage's maps asked for at its beginning.
     """
 
     busy: int = 0
+    early: Mapping[Step, Early] = MappingProxyType({})
     _vector: _Vector | None = None
 
     @contextmanager
@@ -118,18 +123,28 @@ class VectorEmitter(StageEmitter):
         else:
             self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
 
-    def held(self, wanted: Sequence[Load], width: int) -> dict[Hashable, str]:
-        """Writes the loads `wanted` of `width` lanes and the return of them all as one struct; gives the texts
-        under which another function knows them as members of `held`. Loads that cannot be packs are left out."""
+    def held(
+        self, wanted: Mapping[Load, Expr], width: int, name: str = "held"
+    ) -> dict[Hashable, str]:
+        """Writes the loads `wanted` of `width` lanes, each under its condition, and the return of them all as one struct;
+        gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
+        packs, and conditions that differ from lane to lane."""
         packs: dict[Load, str] = {}
         with self.vector(width):
-            for x in wanted:
-                place = readable(self.plan.places[x.tensor.name], own=x.tensor.name in self._own)
+            for x, when in wanted.items():
+                place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
                 if any(loads(i) for i in x.index):
                     continue
                 first = x.index if width == 1 else self._first(x.tensor, x.index, place)
-                if first is not None:
+                if first is None or (width > 1 and when != TRUE):
+                    continue
+                if when == TRUE:
                     packs[x] = self._pack(x, tuple(first), place, width)
+                    continue
+                packs[x] = self.writer.fresh("p")
+                self.writer.write(f"mt::Pack<{STORAGE[x.tensor.dtype]}, 1> {packs[x]}{{}};")
+                with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
+                    self.writer.write(f"{packs[x]} = {self._pack(x, tuple(first), place, 1)};")
             fields = " ".join(
                 f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> h{k};" for k, x in enumerate(packs)
             )
@@ -144,7 +159,7 @@ class VectorEmitter(StageEmitter):
                     self.writer.write(line)
         return {
             (x if width == 1 else ("pack", width, x)): (
-                self.lane_value(f"held.h{k}", x.dtype, "0") if width == 1 else f"held.h{k}"
+                self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}"
             )
             for k, x in enumerate(packs)
         }
@@ -162,6 +177,10 @@ class VectorEmitter(StageEmitter):
                 self.writer.write(f"const auto {known} = mt::{function}<{width}>({start});")
             home.names[key] = known
         return known
+
+    def computed(self, tensor: Tensor) -> bool:
+        """Whether the current stage computes `tensor`."""
+        return tensor.name in self._own
 
     def on_chip(self, tensor: Tensor) -> bool:
         """Whether the current stage reads `tensor` from on-chip memory."""

@@ -36,9 +36,13 @@ class Dim(Frozen, frozen=True):
 
 
 class Map(Frozen, frozen=True, tag="map"):
-    """Independent elements; a thread takes `vector` neighbours along the last axis at once."""
+    """Independent elements; a thread takes `vector` neighbours along the last axis at once.
+
+    early: a thread asks for what its element reads from memory before the stage's first step, not when its turn comes.
+    """
 
     vector: int = 1
+    early: bool = False
 
 
 class Serial(Frozen, frozen=True, tag="serial"):

@@ -91,8 +91,8 @@ def _dim(d: Dim) -> str:
 def show_method(m: Method) -> str:
     """How a step is computed, in a few words."""
     match m:
-        case Map(vector):
-            return f"map x{vector}"
+        case Map(vector, early):
+            return f"map x{vector}" + (", early" if early else "")
         case Serial(parallel):
             return f"serial, but for dims {list(parallel)}" if parallel else "serial"
         case Reduce(lanes, vector):

@@ -7,6 +7,7 @@ import msgspec
 from monotile.analysis.states import old_values
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.schedule.early import early_maps
 from monotile.schedule.memory import place
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
@@ -34,6 +35,8 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
     shared_bytes = max((d.shared_bytes for d in drafts_of(tree)), default=0)
     weights = frozenset(w.tensor.name for w in program.weights) - old_values(program)
     body, shared_bytes = keep(body, by_name, weights, shared_bytes, target, target.workers)
+    if target.kind == "cuda":
+        body = early_maps(body, by_name, target)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,

@@ -35,32 +35,32 @@ __device__ __forceinline__ float min_nan(float a, float b) {
   return y;
 }
 
-// Global memory through the read-only path.
+// Global memory through the read-only path; volatile, so that a load stays before the barrier that it is written before.
 __device__ __forceinline__ unsigned char load_constant_1(const void* p) {
   unsigned y;
-  asm("ld.global.nc.u8 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
   return static_cast<unsigned char>(y);
 }
 __device__ __forceinline__ unsigned short load_constant_2(const void* p) {
   unsigned short y;
-  asm("ld.global.nc.u16 %0, [%1];" : "=h"(y) : "l"(__cvta_generic_to_global(p)));
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(y) : "l"(__cvta_generic_to_global(p)));
   return y;
 }
 __device__ __forceinline__ unsigned load_constant_4(const void* p) {
   unsigned y;
-  asm("ld.global.nc.u32 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(y) : "l"(__cvta_generic_to_global(p)));
   return y;
 }
 __device__ __forceinline__ uint2 load_constant_8(const void* p) {
   uint2 y;
-  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
       : "=r"(y.x), "=r"(y.y)
       : "l"(__cvta_generic_to_global(p)));
   return y;
 }
 __device__ __forceinline__ uint4 load_constant_16(const void* p) {
   uint4 y;
-  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
       : "l"(__cvta_generic_to_global(p)));
   return y;

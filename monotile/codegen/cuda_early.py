@@ -1,0 +1,30 @@
+"""What a later map of a stage reads, asked for at the stage's beginning."""
+
+from monotile.analysis.unconditional import conditional, either
+from monotile.codegen.base import Site
+from monotile.codegen.cuda_steps import placed, turn
+from monotile.codegen.turns import Early
+from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.ir.expr import Expr, Load, loads, substitute
+from monotile.ir.program import Compute
+from monotile.schedule.plan import Map
+
+
+def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
+    """Loads what an element of a map reads from memory into the struct `name`."""
+    own = turn(e, site, method)
+    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+    wanted: dict[Load, Expr] = {}
+    for s in (site.anchor, *site.followers):
+        if isinstance(s, Compute):
+            for x, when in conditional(substitute(s.body, point)):
+                if not e.computed(x.tensor) and not any(loads(i) for i in (*x.index, when)):
+                    known = wanted.get(x)
+                    wanted[x] = when if known is None else either(known, when)
+    w = e.writer
+    with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
+        names = e.held(wanted, own.width, name)
+    w.write(f"decltype(fetch_{name}(0)) {name}{{}};")
+    with w.open(own.head, ["e"], fence=True):
+        w.write(f"{name} = fetch_{name}(e);")
+    return Early(own, names)

@@ -1,0 +1,58 @@
+"""What later steps of a stage read from memory is asked for at the stage's beginning: one latency instead of one a step."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute, Scatter
+from monotile.schedule.plan import Map, PlanNode, Repeat, Stage, Step
+from monotile.target.target import Target
+
+MOST_EARLY = 32  # registers of a thread
+
+
+def early_maps(
+    body: tuple[PlanNode, ...], computes: Mapping[str, Compute | Scatter], target: Target
+) -> tuple[PlanNode, ...]:
+    """`body` with those maps early that come after another step, take one turn of the threads and read memory."""
+    out: list[PlanNode] = []
+    for node in body:
+        match node:
+            case Stage():
+                own = {name for step in node.steps for name in step.computes}
+                steps = [node.steps[0]]
+                for step in node.steps[1:]:
+                    early = _early(step, computes, own, target)
+                    method = (
+                        msgspec.structs.replace(step.method, early=True) if early else step.method
+                    )
+                    steps.append(msgspec.structs.replace(step, method=method))
+                out.append(msgspec.structs.replace(node, steps=tuple(steps)))
+            case Repeat():
+                inner = early_maps(node.body, computes, target)
+                out.append(msgspec.structs.replace(node, body=inner))
+    return tuple(out)
+
+
+def _early(
+    step: Step, computes: Mapping[str, Compute | Scatter], own: set[str], target: Target
+) -> bool:
+    """own: tensors that the stage computes."""
+    if not isinstance(step.method, Map) or any(d.extent % d.tile for d in step.dims):
+        return False
+    elements = math.prod(d.tile for d in step.dims)
+    width = step.method.vector
+    if elements > width * target.threads:
+        return False
+    statements = [computes[name] for name in step.computes]
+    far = {
+        x
+        for s in statements
+        if isinstance(s, Compute)
+        for x in loads(s.body)
+        if x.tensor.name not in own
+    }
+    words = sum(-(-x.dtype.itemsize * width // 4) for x in far)
+    return 0 < words <= MOST_EARLY
