@@ -2,9 +2,9 @@ from monotile.analysis.unconditional import TRUE, both, conditional, either, unc
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Load, Select, Tensor, Unary, idx
 
-I = Axis("i", 8)
-A, B, C = (Load(Tensor(name, (8,), DType.F32), (I,)) for name in "abc")
-FIRST = Binary("lt", I, idx(4))
+AXIS = Axis("i", 8)
+A, B, C = (Load(Tensor(name, (8,), DType.F32), (AXIS,)) for name in "abc")
+FIRST = Binary("lt", AXIS, idx(4))
 POSITIVE = Binary("lt", C, A)
 
 
