@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 import monotile
+from bench.operators.blame import blame
 from bench.operators.compare import mismatch
 from bench.operators.samples import Calls, Sample, excluded, samples, spread
 from monotile.errors import CaptureError, MonotileError, UnsupportedOperatorError
@@ -66,6 +67,7 @@ _PROBES = 8
 _PLACE = ", at samples.py"  # in messages; every operator is called from there
 
 Found = tuple[str, str]  # a sample's verdict, and why
+_OPEN = ("", "")  # of a sample that was refused only for the others in its kernel
 
 
 def check(name: str, entry: Any, settings: Settings) -> Result:
@@ -108,7 +110,11 @@ def _batch(given: Sequence[Sample], settings: Settings) -> tuple[list[Found], in
     found, made = together(given, settings)
     gc.collect()
     if isinstance(found, list):
-        return found, made
+        left = [k for k, f in enumerate(found) if f == _OPEN]
+        again, more = _batch([given[k] for k in left], settings) if left else ([], 0)
+        for k, f in zip(left, again, strict=True):
+            found[k] = f
+        return found, made + more
     if len(given) == 1:
         return [found], made
     if found[0] in ("excluded", "refused") and len(given) > 2 * _PROBES:
@@ -145,6 +151,11 @@ def together(given: Sequence[Sample], settings: Settings) -> tuple[list[Found] |
         if settings.device == "cuda":
             torch.cuda.synchronize()
     except UnsupportedOperatorError as e:
+        blamed = {
+            k: ("refused", why.partition(_PLACE)[0]) for k, why in blame(exported, eager).items()
+        }
+        if blamed:
+            return [blamed.get(k, _OPEN) for k in range(len(given))], 0
         return ("refused", str(e).splitlines()[1].strip().partition(_PLACE)[0]), 0
     except CaptureError as e:
         return ("excluded", _line(e)), 0

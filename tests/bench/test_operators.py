@@ -53,6 +53,16 @@ def test_what_is_not_correct_is_said(name: str, verdict: str, why: str) -> None:
     assert why in found.reasons[verdict]
 
 
+def test_a_refusal_names_its_samples() -> None:
+    entries = database()
+    with torch.no_grad():
+        given = [samples(entries[name], "cpu")[0] for name in ("abs", "igamma", "abs")]
+        found, _ = together(given, Settings())
+    assert isinstance(found, list)
+    assert [verdict for verdict, _ in found] == ["", "refused", ""]  # the others are open
+    assert "aten.igamma" in found[1][1]
+
+
 def test_families_are_left_out() -> None:
     assert family("linalg.inv") == family("svd") == "linear algebra"
     assert family("special.i1") == "special"
