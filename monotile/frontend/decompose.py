@@ -1,18 +1,23 @@
 """An exported graph in functional ATen, in operators that have lowerings as far as there are any."""
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._ops import OperatorBase
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
-from monotile.frontend.fast_paths import DECOMPOSITIONS
+from monotile.frontend.fast_paths import decompositions
 from monotile.frontend.graph import is_lowered
+from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
+
+Table = dict[OperatorBase, Callable[..., Any]]
 
 
 def decompose(exported: ExportedProgram) -> ExportedProgram:
@@ -23,23 +28,40 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table = torch.export.default_decompositions()
         for op, decomposition in get_decompositions(_MORE).items():
             table[op] = decomposition
-        table.update(DECOMPOSITIONS)
+        table.update(decompositions())
         for op in [op for op in table if find(op) is not None]:
             del table[op]
         try:
-            return exported.run_decompositions(table)
+            return _functional(exported, table)
         except RuntimeError as e:
-            if "is mutated in the forward" not in str(e):
+            if _FROZEN not in str(e):
                 raise
-        except AssertionError as e:
-            if "expected compiled_fn" not in str(e):
-                raise
-            raise CaptureError(
-                "the model changes a tensor in place that shares memory with another of its buffers or"
-                " arguments: keep one of the two"
-            ) from e
         with _as_buffers(exported):
-            return exported.run_decompositions(table)
+            return _functional(exported, table)
+
+
+_FROZEN = "is mutated in the forward"  # in the message about a plain attribute that a call changes
+
+
+def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
+    try:
+        return exported.run_decompositions(table)
+    except AssertionError as e:
+        if "expected compiled_fn" not in str(e):
+            raise
+        raise CaptureError(
+            "the model changes a tensor in place that shares memory with another of its buffers or"
+            " arguments: keep one of the two"
+        ) from e
+    except RuntimeError as e:
+        if _FROZEN in str(e):
+            raise
+        where, text = origin(str(e)), str(e).strip().partition("\n")[0]
+        raise CaptureError(
+            "torch.export cannot write the model without updates in place"
+            + (f", at {where}" if where else "")
+            + f": {text}"
+        ) from e
 
 
 @contextmanager

@@ -1,9 +1,7 @@
-"""Whole layers that PyTorch runs as one operator when no gradient is wanted, in operators that have lowerings.
-
-Dynamo records them; torch.export does not.
-"""
+"""Whole layers that PyTorch runs as one operator when no gradient is wanted, in operators that have lowerings."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +92,60 @@ def _encoder_layer(
     return norm_2(x + feed(x))
 
 
-DECOMPOSITIONS = {
+def _chunked_loss(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    *rest: object,
+) -> Any:
+    """`F.linear_cross_entropy`; the gradients that it makes on the way have no elements where none is wanted."""
+    if any(rest[-3:]) or input.dtype != linear_weight.dtype:
+        return NotImplemented
+    logits = F.linear(input, linear_weight, linear_bias)
+    loss = F.cross_entropy(
+        logits,
+        target,
+        weight,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+    )
+    return loss, *(input.new_empty(0, 0) for _ in range(2)), input.new_empty(0)
+
+
+def _chunked_losses(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    *_: object,
+) -> Any:
+    if input.dtype != linear_weight.dtype:
+        return NotImplemented
+    logits = F.linear(input, linear_weight, linear_bias)
+    return F.cross_entropy(logits, target, weight, reduction="none", ignore_index=ignore_index)
+
+
+_LAYERS = {
     aten._native_multi_head_attention.default: _attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
+# Operators that PyTorch registers at their first use.
+_LOSSES = {
+    "_linear_cross_entropy_batch_chunked": _chunked_loss,
+    "_linear_cross_entropy_batch_chunked_no_reduction": _chunked_losses,
+}
+
+
+def decompositions() -> dict[Any, Any]:
+    """What each of these operators is made of; one that takes no such arguments gives NotImplemented."""
+    known = torch.ops.torch_nn
+    losses = {getattr(known, k).default: f for k, f in _LOSSES.items() if hasattr(known, k)}
+    return {**_LAYERS, **losses}

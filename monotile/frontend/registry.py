@@ -7,6 +7,7 @@ import torch
 
 from monotile.frontend.lower import (
     activations,
+    antialias,
     attention,
     batch_norm,
     conditions,
@@ -14,7 +15,9 @@ from monotile.frontend.lower import (
     convolution,
     distance,
     experts,
+    exponents,
     grid_sample,
+    incomplete_gamma,
     indexing,
     masks,
     matmul,
@@ -42,6 +45,7 @@ Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
 # By "aten.name.overload", or by "aten.name" for every overload that has no entry of its own.
 LOWERINGS: Mapping[str, Lowering] = {
     **activations.LOWERINGS,
+    **antialias.LOWERINGS,
     **attention.LOWERINGS,
     **batch_norm.LOWERINGS,
     **conditions.LOWERINGS,
@@ -49,7 +53,9 @@ LOWERINGS: Mapping[str, Lowering] = {
     **convolution.LOWERINGS,
     **distance.LOWERINGS,
     **experts.LOWERINGS,
+    **exponents.LOWERINGS,
     **grid_sample.LOWERINGS,
+    **incomplete_gamma.LOWERINGS,
     **indexing.LOWERINGS,
     **masks.LOWERINGS,
     **matmul.LOWERINGS,

@@ -27,6 +27,7 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "aten.native_dropout": _dropout,
     # Without running statistics the batch's own are used in inference too.
     "aten.batch_norm": lambda a: bool(_argument(a, 5)) and _argument(a, 3) is not None,
+    "aten.instance_norm": lambda a: bool(_argument(a, 5)) and _argument(a, 3) is not None,
     "aten.scaled_dot_product_attention": lambda a: bool(_argument(a, 4)),
     "aten.rrelu": lambda a: bool(_argument(a, 3)),
     "aten.lstm": lambda a: bool(_argument(a, 5)) and bool(_argument(a, 6)),

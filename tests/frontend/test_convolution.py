@@ -93,6 +93,17 @@ def test_interpolation() -> None:
             "bicubic_corners": lambda x: F.interpolate(
                 x, (3, 9), mode="bicubic", align_corners=True
             ),
+            **{
+                f"{mode}_antialias_{size}_{corners}": lambda x, m=mode, n=size, c=corners: (
+                    F.interpolate(x, n, mode=m, antialias=True, align_corners=c)
+                )
+                for mode in ("bilinear", "bicubic")
+                for size in ((2, 3), (9, 4), (1, 1))
+                for corners in (True, False)
+            },
+            "antialias_factor": lambda x: F.interpolate(
+                x, scale_factor=0.6, mode="bilinear", antialias=True
+            ),
             "linear": lambda x: F.interpolate(x[0], 11, mode="linear"),
             "trilinear": lambda x: F.interpolate(x[None], (5, 3, 9), mode="trilinear"),
         },

@@ -89,6 +89,16 @@ def test_errors_of_the_model_keep_their_cause() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_an_update_of_elements_that_share_memory() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        windows = x.clone().unfold(-1, 2, 1)
+        windows[torch.tensor([0])] = 1.0
+        return windows
+
+    with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*internal overlap"):
+        capture(Call(wrong), (X,))
+
+
 def test_dynamic_shapes() -> None:
     batch = torch.export.Dim("batch", min=2, max=8)
     exported = torch.export.export(nn.Linear(4, 4), (X,), dynamic_shapes=({0: batch},))

@@ -120,6 +120,17 @@ def test_order_statistics() -> None:
         },
         x,
     )
+    y = torch.tensor([[3.0, 1.0, 2.0, 1.0, 3.0], [0.0, -1.0, float("nan"), -1.0, 2.0]])
+    check_operators(
+        {
+            "mode": lambda y: (y[:1].mode(1), y.mode(1)[0]),  # beside NaN PyTorch's position is any
+            "mode_keep": lambda y: y[:, :2].mode(0, keepdim=True),
+            "mode_int": lambda y: (y[0].to(torch.int32) // 2).mode(),
+            "mode_scalar": lambda y: y[0, 0].mode(),
+            "mode_nan": lambda y: (y[1, 2:3] + y[0]).mode(0)[0],
+        },
+        y,
+    )
 
 
 def test_long_scans_go_in_blocks() -> None:

@@ -38,6 +38,40 @@ def test_special_functions_at_their_poles() -> None:
     check_operators({"erfinv": torch.erfinv, "i0": lambda v: torch.i0(v * 80)}, y)
 
 
+def test_incomplete_gamma() -> None:
+    a = torch.tensor([0.0, 1e-3, 0.1, 1.0, 2.5, 30.0, 1e3, 1e5, torch.inf, -1.0, torch.nan])
+    near = 1 + torch.linspace(-1, 1, 7) / (1 + a[:, None].nan_to_num(0, 0, 0).abs()).sqrt()
+    x = torch.cat(
+        [a[:, None] * near, torch.tensor([0.0, 1e-4, 2.0, 50.0, torch.inf]).expand(11, 5)], 1
+    )
+    check_operators({"P": torch.igamma, "Q": torch.igammac}, a[:, None], x)
+    with pytest.raises(UnsupportedOperatorError, match="float64"):
+        capture(Operators({"P": torch.igamma}).eval(), (a.double(), a.double()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_frexp(dtype: torch.dtype) -> None:
+    kind = torch.finfo(dtype)
+    ends = [
+        kind.max,
+        -kind.max,
+        kind.tiny,
+        kind.tiny * kind.eps,
+        0.0,
+        -0.0,
+        1.0,
+        -2.0,
+        0.75,
+        8 - 8 * kind.eps,
+    ]
+    check_operators(
+        {"frexp": torch.frexp}, torch.tensor([*ends, torch.nan], dtype=dtype), tolerance=1e-30
+    )
+    check_operators(
+        {"frexp": lambda x: torch.frexp(x)[0]}, torch.tensor([torch.inf, -torch.inf], dtype=dtype)
+    )
+
+
 def test_strides_of_a_whole_storage() -> None:
     x, y = torch.randn(4, 6), torch.randn(2, 3)
     check_operators(

@@ -42,10 +42,13 @@ def close(b: Builder, h: str, v: str) -> str:
     shape = b.shape(h)
     options = [f"{h} + 0.5 * torch.tanh({v})", f"{h} * torch.sigmoid({v})", f"({h} + {v}) * 0.5"]
     if shape:
-        options.append(f"F.layer_norm({h} + {v}, ({shape[-1]},))")
+        options.append("")
     if b.shape(v) == shape:
         options += [f"torch.tanh({v})", f"torch.relu({v})"]
-    (new,) = b.emit(b.r.choice(options))
+    chosen = b.r.choice(options)
+    if not chosen:  # the sum is a value of its own, that it gets noise: a row of equal values cannot be normalised
+        chosen = f"F.layer_norm({b.emit(f'{h} + {v}')[0]}, ({shape[-1]},))"
+    (new,) = b.emit(chosen)
     return new if b.dtype_of(new) == b.dtype_of(h) else b.emit(f"{new}.to(t.{b.dtype_of(h)})")[0]
 
 

@@ -60,6 +60,10 @@ class Runs:
         for k, run in enumerate(self.noisy):
             held = {_memory(x) for n, x in run.items() if n not in new}
             for name in new:
+                if (
+                    0 in run[name].stride()
+                ):  # elements that are one in memory get noise of their own
+                    run[name] = run[name].clone()
                 if _memory(run[name]) not in held:
                     _shaken(run[name], self.narrow[name].dtype, f"{name}/{k}")
         for name in new or list(self.narrow):

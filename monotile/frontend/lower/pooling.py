@@ -7,6 +7,7 @@ from typing import Any
 from monotile.frontend.builder import Builder, Unsupported, identity, load, raised
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.padding import padded
+from monotile.frontend.lower.reshape import reshape_index
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
 
@@ -93,6 +94,25 @@ def _max_pool(rank: int, with_indices: bool) -> Lowering:
             return flat
 
         return values, b.result(position, index=1)
+
+    return lower
+
+
+def _max_pool_backward(rank: int) -> Lowering:
+    def lower(
+        b: Builder, given: Tensor, x: Tensor, *rest: Any, indices: Tensor | None = None
+    ) -> Tensor:
+        """Each window's gradient, added where its greatest element stands."""
+        at = rest[-1] if indices is None else indices
+        lead, space = len(x.shape) - rank, x.shape[-rank:]
+        flat = (*x.shape[:lead], math.prod(space))
+        zeros = b.emit(flat, b.dtype, lambda *_: const(0, b.dtype), part="zeros")
+
+        def point(*i: Expr) -> tuple[list[Expr], Expr]:
+            return [*i[:lead], load(at, i)], load(given, i)
+
+        added = b.scatter(zeros, given.shape, point, "sum", part="added")
+        return b.result(lambda *i: load(added, reshape_index(flat, b.shape, i)))
 
     return lower
 
@@ -262,6 +282,7 @@ def im2col(
 LOWERINGS: Mapping[str, Lowering] = {
     **{f"aten.max_pool{n}d.default": _max_pool(n, with_indices=False) for n in (1, 2, 3)},
     **{f"aten.max_pool{n}d_with_indices": _max_pool(n, with_indices=True) for n in (1, 2, 3)},
+    **{f"aten.max_pool{n}d_with_indices_backward": _max_pool_backward(n) for n in (2, 3)},
     **{f"aten.avg_pool{n}d": _avg_pool(n) for n in (1, 2, 3)},
     **{f"aten.adaptive_avg_pool{n}d": _adaptive(n, greatest=False) for n in (1, 2, 3)},
     **{f"aten._adaptive_avg_pool{n}d": _adaptive(n, greatest=False) for n in (2, 3)},

@@ -12,7 +12,7 @@ Lowering = Callable[..., Any]
 Factors = Sequence[float] | float | None
 
 
-def _factors(rank: int, given: Sequence[Factors]) -> list[float | None]:
+def factors_of(rank: int, given: Sequence[Factors]) -> list[float | None]:
     """Scale factors, given as one list or as one argument a dimension; None: by the two sizes."""
     flat: list[float | None] = []
     for g in given:
@@ -23,27 +23,27 @@ def _factors(rank: int, given: Sequence[Factors]) -> list[float | None]:
     return flat if len(flat) == rank else [None] * rank
 
 
-def _ratio(n: int, m: int, factor: float | None) -> float:
+def ratio(n: int, m: int, factor: float | None) -> float:
     """Input elements per output element."""
     return 1.0 / factor if factor is not None and factor > 0 else n / m
 
 
 def _nearest_source(e: Expr, n: int, m: int, factor: float | None, exact: bool) -> Expr:
     """The input element of output element `e`: floor((e + 1/2) * ratio), or floor(e * ratio)."""
-    ratio = _ratio(n, m, factor)
-    if m % n == 0 and ratio == n / m:
+    step = ratio(n, m, factor)
+    if m % n == 0 and step == n / m:
         return s.floordiv(e, m // n)
-    if n % m == 0 and ratio == n // m and not exact:
+    if n % m == 0 and step == n // m and not exact:
         return s.mul(e, n // m)
     place = cast(e, DType.F32)
     if exact:
         place = s.add(place, 0.5)
-    return s.minimum(cast(s.mul(place, ratio), DType.I64), n - 1)
+    return s.minimum(cast(s.mul(place, step), DType.I64), n - 1)
 
 
 def _nearest(rank: int, exact: bool) -> Lowering:
     def lower(b: Builder, x: Tensor, output_size: object, *given: Factors) -> Tensor:
-        factors = _factors(rank, given)
+        factors = factors_of(rank, given)
         lead = len(x.shape) - rank
 
         def body(*i: Expr) -> Expr:
@@ -67,7 +67,7 @@ def _place(
     at = cast(e, dtype)
     if align_corners:
         return s.mul(at, (n - 1) / (m - 1) if m > 1 else 0.0)
-    return s.sub(s.mul(s.add(at, 0.5), _ratio(n, m, factor)), 0.5)
+    return s.sub(s.mul(s.add(at, 0.5), ratio(n, m, factor)), 0.5)
 
 
 def _linear(rank: int) -> Lowering:
@@ -76,7 +76,7 @@ def _linear(rank: int) -> Lowering:
     def lower(
         b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
     ) -> Tensor:
-        factors = _factors(rank, given)
+        factors = factors_of(rank, given)
         lead = len(x.shape) - rank
         wide = x.dtype.compute
 
@@ -124,7 +124,7 @@ def _cubic_weights(t: Expr) -> list[Expr]:
 def bicubic(
     b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
 ) -> Tensor:
-    factors = _factors(2, given)
+    factors = factors_of(2, given)
     wide = x.dtype.compute
     lead = len(x.shape) - 2
 

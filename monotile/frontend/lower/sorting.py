@@ -15,6 +15,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
 Lowering = Callable[..., Any]
+Number = Callable[
+    [Builder, Tensor, int, Tensor], Tensor
+]  # of x, a dimension and the order along it
 
 
 def _after(a: Expr, b: Expr) -> Expr:
@@ -88,14 +91,14 @@ def argsort_stable(
 
 
 def _chosen(
-    b: Builder, x: Tensor, dim: int, keepdim: bool, number: Callable[[Builder, Tensor, int], Tensor]
+    b: Builder, x: Tensor, dim: int, keepdim: bool, number: Number
 ) -> tuple[Tensor, Tensor]:
     """Value and position of the element whose number in ascending order `number` gives for each row."""
     if not x.shape:
         return x, b.result(lambda: const(0, DType.I64), index=1)
     d = wrap(dim, len(x.shape))
     order = _order(b, x, d, False, x.shape)
-    which = number(b, x, d)
+    which = number(b, x, d, order)
 
     def row(i: Sequence[Expr]) -> list[Expr]:
         return without((d,), i) if keepdim else list(i)
@@ -122,7 +125,7 @@ def _nans(b: Builder, x: Tensor, d: int) -> Tensor:
 def _median(ignoring_nan: bool) -> Lowering:
     """The lower of two middle elements; NaN, which stands last, if there is one and it counts."""
 
-    def number(b: Builder, x: Tensor, d: int) -> Tensor:
+    def number(b: Builder, x: Tensor, d: int, _: Tensor) -> Tensor:
         nans, n = _nans(b, x, d), x.shape[d]
 
         def body(*i: Expr) -> Expr:
@@ -160,9 +163,45 @@ def _median_of_all(ignoring_nan: bool) -> Lowering:
 def kthvalue(
     b: Builder, x: Tensor, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    def number(b: Builder, x: Tensor, d: int) -> Tensor:
+    def number(b: Builder, x: Tensor, d: int, _: Tensor) -> Tensor:
         shape = [n for e, n in enumerate(x.shape) if e != d]
         return b.emit(shape, DType.I64, lambda *i: idx(k - 1), part="number")
+
+    return _chosen(b, x, dim, keepdim, number)
+
+
+def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The least of the most frequent values, where it stands last."""
+
+    def number(b: Builder, x: Tensor, d: int, order: Tensor) -> Tensor:
+        n = x.shape[d]
+
+        def equal(*axes: Expr) -> Expr:
+            *i, r = axes
+            return cast(s.eq(raised(x, i), raised(x, along(i, d, lambda _: r))), DType.I64)
+
+        counts = b.emit(x.shape, DType.I64, equal, reduce=(n,), combiner="sum", part="counts")
+
+        def count(i: Sequence[Expr], r: Expr) -> Expr:
+            """Of the value that is number `r`."""
+            at = [*i[:d], r, *i[d:]]
+            return load(counts, [*i[:d], load(order, at), *i[d:]])
+
+        shape = [n for e, n in enumerate(x.shape) if e != d]
+        first = b.emit(
+            shape,
+            DType.I64,
+            lambda *axes: count(axes[:-1], axes[-1]),
+            reduce=(n,),
+            combiner="argmax",
+            part="first",
+        )
+
+        def last(*i: Expr) -> Expr:
+            more = s.sub(s.maximum(count(i, load(first, i)), 1), 1)  # NaN equals nothing
+            return s.add(load(first, i), more)
+
+        return b.emit(shape, DType.I64, last, part="number")
 
     return _chosen(b, x, dim, keepdim, number)
 
@@ -173,6 +212,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.median.default": _median_of_all(ignoring_nan=False),
     "aten.nanmedian.default": _median_of_all(ignoring_nan=True),
     "aten.kthvalue.default": kthvalue,
+    "aten.mode.default": mode,
     "aten.sort.default": sort,
     "aten.sort.stable": sort_stable,
     "aten.topk.default": topk,
