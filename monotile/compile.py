@@ -100,6 +100,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
         constants={n: constants[n] for n in plan.weights if n in constants},
         states=program.states,
         tied=captured.tied,
+        profiled=options.profile,
     )
     return artifact, captured
 

@@ -18,6 +18,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     workers:           resident thread blocks (CUDA) or threads (CPU); None: all that the target has.
     cache:             look up and store binaries on disk.
     cache_dir:         where; None: `$MONOTILE_CACHE_DIR`, else the user's cache directory.
+    profile:           the kernel also writes down when each worker began and ended each of its tasks, for
+                       `CompiledModule.profile`; it is somewhat slower.
     dump_dir:          write the product of every compilation step to this directory.
     progress:          show progress on standard error for steps that take over a second.
     """
@@ -26,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     excess_precision: bool = True
     roll: bool = True
     workers: int | None = None
+    profile: bool = False
     cache: bool = True
     cache_dir: str | None = None
     dump_dir: str | None = None

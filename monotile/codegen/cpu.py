@@ -30,6 +30,8 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 
 
 class _Cpu(Loops):
+    worker, outer = "worker", "thread"
+
     def unit(self) -> str:
         """The whole translation unit."""
         for stage, axes in self.stages():
@@ -40,7 +42,8 @@ class _Cpu(Loops):
         self.writer = Writer()
         with self.writer.open("static void monotile_body(mt_call* call, int thread)"):
             self._globals()
-            self.walk(self.plan.body)
+            with self.profiling.run(self.writer, "call->threads"):
+                self.walk(self.plan.body)
         head = f"int {ENTRY}(void* const* pointers, char* workspace)"
         with self.writer.open(head):
             self.writer.write("return mt_run(monotile_body, pointers, workspace);")
@@ -55,7 +58,7 @@ class _Cpu(Loops):
             *(["#define MT_WIDE"] if self.wide else []),
             '#include "cpu/math.h"',
             '#include "cpu/pool.h"',
-            "",
+            self.profiling.include("cpu"),
             *self.kernels.values(),
         ]
         return "\n".join(lines)
@@ -75,7 +78,7 @@ class _Cpu(Loops):
         for extent in stage.grid:
             tasks *= extent
         with ExitStack() as stack:
-            stack.enter_context(self.function(stage.name, axes, GIVEN))
+            stack.enter_context(self.function(stage.name, axes, GIVEN | self.profiling.given))
             self._globals()
             workers = f"worker < {launch.workers}; worker += call->threads"
             stack.enter_context(
@@ -91,6 +94,7 @@ class _Cpu(Loops):
             counter = f"for (idx task = {start}; task < {tasks}; task += {launch.workers})"
             stack.enter_context(self.writer.open(counter, ["task", *coordinates]))
             self._coordinates(stage.grid)
+            stack.enter_context(self.profiling.task(self.writer))
             for site in self.sites(stage):
                 with self.writer.open("", fence=True):
                     self.step(site)

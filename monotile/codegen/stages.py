@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from monotile.codegen.address import loop_variable
 from monotile.codegen.base import Emitter
 from monotile.codegen.functions import Base, Functions
+from monotile.codegen.profile import Profiling
 from monotile.codegen.writer import Block, Writer
 from monotile.config import Options
 from monotile.ir.program import Program
@@ -15,13 +16,17 @@ from monotile.target.target import Target
 
 
 class StageEmitter(Emitter):
-    """functions: those written so far."""
+    """functions: those written so far. worker, outer: text of the worker's number, in a function and in the body."""
+
+    worker: str
+    outer: str
 
     def __init__(
         self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
     ) -> None:
         super().__init__(program, plan, target, options, wide=wide)
         self.functions = Functions()
+        self.profiling = Profiling(plan, options, self.worker, self.outer)
 
     @contextmanager
     def function(
@@ -62,7 +67,8 @@ class StageEmitter(Emitter):
                     with self.writer.open(head, [variable]):
                         self.walk(inner)
                 case Stage():
-                    self.handoff(node)
+                    with self.profiling.wait(self.writer, node):
+                        self.handoff(node)
                     self.call(node)
 
     def enter(self, loop: Repeat) -> None:

@@ -20,7 +20,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     """outputs: the Program's, in order. source, entry, checks: the emitter's text, the symbol to run and
     the message of each run-time index check. constants: the values of those `plan.weights` that the
     model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
-    names of parameters, and the name that `plan.weights` has for each."""
+    names of parameters, and the name that `plan.weights` has for each. profiled: the kernel wants memory for records
+    (`schedule/records.py`), a pointer after those of the weights."""
 
     target: Target
     plan: Plan
@@ -33,6 +34,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     constants: dict[str, Array]
     states: tuple[str, ...] = ()
     tied: dict[str, str] = {}
+    profiled: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ def encode(artifact: Artifact) -> bytes | None:
         },
         states=artifact.states,
         tied=artifact.tied,
+        profiled=artifact.profiled,
     )
     return msgspec.msgpack.encode(flat)
 
@@ -86,6 +89,7 @@ def decode(content: bytes) -> Artifact | None:
         },
         states=flat.states,
         tied=flat.tied,
+        profiled=flat.profiled,
     )
 
 
@@ -137,6 +141,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     constants: dict[str, _StoredArray]
     states: tuple[str, ...]
     tied: dict[str, str]
+    profiled: bool
 
 
 def _encode_signature(signature: Signature) -> _Signature | None:

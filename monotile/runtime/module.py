@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import torch
 
 from monotile.errors import InputError, TargetError
@@ -14,9 +15,11 @@ from monotile.runtime.artifact import Artifact
 from monotile.runtime.cpu import CpuKernel
 from monotile.runtime.cuda import CudaKernel
 from monotile.runtime.driver import driver
+from monotile.runtime.profile import Profile, decode
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, plain
 from monotile.schedule.plan import Plan
+from monotile.schedule.records import words
 from monotile.target.target import Target
 
 
@@ -70,6 +73,7 @@ class CompiledModule:
         self._states = frozenset(artifact.states)
         self._obstacle = obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
+        self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
             held = {name: parameters[name].detach() for name in artifact.parameters}
             self._weights = _Weights(held, (), Held({}, {}))
@@ -78,8 +82,11 @@ class CompiledModule:
             held = {name: self._alias(name, x) for name, x in given.items()}
             for name, array in artifact.constants.items():
                 held[name] = from_numpy(array).to(self._device)
+            if artifact.profiled:
+                room = words(artifact.plan)
+                self._records = torch.zeros(room, dtype=torch.int64, device=self._device)
             self._point(held, {name: given[name] for name in self._states if name in given})
-            count = len(inputs) + len(outputs) + len(artifact.plan.weights)
+            count = len(inputs) + len(outputs) + len(self._weights.pointers)
             self._kernel = _kernel(artifact, count, self._device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,6 +131,17 @@ class CompiledModule:
         copy_back(
             weights.states, [(x, inputs[k]) for k, (_, x) in zip(numbers, changed, strict=True)]
         )
+
+    def profile(self, *args: Any, **kwargs: Any) -> Profile:
+        """Calls once and gives what the kernel wrote down: when each worker began and ended each task, and its waits.
+
+        Call the model a few times before, so that caches and clocks are warm. Other calls must not overlap.
+        Raises InputError where the model was compiled without `Options(profile=True)`.
+        """
+        self(*args, **kwargs)
+        if self._records is None:
+            raise InputError("compiled without records: compile with Options(profile=True)")
+        return decode(self.plan, self._records.cpu().numpy().view(np.uint64))
 
     @property
     def kernels(self) -> int:
@@ -219,6 +237,8 @@ class CompiledModule:
         others = [(name, x) for name, x in held.items() if name not in states]
         refuse_shared([*states.items()], others)
         pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
+        if self._records is not None:
+            pointers += (self._records.data_ptr(),)
         self._weights = _Weights(held, pointers, Held(states, {n: held[n] for n in states}))
 
     def __repr__(self) -> str:

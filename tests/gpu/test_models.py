@@ -1,5 +1,7 @@
 """The founding models on a GPU: one launch, right, repeatable, safe on several streams and in graphs."""
 
+import itertools
+import math
 import threading
 
 import pytest
@@ -7,6 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
+from monotile.runtime.measure import measure
+from monotile.runtime.profile import Record
+from monotile.schedule.records import recorded
 from tests.models.accuracy import error, exact, example, fresh, tensors
 
 pytestmark = [
@@ -124,3 +129,36 @@ def test_new_parameters_without_compiling_again() -> None:
         p.data = torch.randn_like(p)
     fast.load_parameters({k: v.cuda() for k, v in other.state_dict().items()})
     assert error(fast(*args), exact(other.cuda(), args)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert_base", "lstm", "mmoe"])
+def test_a_profile_covers_the_call(name: str) -> None:
+    """Every task is recorded, no worker's records overlap, and together they take about as long as the call."""
+    model, args = example(name, torch.float16)
+    model, args = model.cuda(), tuple(x.cuda() for x in args)
+    fast = monotile.compile(model, args, options=monotile.Options(profile=True))
+    expected = tensors(monotile.compile(model, args)(*args))
+    for _ in range(5):
+        assert all(map(torch.equal, tensors(fast(*args)), expected))
+    seen = fast.profile(*args)
+    found = [(r.stage, r.iteration, r.task) for r in seen.records if r.kind == "task"]
+    assert len(found) == len(set(found))
+    assert set(found) == {
+        (r.stage.name, place, task)
+        for r in recorded(fast.plan)
+        for place in itertools.product(*map(range, r.extents))
+        for task in range(math.prod(r.stage.grid))
+    }
+    assert seen.dropped == 0
+    for worker in range(seen.workers):
+        own = [r for r in seen.records if r.worker == worker]
+        assert all(a.end <= b.start for a, b in itertools.pairwise(own))
+    barriers: dict[object, list[Record]] = {}
+    for r in seen.records:
+        if r.kind == "wait":
+            barriers.setdefault((r.stage, r.iteration), []).append(r)
+    for passed in barriers.values():  # clocks of different multiprocessors agree
+        if len(passed) == seen.workers:
+            assert min(r.end for r in passed) > max(r.start for r in passed) - 0.2e-6
+    took = measure(lambda: fast(*args), torch.device("cuda"), 0.2).median
+    assert 0.2 * took < seen.seconds < 1.5 * took

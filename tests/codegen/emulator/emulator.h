@@ -68,6 +68,7 @@ inline std::vector<Thread> threads;
 inline Thread* current;
 inline ucontext_t scheduler;
 inline bool late_copies;
+inline unsigned long long events;
 inline const char* failure;
 inline void (*entry)();
 inline unsigned grid_size, block_size;

@@ -93,6 +93,11 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
   return t;
 }
+__device__ __forceinline__ unsigned long long cycles() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %clock64;" : "=l"(t));
+  return t;
+}
 __device__ __forceinline__ void trap() { asm volatile("trap;"); }
 
 // The block's dynamic on-chip memory.

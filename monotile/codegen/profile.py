@@ -1,0 +1,97 @@
+"""The lines by which generated code times itself, with `Options(profile=True)`; without it there are none.
+
+The device headers `cuda/profile.cuh` and `cpu/profile.h` define them. `profile` is the name of an array of one mt_profile.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from monotile.codegen.address import loop_variable
+from monotile.codegen.writer import Writer
+from monotile.config import Options
+from monotile.schedule.plan import Plan, Stage
+from monotile.schedule.records import KINDS, Kind, Recorded, capacity, recorded
+
+
+class Profiling:
+    """worker: text of the worker's number, in a stage's function; outer: the same in the body that calls these."""
+
+    def __init__(self, plan: Plan, options: Options, worker: str, outer: str) -> None:
+        self._on, self._worker, self._outer = options.profile, worker, outer
+        self._stages = {r.stage.name: (n, r) for n, r in enumerate(recorded(plan))}
+        self._slot = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+        self._capacity = capacity(plan)
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The parameter that a stage's function needs for it, with its type."""
+        return {"profile": "mt_profile* const"} if self._on else {}
+
+    @property
+    def pointers(self) -> int:
+        """Entries of the launch's pointers after those of the Plan."""
+        return int(self._on)
+
+    def include(self, kind: str) -> str:
+        """The line that brings the header of a kind of target."""
+        header = {"cuda": "cuda/profile.cuh", "cpu": "cpu/profile.h"}[kind]
+        return f'#include "{header}"\n' if self._on else ""
+
+    @contextmanager
+    def run(self, w: Writer, *more: str) -> Generator[None]:
+        """Round the walk of the Plan. more: arguments that the target's own way of opening takes."""
+        if self._on:
+            w.write("mt_profile profile[1];")
+            memory = f"MT_POINTER({self._slot})"
+            arguments = ["profile", memory, str(self._capacity), self._outer, *more]
+            w.write(f"mt_profile_open({', '.join(arguments)});")
+        yield
+        if self._on:
+            w.write("mt_profile_close(profile);")
+
+    @contextmanager
+    def task(self, w: Writer) -> Generator[None]:
+        """Round the task `task` of the stage that `stage` named."""
+        with self._timed(w, self._worker, "task", "task"):
+            yield
+
+    @contextmanager
+    def wait(self, w: Writer, stage: Stage) -> Generator[None]:
+        """Round the hand-off before the stage."""
+        self.stage(w, stage)
+        if stage.handoff == "none":
+            yield
+            return
+        with self._timed(w, self._outer, "wait", "0"):
+            yield
+
+    @contextmanager
+    def fill(self, w: Writer, stage: Stage, loop: str) -> Generator[None]:
+        """Round the copy of what the stage keeps on chip through the loop over the axis `loop`."""
+        self.stage(w, stage, before=loop)
+        with self._timed(w, self._outer, "fill", "0"):
+            yield
+
+    def stage(self, w: Writer, stage: Stage, *, before: str | None = None) -> None:
+        """What is timed next belongs to the stage. before: of the loops round it, that which has not begun."""
+        if self._on:
+            number, r = self._stages[stage.name]
+            w.write(f"mt_profile_stage(profile, {number}, {_iteration(r, before)});")
+
+    @contextmanager
+    def _timed(self, w: Writer, worker: str, kind: Kind, task: str) -> Generator[None]:
+        if self._on:
+            w.write("mt_profile_begin(profile);")
+        yield
+        if self._on:
+            w.write(f"mt_profile_end(profile, {worker}, {KINDS.index(kind)}, {task});")
+
+
+def _iteration(r: Recorded, before: str | None) -> str:
+    """The row-major number of the current iteration; of the first one within loops that have not begun."""
+    text, begun = "0", True
+    for loop in r.loops:
+        begun = begun and loop.axis != before
+        variable = loop_variable(loop.axis) if begun else "0"
+        text = variable if text == "0" else f"({text} * {loop.extent} + {variable})"
+    return text

@@ -1,0 +1,171 @@
+"""When each worker did what in one call, as the kernel itself wrote it down (`Options(profile=True)`)."""
+
+import importlib
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from monotile.errors import InputError
+from monotile.schedule.plan import Plan
+from monotile.schedule.records import (
+    HEADER_WORDS,
+    KINDS,
+    RECORD_WORDS,
+    STAGE_BIT,
+    TASK_BIT,
+    Kind,
+    capacity,
+    recorded,
+)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """stage: its name in the Plan. iteration: of each loop round it, outermost first. task: 0 where kind is no task.
+    start, end: seconds since the first record of the call began."""
+
+    stage: str
+    kind: Kind
+    iteration: tuple[int, ...]
+    worker: int
+    task: int
+    start: float
+    end: float
+
+    @property
+    def label(self) -> str:
+        return self.stage if self.kind == "task" else f"{self.kind} {self.stage}"
+
+
+class StageTimes(msgspec.Struct, frozen=True):
+    """Of one stage, or of what it keeps on chip ("fill ..."); each figure is a mean over its iterations.
+
+    rounds: iterations. tasks: of one. mean, slowest: seconds that a worker which had tasks spent on them. wait: seconds
+    that the worker which waited least did so before the stage, what the hand-off itself costs. share: of all the stages' time, by
+    slowest + wait.
+    """
+
+    stage: str
+    rounds: int
+    tasks: int
+    mean: float
+    slowest: float
+    wait: float
+    share: float
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """records: by worker, and for each in the order in which they were made. dropped: for which there was no room."""
+
+    records: tuple[Record, ...]
+    workers: int
+    dropped: int
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end."""
+        return max((r.end for r in self.records), default=0.0)
+
+    def stages(self) -> tuple[StageTimes, ...]:
+        """In the order in which they first began."""
+        rounds: dict[str, dict[tuple[int, ...], list[Record]]] = {}
+        for r in sorted(self.records, key=lambda r: r.start):
+            name = r.label if r.kind == "fill" else r.stage
+            rounds.setdefault(name, {}).setdefault(r.iteration, []).append(r)
+        found = [_times(stage, list(of.values())) for stage, of in rounds.items()]
+        whole = sum(s.rounds * (s.slowest + s.wait) for s in found) or 1.0
+        return tuple(
+            msgspec.structs.replace(s, share=s.rounds * (s.slowest + s.wait) / whole) for s in found
+        )
+
+    def table(self) -> str:
+        """One line a stage; times in microseconds."""
+        stages = self.stages()
+        width = max((len(s.stage) for s in stages), default=5)
+        head = ("rounds", "tasks", "mean", "slowest", "wait", "share")
+        lines = [f"{'stage':{width}s}" + "".join(f"{h:>9s}" for h in head)]
+        for s in stages:
+            cells = [f"{x * 1e6:9.2f}" for x in (s.mean, s.slowest, s.wait)]
+            lines.append(
+                f"{s.stage:{width}s}{s.rounds:9d}{s.tasks:9d}{''.join(cells)}{s.share:9.1%}"
+            )
+        lines.append(f"{self.seconds * 1e6:.1f} us in all, {self.workers} workers")
+        if self.dropped:
+            lines.append(f"{self.dropped} records found no room")
+        return "\n".join(lines)
+
+    def trace(self) -> str:
+        """For Perfetto (ui.perfetto.dev) or chrome://tracing: a row a worker, and what it did by name."""
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": w, "args": {"name": f"worker {w}"}}
+            for w in range(self.workers)
+        ]
+        events = [
+            {
+                "ph": "X",
+                "name": r.label,
+                "cat": r.kind,
+                "pid": 0,
+                "tid": r.worker,
+                "ts": r.start * 1e6,
+                "dur": (r.end - r.start) * 1e6,
+                "args": {"task": r.task, "iteration": list(r.iteration)},
+            }
+            for r in self.records
+        ]
+        return json.dumps({"traceEvents": [*names, *events], "displayTimeUnit": "ns"})
+
+    def timeline(self, path: str | Path) -> None:
+        """Draws it: time to the right, a row a worker, a colour a stage. Needs matplotlib (`pip install monotile[bench]`)."""
+        try:
+            picture = importlib.import_module("monotile.runtime.timeline")
+        except ImportError as error:
+            raise InputError("a picture needs matplotlib: pip install 'monotile[bench]'") from error
+        picture.draw(self, Path(path))
+
+
+def _times(stage: str, rounds: list[list[Record]]) -> StageTimes:
+    mean = slowest = wait = 0.0
+    tasks = 0
+    for records in rounds:
+        spent: dict[int, float] = {}
+        for r in records:
+            if r.kind != "wait":
+                spent[r.worker] = spent.get(r.worker, 0.0) + r.end - r.start
+        tasks = max(tasks, sum(r.kind == "task" for r in records))
+        mean += sum(spent.values()) / max(len(spent), 1)
+        slowest += max(spent.values(), default=0.0)
+        wait += min((r.end - r.start for r in records if r.kind == "wait"), default=0.0)
+    n = len(rounds)
+    return StageTimes(stage, n, tasks, mean / n, slowest / n, wait / n, 0.0)
+
+
+def decode(plan: Plan, memory: NDArray[np.uint64]) -> Profile:
+    """What a profiled kernel of the Plan left in its memory."""
+    room, workers = capacity(plan), plan.launch.workers
+    of_worker = memory.reshape(workers, HEADER_WORDS + RECORD_WORDS * room)
+    header = of_worker[:, :HEADER_WORDS].astype(np.int64)
+    rows = of_worker[:, HEADER_WORDS:].reshape(workers, room, RECORD_WORDS).astype(np.int64)
+    counts = np.minimum(header[:, 0], room)
+    clock, nanoseconds = header[:, 1], header[:, 2]
+    cycles = int((header[:, 3] - clock).sum())
+    rate = int((header[:, 4] - nanoseconds).sum()) / cycles if cycles else 1.0
+    # nanoseconds since the first worker began, as float64; the workers' clocks tick alike and began anywhere
+    begun = (nanoseconds - nanoseconds.min())[:, None, None]
+    times = (rows[:, :, 2:] - clock[:, None, None]) * rate + begun
+    first = min((float(times[w, 0, 0]) for w in range(workers) if counts[w]), default=0.0)
+    seconds = ((times - first) * 1e-9).tolist()
+    stages = [(r.stage.name, r.extents) for r in recorded(plan)]
+    out: list[Record] = []
+    for w in range(workers):
+        count = int(counts[w])
+        for (what, iteration, *_), (start, end) in zip(
+            rows[w, :count].tolist(), seconds[w][:count], strict=True
+        ):
+            name, extents = stages[(what >> STAGE_BIT) & 0xFFFFFF]
+            kind = KINDS[what & 0xFF]
+            place = tuple(int(i) for i in np.unravel_index(iteration, extents)) if extents else ()
+            out.append(Record(name, kind, place, w, what >> TASK_BIT, start, end))
+    return Profile(tuple(out), workers, int((header[:, 0] - counts).sum()))

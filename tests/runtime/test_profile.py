@@ -1,0 +1,76 @@
+"""A profiled model on the CPU: what it gives, as table, trace and picture."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import monotile
+from monotile.errors import InputError
+from monotile.examples.lstm import make
+from monotile.runtime.module import CompiledModule
+from monotile.runtime.profile import Profile
+from monotile.schedule.records import recorded
+
+pytestmark = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single")
+
+
+@pytest.fixture(scope="module")
+def fast() -> CompiledModule:
+    model, args = make(layers=2, steps=5, width=32)
+    options = monotile.Options(profile=True, cache=False, workers=2)
+    return monotile.compile(model, args, target="cpu", options=options)
+
+
+@pytest.fixture(scope="module")
+def profile(fast: CompiledModule) -> Profile:
+    return fast.profile(torch.randn(5, 1, 32))
+
+
+def test_every_task_is_there_once(fast: CompiledModule, profile: Profile) -> None:
+    found = [(r.stage, r.iteration, r.task) for r in profile.records if r.kind == "task"]
+    assert sorted(found) == sorted(
+        (r.stage.name, place, task)
+        for r in recorded(fast.plan)
+        for place in np.ndindex(*r.extents)
+        for task in range(int(np.prod(r.stage.grid)))
+    )
+    for worker in range(profile.workers):
+        own = [r for r in profile.records if r.worker == worker]
+        assert all(a.end <= b.start for a, b in itertools.pairwise(own))
+    assert 0 < profile.seconds < 10
+    assert profile.dropped == 0
+
+
+def test_the_table_names_every_stage(fast: CompiledModule, profile: Profile) -> None:
+    table = profile.table()
+    assert all(r.stage.name in table for r in recorded(fast.plan))
+    assert abs(sum(s.share for s in profile.stages()) - 1) < 1e-6
+
+
+def test_the_trace_is_chromes(profile: Profile) -> None:
+    events = json.loads(profile.trace())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(profile.records)
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {"worker 0", "worker 1"}
+
+
+def test_the_timeline_is_a_picture(profile: Profile, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    profile.timeline(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_saved_model_keeps_its_records(fast: CompiledModule, tmp_path: Path) -> None:
+    fast.save(tmp_path / "m.monotile")
+    again = monotile.load(tmp_path / "m.monotile")
+    assert len(again.profile(torch.randn(5, 1, 32)).records) > 0
+
+
+def test_without_the_option_it_is_refused() -> None:
+    model = torch.nn.Linear(4, 4).eval()
+    fast = monotile.compile(model, (torch.randn(2, 4),), target="cpu")
+    with pytest.raises(InputError, match=r"Options\(profile=True\)"):
+        fast.profile(torch.randn(2, 4))
