@@ -2,8 +2,12 @@
 
     python -m bench.operators [--target cpu|cuda|cuda:sm_90a] [--only REGEX] [--jobs N] [--out FILE.jsonl] [--table FILE.md]
 
-Results are appended to `--out`, and operators that it holds already are not run again: to run one again, take
-its line out. A target with an architecture is compiled for and not run.
+Results are appended to `--out` as they come, and operators that it holds already are not run again: to run one again,
+take its line out. A target with an architecture is compiled for and not run.
+
+    python -m bench.operators --results FILE.jsonl [FILE.jsonl ...] --table FILE.md
+
+runs nothing, and writes the page about what several runs gave.
 """
 
 import argparse
@@ -21,7 +25,11 @@ from bench.operators.workers import results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.operators", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.operators",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--only", default="", help="operators whose whole name matches this")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -30,8 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one operator")
     parser.add_argument("--out", type=Path, default=None, help="JSON lines, one an operator")
     parser.add_argument("--table", type=Path, default=None, help="Markdown")
+    parser.add_argument("--results", type=Path, nargs="+", default=None, help="earlier ones alone")
     parser.add_argument("--families", action="store_true", help="those too that do not count")
     chosen = parser.parse_args(arguments)
+    if chosen.results:
+        found = [r for path in chosen.results for r in read(path).values()]
+        print(summary(found))
+        if chosen.table:
+            write(chosen.table, found, chosen.batch)
+        return 0
 
     names = [n for n in database() if chosen.families or family(n) is None]
     names = [n for n in names if not chosen.only or re.fullmatch(chosen.only, n)]

@@ -16,7 +16,8 @@ written by
 python -m bench.operators --out bench/results/operators.jsonl --table docs/operators.md
 ```
 
-which runs what the file of results does not hold yet; `--target cuda --out FILE` does the same on a GPU, and files can be put together.
+which runs what the file of results does not hold yet; `--target cuda --out FILE` does the same on a GPU, and `--results FILE FILE --table PAGE` makes
+one page of several runs.
 
 Values are compared with PyTorch in float64: the distance may be four times that of PyTorch in float32, and 1e-5 (relative and absolute) on top.
 Types, shapes, structure, integers, truths, NaN and infinity have to be equal. Linear algebra, FFT, sparse and complex tensors and the `special` functions are left out.
@@ -57,16 +58,14 @@ def _page(found: Sequence[Result], batch: int) -> Iterator[str]:
         ),
         (_figures([r for r in found if (r.target, r.torch) == run]) for run in _runs(found)),
     )
-    last = {r.name: r for r in reversed(found)}.values()  # lists are of the first target
     for verdict, title in (("WRONG", "Wrong"), ("CRASHED", "Crashed"), ("refused", "Refused")):
-        listed = [r for r in last if r.verdict == verdict]
+        listed = sorted((r for r in found if r.verdict == verdict), key=lambda r: r.name)
         if listed:
             yield f"\n## {title}\n"
-            each = (
-                (f"`{r.name}`", _share(r, verdict), r.reasons.get(verdict, "").replace("|", "\\|"))
-                for r in sorted(listed, key=lambda r: r.name)
+            yield from _rows(
+                ("operator", "target", "samples", "what"), (_failure(r, verdict) for r in listed)
             )
-            yield from _rows(("operator", "samples", "what"), each)
+    last = {r.name: r for r in reversed(found)}.values()  # what follows is of the first run
     yield "\n## Excluded\n"
     groups: dict[str, list[str]] = defaultdict(list)
     for r in last:
@@ -104,8 +103,9 @@ def _figures(found: Sequence[Result]) -> tuple[str, ...]:
     )
 
 
-def _share(r: Result, verdict: str) -> str:
-    return f"{r.counts.get(verdict, 0)} of {sum(r.counts.values())}"
+def _failure(r: Result, verdict: str) -> tuple[str, ...]:
+    share = f"{r.counts.get(verdict, 0)} of {sum(r.counts.values())}"
+    return f"`{r.name}`", r.target, share, r.reasons.get(verdict, "").replace("|", "\\|")
 
 
 def _group(why: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from bench.operators.check import Result, Settings, check, result
 from bench.operators.samples import database
 
-_STARTUP = 120.0
+_STARTUP = 300.0
 
 
 @dataclass(slots=True)

@@ -41,6 +41,11 @@ def is_training(node: fx.Node) -> bool:
     return active is not None and active(node.args)
 
 
+def is_idle(node: fx.Node) -> bool:
+    """Whether the operator is one of these, and does the same as in inference."""
+    return str(node.target).rpartition(".")[0] in _ACTIVE and not is_training(node)
+
+
 def refuse_training(graph_module: fx.GraphModule) -> None:
     """Raises CaptureError if a dropout is active or a batch normalisation uses the batch's statistics."""
     for module in graph_module.modules():

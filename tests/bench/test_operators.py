@@ -93,6 +93,6 @@ def test_page(tmp_path: Path) -> None:
     assert summary(found).startswith("2 operators counted: 1 refused, 1 correct; 50.0 % right")
     write(tmp_path / "page.md", found, 64)
     page = (tmp_path / "page.md").read_text()
-    assert "| `bad` | 1 of 2 | aten.bad of float32[2] |" in page
+    assert "| `bad` | cpu | 1 of 2 | aten.bad of float32[2] |" in page
     assert "| random | `odd` |" in page
     assert "| cpu |" in page

@@ -197,6 +197,7 @@ def test_activations(dtype: torch.dtype) -> None:
             "hardtanh": lambda a, w: F.hardtanh(a, -0.3, 0.4),
             "relu6": lambda a, w: F.relu6(a),
             "leaky_relu": lambda a, w: F.leaky_relu(a, 0.1),
+            "rrelu": lambda a, w: F.rrelu(a, 0.1, 0.5),
             "prelu": lambda a, w: F.prelu(a, w),
             "elu": lambda a, w: F.elu(a, 0.7),
             "selu": lambda a, w: F.selu(a),

@@ -37,6 +37,20 @@ def leaky_relu(b: Builder, x: Tensor, negative_slope: float = 0.01) -> Tensor:
     )
 
 
+def rrelu(
+    b: Builder,
+    x: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *_: object,
+) -> Tensor:
+    """With the mean of the slopes that training draws from."""
+    if training:
+        raise Unsupported("training")
+    return leaky_relu(b, x, (lower + upper) / 2)
+
+
 def prelu(b: Builder, x: Tensor, weight: Tensor) -> Tensor:
     """One slope, or one a channel (dimension 1)."""
 
@@ -154,6 +168,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.gelu": gelu,
     "aten.leaky_relu": leaky_relu,
     "aten.prelu": prelu,
+    "aten.rrelu": rrelu,
     "aten._prelu_kernel": lambda b, x, w: elementwise(
         b, (x, w), lambda v, u: s.select(s.gt(v, 0), v, s.mul(u, v)), b.dtype.compute
     ),
