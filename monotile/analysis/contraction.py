@@ -49,12 +49,20 @@ def contraction(c: Compute) -> Contraction | None:
         grains.append((p, size))
         return True
 
-    m = tuple(p for p in range(len(c.axes)) if only(p, left, right))
-    n = tuple(p for p in range(len(c.axes)) if only(p, right, left))
+    m = _own([p for p in range(len(c.axes)) if only(p, left, right)], grains)
+    n = _own([p for p in range(len(c.axes)) if only(p, right, left)], grains)
+    grains = [g for g in grains if g[0] in (*m, *n)]
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
     if (len(c.axes) - 1) in m:
         left, right, m, n = right, left, n, m
     return Contraction(left, right, batch, m, n, tuple(range(len(c.reduce))), tuple(grains))
+
+
+def _own(side: list[int], grains: list[tuple[int, int]]) -> tuple[int, ...]:
+    """The axes of a side: one that changes the other factor from run to run is one only if there is no better one
+    (else it is a batch: the query heads that share a head of keys)."""
+    steady = [p for p in side if p not in {g for g, _ in grains}]
+    return tuple(steady or side)
 
 
 def _grain(e: Expr, axis: Axis) -> int:

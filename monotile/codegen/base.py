@@ -257,7 +257,7 @@ class Emitter(Expressions):
         self._own = frozenset(name for step in stage.steps for name in step.computes)
         self._task = coordinates(stage.grid)
         for step in stage.steps:
-            anchor, *rest = (self.computes[name] for name in step.computes)
+            anchor, *rest = (self.computes[name] for name in step.computes[step.anchor :])
             followers = tuple(s for s in rest if isinstance(s, Compute))
             if len(followers) != len(rest):
                 raise InternalError(f"a Scatter follows another statement in step {step.computes}")

@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from monotile.codegen.base import Site
+from monotile.codegen.cuda_attend import write_attend
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_early import write_early
 from monotile.codegen.cuda_reduce import write_reduce
@@ -23,7 +24,7 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.program import Compute, Program
-from monotile.schedule.plan import Contract, Map, Plan, Reduce, Repeat, Serial, Stage
+from monotile.schedule.plan import Attend, Contract, Map, Plan, Reduce, Repeat, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
@@ -164,6 +165,8 @@ class CudaEmitter(VectorEmitter):
                 write_reduce(self, self._with_kept(site), method)
             case Contract() as method:
                 write_contract(self, site, method)
+            case Attend() as method:
+                write_attend(self, site, method)
 
     def _with_kept(self, site: Site) -> Site:
         """The step, reading on chip what is kept there."""

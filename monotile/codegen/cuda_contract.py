@@ -3,6 +3,7 @@
 The functors are lambdas in the middle of the step: what does not depend on their arguments is computed before them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
@@ -62,7 +63,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
             )
         ]
         width = _width(site, method, n)
-        _epilogue(e, site, anchor, m, n, width)
+        write_epilogue(e, site, anchor, m, n, width)
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
@@ -111,18 +112,36 @@ def _operand(
     """Writes the functor `name`; gives the text of its `mt::Side`."""
     block = method.block_m if name == "left" else method.block_n
     axes = [anchor.reduce[p] for p in method.k]
-    extent = 1
-    for a in axes:
-        extent *= a.extent
-    k = Axis("k", extent)
-    along_k = operand.major != "mn"
-    limit = 16 // element.itemsize
     inner = (
         (axes[-1].extent, method.block_k)
-        if along_k
+        if operand.major != "mn"
         else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
     )
-    width = fitting(min(limit, operand.vector), *inner)
+    checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
+    factors = (factor, operand, element)
+    return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked)
+
+
+def write_side(
+    e: VectorEmitter,
+    site: Site,
+    what: tuple[Expr, Operand, DType],
+    row: Axis,
+    axes: Sequence[Axis],
+    inner: Sequence[int],
+    name: str,
+    *,
+    checked: bool,
+) -> str:
+    """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
+
+    row: the variable along its rows. axes: those along k. inner: extents along its major direction, of which a vector
+    divides each. checked: whether a block may reach over the last row.
+    """
+    factor, operand, element = what
+    k = Axis("k", math.prod(a.extent for a in axes))
+    along_k = operand.major != "mn"
+    width = fitting(min(16 // element.itemsize, operand.vector), *inner)
     kind = ELEMENT[element]
     direct = operand.copy == "async" and isinstance(factor, Load) and factor.dtype is element
     if direct and isinstance(factor, Load):
@@ -130,11 +149,11 @@ def _operand(
         width = min(width, alignment(place) // element.itemsize)
         direct = width * element.itemsize >= 4
     if direct and isinstance(factor, Load):
-        _addresses(e, site, factor, r.variable, k, axes, name, kind)
+        _addresses(e, site, factor, row, k, axes, name, kind)
     else:
-        _values(e, site, factor, r.variable, k, axes, name, (element, width), along_k=along_k)
-    checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
-    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{'ASYNC' if direct else 'ELEMENT'}, {width}, {_bool(checked)}>"
+        _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
+    copy = "ASYNC" if direct else "ELEMENT"
+    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}>"
 
 
 def _addresses(
@@ -209,7 +228,7 @@ def _width(site: Site, method: Contract, n: Range) -> int:
     return fitting(vector_width(2 if pairs else WIDTH, site, n), method.block_n)
 
 
-def _epilogue(
+def write_epilogue(
     e: VectorEmitter, site: Site, anchor: Compute, m: Range, n: Range, width: int
 ) -> None:
     """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores."""

@@ -8,7 +8,7 @@ import functools
 from monotile.analysis.reuse import footprint
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Contract, Operand
+from monotile.schedule.plan import Attend, Contract, Operand
 from monotile.target.target import Target
 
 COSTLY = 12.0  # operations that a transcendental function counts for
@@ -91,6 +91,26 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
     fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
     return blocks * (fill + max(moved, work) + partial)
+
+
+def attend_seconds(
+    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
+) -> float:
+    """One block of rows against all keys. after: operations that a score costs."""
+    warps = target.threads // target.warp
+    size = 2
+    moved = (
+        a.block_m * features / _line_use(a.query, a.block_m, features, size)
+        + keys * features / _line_use(a.key, a.chunk, features, size)
+        + keys * columns / _line_use(a.value, columns, a.chunk, size)
+    ) * size / target.worker_bandwidth  # fmt: skip
+    rounds = -(-keys // (a.chunk * warps))  # of each warp
+    scores = rounds * a.chunk * warps * a.block_m
+    work = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers * 0.3)
+    work += scores * after / (target.flops["fma"] / 2 / target.workers)
+    merged = 2 * warps * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
+    waits = 1 + 0.5 * (-(-rounds // (a.depth - 1)) - 1)
+    return target.latency_seconds * (1 + waits) + max(moved, work) + merged
 
 
 def _efficiency(c: Contract) -> float:

@@ -21,11 +21,13 @@ Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Co
 @dataclass(frozen=True)
 class Group:
     """steps: of Computes, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
-    before, though not read: what is made of a state's old value before its memory gets the new one."""
+    before, though not read: what is made of a state's old value before its memory gets the new one. streamed: the
+    group is a softmax-weighted sum in one step, and joins no other."""
 
     steps: tuple[tuple[Compute | Scatter, ...], ...]
     rows: tuple[Row, ...]
     waits: frozenset[str] = frozenset()
+    streamed: bool = False
 
     def statements(self) -> Iterator[Compute | Scatter]:
         for step in self.steps:
@@ -104,8 +106,11 @@ def unite(first: Group, second: Group) -> Group | None:
     crossing = [
         (s, x) for s in second.statements() for x in loads_of(s) if x.tensor.name in first.tensors
     ]
-    if not crossing or any(
-        isinstance(s, Scatter) for s in (*first.statements(), *second.statements())
+    if (
+        first.streamed
+        or second.streamed
+        or not crossing
+        or any(isinstance(s, Scatter) for s in (*first.statements(), *second.statements()))
     ):
         return None
     rows: list[Row] = []

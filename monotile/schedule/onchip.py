@@ -1,6 +1,6 @@
 """Bytes of on-chip memory that a CUDA contraction uses: the layouts of `device/cuda/panel.cuh` and `contract.cuh`."""
 
-from monotile.schedule.plan import Contract, Operand
+from monotile.schedule.plan import Attend, Contract, Operand
 
 CELL = 16  # bytes that one copy of full width moves
 
@@ -23,3 +23,18 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
     cells = -(-inner * itemsize // CELL)
     pitch = cells if cells & (cells - 1) == 0 else cells | 1
     return outer * pitch * CELL
+
+
+def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
+    """Queries and every warp's ring of keys and values; in their place what the warps have found meets afterwards."""
+    deep = -(-features // 16) * 16
+    query = _lined(panel_bytes(a.block_m, deep, a.query, 2))
+    key = _lined(panel_bytes(a.chunk, deep, a.key, 2))
+    value = _lined(panel_bytes(columns, a.chunk, a.value, 2))
+    pitch = columns + (8 if columns % 16 == 0 else 0)
+    return max(query + warps * a.depth * (key + value), warps * a.block_m * (pitch + 2) * 4)
+
+
+def _lined(nbytes: int) -> int:
+    """Panels begin at multiples of 128 bytes."""
+    return -(-nbytes // 128) * 128

@@ -5,7 +5,7 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
 - A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
   row-major. Task t runs on worker (first + t) % workers; a worker runs its tasks in ascending order.
 - A Step is one Compute (the anchor) with the Computes that follow it element by element, held in a
-  register (`computes`, in order). A task runs its stage's steps one after the other; `barrier`
+  register (`computes`, in order); what an Attend computes on the way stands before its anchor. A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
 - A Dim is how a step's task walks some of the anchor's axes, flattened row-major: the task at
   coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). A Dim whose
@@ -104,7 +104,27 @@ class Contract(Frozen, frozen=True, tag="contract"):
     depth: int = 1
 
 
-Method = Map | Serial | Reduce | Contract
+class Attend(Frozen, frozen=True, tag="attend"):
+    """A softmax-weighted sum, streamed along the keys (FlashAttention): `analysis.attention` says what its computes are.
+
+    The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
+    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. A task takes
+    blocks of block_m rows. Keys are cut in chunks of `chunk`, which the warps deal among themselves, each with its own
+    ring of `depth` chunks of keys and values; what each of them has found is put together at the end.
+    """
+
+    result: int
+    m: int
+    n: int
+    block_m: int
+    chunk: int
+    depth: int
+    query: Operand
+    key: Operand
+    value: Operand
+
+
+Method = Map | Serial | Reduce | Contract | Attend
 
 
 class Step(Frozen, frozen=True):
@@ -117,6 +137,11 @@ class Step(Frozen, frozen=True):
     barrier: bool = False
     scratch: int = 0
     scratch_bytes: int = 0
+
+    @property
+    def anchor(self) -> int:
+        """The number of the anchor among `computes`."""
+        return self.method.result if isinstance(self.method, Attend) else 0
 
 
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.

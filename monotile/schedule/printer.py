@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from monotile.schedule.plan import (
+    Attend,
     Contract,
     Dim,
     Handoff,
@@ -103,6 +104,11 @@ def show_method(m: Method) -> str:
                 warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
                 parts.append(f"{warps}, rings of {m.depth}")
             return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
+        case Attend():
+            parts = [f"attend, {m.block_m} rows, chunks of {m.chunk} keys, rings of {m.depth}"]
+            for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
+                parts.append(f"{side} {_operand(operand)}")
+            return ", ".join(parts)
         case _:
             assert_never(m)
 

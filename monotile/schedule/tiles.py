@@ -10,6 +10,7 @@ from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
+from monotile.schedule.attend import cut_attention
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Product, Ways, product, ways, within_run
 from monotile.schedule.plain import access_width, method_scratch, plain_method
@@ -67,7 +68,13 @@ class Context:
 
 def cut(group: Group, context: Context) -> Draft | None:
     """The best way to cut `group` into tasks, or None if none fits the on-chip memory."""
-    ways = _cut_single(group, context) if len(group.steps) == 1 else _cut_rows(group, context)
+    if group.streamed:
+        ways = (
+            Draft(group, grid, (step,), {}, step.scratch_bytes, seconds)
+            for seconds, step, grid in cut_attention(group, context.target)
+        )
+    else:
+        ways = _cut_single(group, context) if len(group.steps) == 1 else _cut_rows(group, context)
     return min(ways, key=lambda d: d.seconds, default=None)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
+from monotile.schedule.attend import join_attention
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
 from monotile.schedule.tiles import Context, Draft, cut
 from monotile.target.target import Target
@@ -53,7 +54,8 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
     def allowed(g: Group) -> bool:
         return not program.states or may_share(g.steps, program)
 
-    nodes = merge(fuse_epilogues(singles(body, waits(program)), allowed), join)
+    nodes = fuse_epilogues(singles(body, waits(program)), allowed)
+    nodes = merge(join_attention(nodes, program, context.target), join)
     return tuple(_node(n, draft, context, program) for n in nodes)
 
 

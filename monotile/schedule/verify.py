@@ -6,11 +6,13 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 import math
 from collections import Counter
 
+from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
 from monotile.analysis.states import may_share, old_values, scattered
 from monotile.errors import VerificationError
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.plan import (
+    Attend,
     Contract,
     Map,
     Plan,
@@ -121,10 +123,11 @@ def _check_loops(plan: Plan, program: Program) -> None:
 def _check_step(
     stage: Stage, step: Step, computes: dict[str, Compute | Scatter], target: Target
 ) -> None:
-    anchor = computes.get(step.computes[0])
-    if anchor is None:
-        _fail(f"{stage.name} computes {step.computes[0]}, which the Program does not have")
+    missing = [name for name in step.computes if name not in computes]
+    if missing:
+        _fail(f"{stage.name} computes {missing[0]}, which the Program does not have")
         return
+    anchor = computes[step.computes[step.anchor]]
     named = sorted(p for d in step.dims for p in d.axes)
     if named != list(range(len(anchor.axes))):
         _fail(f"{stage.name}: the dims of {anchor.out.name} do not name each axis once")
@@ -141,12 +144,14 @@ def _check_step(
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:
             _fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
-    for name in step.computes[1:]:
+    for name in step.computes[step.anchor + 1 :]:
         follower = computes[name]
         own = [x for x in loads_of(follower) if x.tensor.name in step.computes]
         if follower.out.shape != anchor.out.shape or not follows(follower, own):
             _fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     match step.method:
+        case Attend():
+            _check_attention(stage, step, computes)
         case Contract() as c if target.kind == "cuda":
             if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
                 _fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
@@ -158,6 +163,15 @@ def _check_step(
         _check_scatter(stage, step, anchor)
 
 
+def _check_attention(stage: Stage, step: Step, computes: dict[str, Compute | Scatter]) -> None:
+    """What stands before the anchor is what its softmax is made of."""
+    made = {n: s for n in step.computes if isinstance(s := computes[n], Compute)}
+    anchor = made.get(step.computes[step.anchor])
+    found = attention(anchor, made) if anchor is not None else None
+    if found is None or tuple(s.out.name for s in found.inner) != step.computes[: step.anchor]:
+        _fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
+
+
 def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
     """Threads and tasks share only axes along which no two writes meet."""
     match step.method:
@@ -165,7 +179,7 @@ def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
             shared = set(range(len(step.dims)))
         case Serial(parallel):
             shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
-        case Reduce() | Contract():
+        case Reduce() | Contract() | Attend():
             _fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
             return
     apart = independent(s.index, s.axes)

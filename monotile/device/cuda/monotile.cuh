@@ -1,5 +1,6 @@
 // Everything that generated code uses.
 #pragma once
+#include "cuda/attend.cuh"
 #include "cuda/barrier.cuh"
 #include "cuda/check.cuh"
 #include "cuda/contract.cuh"

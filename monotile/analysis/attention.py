@@ -1,0 +1,203 @@
+"""Which Computes are softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
+
+Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from monotile.analysis.contraction import contraction
+from monotile.analysis.dependence import follows, loads_of
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx
+from monotile.ir.program import Compute
+
+Computes = Mapping[str, Compute]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """result[batch, row, column] = sum over keys of shares[batch, row, key] * values[batch, key, column].
+
+    products, scores: the sum of products of queries and keys, and what follows it element by element, in order; the
+    scores are the last of them. top, powers, total, shares: their softmax. queries, keys: the factors of `products`.
+    values: the factor of `result`. key: the axis of `products` (and of what follows it) along the keys. row: position in
+    the axes of `result`. column: likewise. least: total is at least so much (0: whatever it is).
+    point: the axes of `products` but for `key`, by name, in those of `result`.
+    """
+
+    products: Compute
+    scores: tuple[Compute, ...]
+    top: Compute
+    powers: Compute
+    total: Compute
+    shares: Compute
+    result: Compute
+    queries: Expr
+    keys: Expr
+    values: Expr
+    key: Axis
+    row: int
+    column: int
+    least: float
+    point: Mapping[str, Expr]
+
+    @property
+    def inner(self) -> tuple[Compute, ...]:
+        """All but the result, in order."""
+        softmax = (self.top, self.powers, self.total, self.shares)
+        return (self.products, *self.scores, *softmax)
+
+
+def attention(result: Compute, computes: Computes) -> Attention | None:
+    """The softmax-weighted sum whose last statement is `result`, or None. computes: all that it may be made of, by name."""
+    mixture = contraction(result)
+    if mixture is None or len(result.reduce) != 1 or len(mixture.m) + len(mixture.n) < 2:
+        return None
+    for weights, values in ((mixture.left, mixture.right), (mixture.right, mixture.left)):
+        weights = uncast(weights)
+        if isinstance(weights, Load) and isinstance(values, Load):
+            found = _of(result, weights, values, computes)
+            if found is not None:
+                return found
+    return None
+
+
+def _of(result: Compute, weights: Load, values: Load, computes: Computes) -> Attention | None:
+    shares = computes.get(weights.tensor.name)
+    along = result.reduce[0]
+    if shares is None or weights.index.count(along) != 1 or along not in axes_of(values):
+        return None
+    place = weights.index.index(along)
+    parts = _softmax(shares, place, computes)
+    if parts is None:
+        return None
+    powers, total, top, scores, least = parts
+    chain = _followed(scores, computes)
+    found = contraction(chain[0]) if chain else None
+    if found is None or len(chain[0].reduce) < 1:
+        return None
+    products, key = chain[0], chain[0].axes[place]
+    if key.extent != along.extent:
+        return None
+    sides = ((found.left, found.m), (found.right, found.n))
+    (keys, own), (queries, rows) = sides if key in axes_of(found.left) else sides[::-1]
+    if own != (place,) or len(rows) != 1 or found.grains:
+        return None
+    point = _point(products, weights, place)
+    row = point.get(products.axes[rows[0]].name) if point is not None else None
+    if point is None or not isinstance(row, Axis) or row in axes_of(values):
+        return None
+    columns = axes_of(values) - {along} - frozenset(a for i in weights.index for a in axes_of(i))
+    if len(columns) != 1 or not columns <= set(result.axes):
+        return None
+    return Attention(
+        products=products, scores=chain[1:], top=top, powers=powers, total=total, shares=shares,
+        result=result, queries=queries, keys=keys, values=values, key=key,
+        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        least=least, point=point,
+    )  # fmt: skip
+
+
+def _softmax(
+    shares: Compute, place: int, computes: Computes
+) -> tuple[Compute, Compute, Compute, Compute, float] | None:
+    """(powers, total, top, scores, least) of powers / max(total, least), a softmax along the axis at `place`."""
+    match uncast(shares.body):
+        case Binary("div", Load() as above, below) if not shares.reduce:
+            pass
+        case _:
+            return None
+    least = 0.0
+    match below:
+        case Binary("max", Load() as sum_, Const(float() as least)):
+            pass
+        case Load() as sum_:
+            pass
+        case _:
+            return None
+    powers, total = computes.get(above.tensor.name), computes.get(sum_.tensor.name)
+    if powers is None or total is None or powers.reduce or not follows(shares, [above]):
+        return None
+    match powers.body:
+        case Unary("exp", Binary("sub", x, Load() as subtracted)):
+            pass
+        case _:
+            return None
+    score = uncast(x)
+    top = computes.get(subtracted.tensor.name)
+    scores = computes.get(score.tensor.name) if isinstance(score, Load) else None
+    if top is None or scores is None or not isinstance(score, Load):
+        return None
+    whole = follows(powers, [score]) and all(
+        _without(x, s, place) for x, s in ((sum_, shares), (subtracted, powers))
+    )
+    summed = total.combiner == "sum" and _along(uncast(total.body), total, powers, place)
+    match uncast(top.body):
+        case Binary("max", most, Const()):
+            pass
+        case most:
+            pass
+    if not whole or not summed or top.combiner != "max":
+        return None
+    if not _along(uncast(most), top, scores, place):
+        return None
+    return powers, total, top, scores, least
+
+
+def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:
+    """Whether `reduced` reduces `over` along its axis at `place`, at its own position."""
+    if not isinstance(x, Load) or x.tensor.name != over.out.name or len(reduced.reduce) != 1:
+        return False
+    rest = [i for p, i in enumerate(x.index) if p != place]
+    own = len(rest) == len(reduced.axes) and all(map(_is, rest, reduced.axes))
+    along = reduced.reduce[0]
+    return own and x.index[place] == along and along.extent == over.out.shape[place]
+
+
+def _without(x: Load, s: Compute, place: int) -> bool:
+    """Whether `s` reads x at its own position, the axis at `place` left out."""
+    rest = [a for p, a in enumerate(s.axes) if p != place]
+    return len(rest) == len(x.index) and all(map(_is, x.index, rest))
+
+
+def _is(i: Expr, axis: Axis) -> bool:
+    return i == axis or (axis.extent == 1 and i == idx(0))
+
+
+def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
+    """The sum of products that `scores` is made of element by element, and what follows it; () if there is none."""
+    chain = [scores]
+    while not chain[0].reduce:
+        here = chain[0]
+        before = [x for x in loads_of(here) if _shaped(x, here, computes)]
+        names = {x.tensor.name for x in before}
+        if len(names) != 1:
+            return ()
+        chain.insert(0, computes[names.pop()])
+    return tuple(chain)
+
+
+def _shaped(x: Load, s: Compute, computes: Computes) -> bool:
+    """Whether x is what `s` follows: computed, of its shape, at its own position."""
+    made = computes.get(x.tensor.name)
+    return made is not None and made.out.shape == s.out.shape and follows(s, [x])
+
+
+def _point(products: Compute, weights: Load, place: int) -> dict[str, Expr] | None:
+    """The axes of `products` but for the keys', as the result names them: each an axis of its own."""
+    out: dict[str, Expr] = {}
+    for p, (axis, i) in enumerate(zip(products.axes, weights.index, strict=True)):
+        if p == place:
+            continue
+        alone = isinstance(i, Axis) and i not in out.values()
+        if not alone and not (axis.extent == 1 and i == idx(0)):
+            return None
+        out[axis.name] = i
+    return out
+
+
+def uncast(e: Expr) -> Expr:
+    """The value before casts between floating-point types: weights and scores are kept in float32."""
+    while isinstance(e, Cast) and e.dtype.is_float and e.x.dtype.is_float:
+        e = e.x
+    return e

@@ -1,0 +1,115 @@
+"""Softmax-weighted sums as one stage, streamed along the keys: the scores never leave a worker's registers."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from monotile.analysis.attention import Attention, attention
+from monotile.analysis.contraction import contraction
+from monotile.ir.program import Compute, Loop, Program, statements, used
+from monotile.schedule import cost
+from monotile.schedule.groups import Group, Node
+from monotile.schedule.methods import product
+from monotile.schedule.onchip import attend_bytes
+from monotile.schedule.plan import Attend, Dim, Operand, Step
+from monotile.target.target import Target
+
+BLOCKS = (16, 32, 48, 64)
+CHUNKS = (16, 32, 64)
+DEPTHS = (2, 3, 4)
+MOST_SUMS = 144  # registers of a thread for scores and results
+SOFTMAX = 12.0  # operations a score costs, what follows its product left out
+
+
+def join_attention(nodes: list[Node], program: Program, target: Target) -> list[Node]:
+    """`nodes` with everything that makes a softmax-weighted sum in one group, where nobody else reads what it makes on the way."""
+    if target.kind != "cuda" or "mma.sync" not in target.instructions:
+        return nodes
+    computes = {
+        s.out.name: s
+        for node in nodes
+        if isinstance(node, Group) and len(node.steps) == 1
+        for s in node.steps[0]
+        if isinstance(s, Compute)
+    }
+    uses = _uses(program)
+    for node in list(nodes):
+        if not isinstance(node, Group) or len(node.steps) != 1:
+            continue
+        result, *after = node.steps[0]
+        found = attention(result, computes) if isinstance(result, Compute) else None
+        if found is None or _sides(found, target) is None:
+            continue
+        inner = {s.out.name for s in found.inner}
+        parts = [n for n in nodes if isinstance(n, Group) and n.tensors & inner]
+        made = {name for n in parts for name in n.tensors}
+        within = Counter(t.name for s in (*found.inner, result) for t in used(s))
+        if made != inner or any(uses[name] != within[name] for name in inner):
+            continue
+        waits = node.waits.union(*(n.waits for n in parts))
+        whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
+        nodes = [whole if n is node else n for n in nodes if n not in parts]
+    return nodes
+
+
+def _uses(program: Program) -> Counter[str]:
+    """How often each tensor is read, by statements, as a loop's boundary or as a result."""
+    out = Counter(t.name for t in program.outputs)
+    for s in statements(program.body):
+        out.update(t.name for t in used(s))
+        if isinstance(s, Loop):
+            out.update(c.result.name for c in s.carried)
+            out.update(k.value.name for k in s.stacked)
+    return out
+
+
+def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
+    """How queries, keys and values are read; None where tensor cores cannot take them."""
+    scores, mixture = (product(s, {}, target) for s in (found.products, found.result))
+    if scores is None or mixture is None or len(found.products.reduce) != 1:
+        return None
+    if not (scores.half and mixture.half and scores.dtype is mixture.dtype):
+        return None
+    if found.result.axes[found.column].extent % 8:
+        return None
+    first = contraction(found.products)
+    second = contraction(found.result)
+    assert first is not None
+    assert second is not None
+    query, key = scores.left, scores.right
+    if first.left != found.queries:
+        query, key = key, query
+    value = mixture.right if second.right == found.values else mixture.left
+    return query, key, value
+
+
+def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, tuple[int, ...]]]:
+    """(seconds of the stage, its step, its grid) of every way to cut a streamed group."""
+    computes = {s.out.name: s for s in group.statements() if isinstance(s, Compute)}
+    names = tuple(computes)
+    found = next(a for s in computes.values() if (a := attention(s, computes)) is not None)
+    sides = _sides(found, target)
+    assert sides is not None
+    query, key, value = sides
+    result = found.result
+    rows, columns = result.axes[found.row].extent, result.axes[found.column].extent
+    features, keys = found.products.reduce[0].extent, found.key.extent
+    batch = tuple(p for p in range(len(result.axes)) if p not in (found.row, found.column))
+    after = SOFTMAX + sum(cost.operations(s) for s in found.scores)
+    for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
+        method = Attend(
+            result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=block,
+            chunk=chunk, depth=depth, query=query, key=key, value=value,
+        )  # fmt: skip
+        scratch = attend_bytes(method, features, columns, target.threads // target.warp)
+        sums = block // 16 * (chunk // 8 + columns // 8) * 4
+        if scratch > target.shared_bytes or sums > MOST_SUMS or (block > 16 and block >= 2 * rows):
+            continue
+        dims = [Dim((p,), result.axes[p].extent, 1, k) for k, p in enumerate(batch)]
+        dims.append(Dim((found.row,), rows, block, len(batch)))
+        dims.append(Dim((found.column,), columns, columns, None))
+        grid = (*(result.axes[p].extent for p in batch), -(-rows // block))
+        spent = cost.attend_seconds(method, features, columns, keys, after, target)
+        waves = -(-math.prod(grid) // target.workers)
+        yield waves * spent, Step(names, tuple(dims), method, scratch_bytes=scratch), grid

@@ -1,0 +1,149 @@
+"""Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.frontend.capture import capture
+from monotile.frontend.types import to_numpy
+from monotile.ir.signature import TensorLeaf
+from monotile.schedule.plan import Attend, Plan, Stage
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
+from monotile.target.target import cuda_target
+from monotile.transform.pipeline import transform
+from tests.codegen.emulate import COMPILER, emulate
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+OPTIONS = Options(workers=3)
+Call = Callable[..., torch.Tensor]
+
+
+class Model(torch.nn.Module):
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.call(*args)
+
+
+def streamed(plan: Plan) -> bool:
+    stages = [node for node in plan.body if isinstance(node, Stage)]
+    return any(isinstance(s.method, Attend) for stage in stages for s in stage.steps)
+
+
+def check(call: Call, *args: torch.Tensor, seed: int = 0) -> None:
+    """Runs `call` as one kernel, in which attention is a stage."""
+    captured = capture(Model(call).eval(), args)
+    target = cuda_target("sm_90a")
+    program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
+    plan = schedule(program, target, OPTIONS)
+    verify(plan, program, target)
+    assert streamed(plan)
+    values = dict(constants)
+    leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
+    for x, leaf in zip(args, leaves, strict=True):
+        values[leaf.tensor.name] = to_numpy(x)
+    source = emit(program, plan, target, OPTIONS)
+    (found,) = emulate(program, plan, source, values, late=seed % 2 == 0, seed=seed)
+    wide = [x.double() if x.is_floating_point() else x for x in args]
+    right = call(*wide).numpy()
+    limit = 1.5e-2 if args[0].dtype is torch.bfloat16 else 2e-3
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float64)), np.isnan(right))
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=limit, atol=limit)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def qkv(
+    rows: int, keys: int, features: int, columns: int, dtype: torch.dtype = torch.float16
+) -> tuple[torch.Tensor, ...]:
+    shapes = ((rows, features), (keys, features), (keys, columns))
+    return tuple(normal(1, 2, *s, dtype=dtype, seed=k) for k, s in enumerate(shapes))
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "features", "columns", "dtype"),
+    [
+        (16, 128, 64, 64, torch.float16),
+        (40, 200, 64, 64, torch.bfloat16),  # rows and keys that no tile divides
+        (
+            23,
+            19,
+            24,
+            40,
+            torch.float16,
+        ),  # fewer keys than warps have chunks, features that no step divides
+        (70, 300, 128, 128, torch.float16),
+    ],
+)
+def test_shapes(rows: int, keys: int, features: int, columns: int, dtype: torch.dtype) -> None:
+    check(F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows)
+
+
+def test_causal() -> None:
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *qkv(50, 50, 32, 32),
+    )
+
+
+def test_heads_that_share_keys() -> None:
+    q, k, v = normal(2, 6, 20, 32), normal(2, 2, 36, 32, seed=1), normal(2, 2, 36, 32, seed=2)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, v)
+
+
+def test_masks() -> None:
+    """A bias of scores; a mask under which a row sees nothing, and one in which some warps see nothing."""
+    q, k, v = qkv(33, 150, 32, 32)
+    bias = normal(2, 33, 150, seed=5)
+    check(lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b), q, k, v, bias)
+    mask = normal(33, 150, seed=6) > 0
+    mask[3] = False
+    mask[4, 20:] = False
+    mask[5, :140] = False
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
+
+
+def test_written_plainly() -> None:
+    """Scores and shares in float16, transposed keys, heads in the middle; a row of scores that is -inf gives NaN."""
+
+    def attend(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.view(1, -1, 2, 32).transpose(1, 2) for t in (x, y, y * 0.5))
+        scores = q @ k.transpose(-1, -2) / 32**0.5 + mask
+        return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(1, -1, 64)
+
+    mask = torch.zeros(30, 90, dtype=torch.float16)
+    mask[7] = -torch.inf
+    mask[8, 1:] = -torch.inf
+    check(attend, normal(1, 30, 64), normal(1, 90, 64, seed=1), mask)
+
+
+def test_scores_that_are_not_numbers() -> None:
+    q, k, v = qkv(20, 140, 32, 32)
+    q[0, 0, 3], k[0, 1, 100], q[0, 1, 5] = torch.nan, torch.inf, 60000.0
+    check(F.scaled_dot_product_attention, q, k, v)
+
+
+def test_shares_that_others_read_are_stored() -> None:
+    """Not a stage of its own: the model returns the shares."""
+    q, k, v = qkv(32, 48, 32, 32)
+
+    class Both(torch.nn.Module):
+        def forward(
+            self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
+            shares = torch.softmax(q @ k.transpose(-1, -2), -1)
+            return shares, shares @ v
+
+    captured = capture(Both().eval(), (q, k, v))
+    program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
+    assert not streamed(schedule(program, cuda_target("sm_90a"), OPTIONS))
