@@ -1,30 +1,32 @@
-"""Of samples that are refused together: which of them are meant, and why."""
+"""Of samples that share a graph: which of them a problem with one of its operators is about."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from monotile.frontend.capture import obstacles
+from monotile.frontend.training import is_idle, is_training
 
 
-def blame(exported: ExportedProgram, results: Sequence[Any]) -> dict[int, str]:
-    """The samples whose results need an operator that has no lowering, by number, and the first such operator.
+def blame(
+    exported: ExportedProgram, problems: Mapping[str, str], results: Sequence[Any]
+) -> dict[int, str]:
+    """The samples whose results need an operator that has a problem, by number, and the first such problem.
 
-    results: PyTorch's of each sample, in the order of the outputs of `exported`.
+    problems: by the node's name. results: PyTorch's of each sample, in the order of the outputs of `exported`.
     """
-    plain, problems = obstacles(exported)
     reasons: dict[fx.Node, str] = {}
-    for node in plain.graph.nodes:
+    for node in exported.graph.nodes:
         before = (reasons[n] for n in node.all_input_nodes if n in reasons)
         why = problems.get(node.name) or next(before, None)
         if why:
             reasons[node] = why
-    specs = plain.graph_signature.output_specs
-    outputs = plain.graph.output_node().args[0]
+    specs = exported.graph_signature.output_specs
+    outputs = exported.graph.output_node().args[0]
     assert isinstance(outputs, Sequence)
     given = [n for n, s in zip(outputs, specs, strict=True) if s.kind is OutputKind.USER_OUTPUT]
     found: dict[int, str] = {}
@@ -35,3 +37,20 @@ def blame(exported: ExportedProgram, results: Sequence[Any]) -> dict[int, str]:
         if why:
             found[k] = why
     return found
+
+
+def incomparable(exported: ExportedProgram) -> dict[str, str]:
+    """The nodes whose results are no one right answer, or not for Monotile to give."""
+    return {n.name: why for n in exported.graph.nodes if (why := _incomparable(n))}
+
+
+def _incomparable(node: fx.Node) -> str | None:
+    if is_training(node):
+        return f"{node.target} is in training mode"
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not is_idle(node):
+        return f"random: {node.target}"
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    if any(isinstance(v, torch.Tensor) and v.is_complex() for v in values):
+        return "complex numbers"
+    return None

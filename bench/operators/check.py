@@ -4,22 +4,20 @@ import gc
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 import torch.utils._pytree as pytree
-from torch.export import ExportedProgram
 
 import monotile
-from bench.operators.blame import blame
+from bench.operators.blame import blame, incomparable
 from bench.operators.compare import mismatch
 from bench.operators.samples import Calls, Sample, excluded, samples, spread
 from monotile.errors import CaptureError, MonotileError, UnsupportedOperatorError
-from monotile.frontend.capture import export
-from monotile.frontend.training import is_idle
+from monotile.frontend.capture import export, obstacles
 
 VERDICTS = (
     "CRASHED",
@@ -68,7 +66,7 @@ _PROBES = 8
 _PLACE = ", at samples.py"  # in messages; every operator is called from there
 
 Found = tuple[str, str]  # a sample's verdict, and why
-_OPEN = ("", "")  # of a sample that was refused only for the others in its kernel
+_OPEN = ("", "")  # of a sample that got no verdict for the sake of others in its graph
 
 
 def check(name: str, entry: Any, settings: Settings) -> Result:
@@ -135,13 +133,15 @@ def together(given: Sequence[Sample], settings: Settings) -> tuple[list[Found] |
         eager = model(*args)
     except Exception as e:
         return ("excluded", f"PyTorch refuses the sample: {_line(e)}"), 0
+    other = [k for k, y in enumerate(eager) if not any(map(torch.is_tensor, pytree.tree_leaves(y)))]
+    if other:
+        return _apart(len(given), "excluded", dict.fromkeys(other, "its result is no tensor")), 0
     try:
         exported = export(model, args)
     except CaptureError as e:
         return ("excluded", f"torch.export refuses it: {type(e.__cause__).__name__}"), 0
-    why = _incomparable(exported, eager)
-    if why:
-        return ("excluded", why), 0
+    if outside := blame(exported, incomparable(exported), eager):
+        return _apart(len(given), "excluded", outside), 0
     try:
         fast = monotile.compile(
             exported, target=settings.target, options=monotile.Options(cache=False)
@@ -152,11 +152,9 @@ def together(given: Sequence[Sample], settings: Settings) -> tuple[list[Found] |
         if settings.device == "cuda":
             torch.cuda.synchronize()
     except UnsupportedOperatorError as e:
-        blamed = {
-            k: ("refused", why.partition(_PLACE)[0]) for k, why in blame(exported, eager).items()
-        }
-        if blamed:
-            return [blamed.get(k, _OPEN) for k in range(len(given))], 0
+        plain, problems = obstacles(exported)
+        if refused := blame(plain, problems, eager):
+            return _apart(len(given), "refused", refused), 0
         return ("refused", str(e).splitlines()[1].strip().partition(_PLACE)[0]), 0
     except CaptureError as e:
         return ("excluded", _line(e)), 0
@@ -179,18 +177,10 @@ def _exact(sample: Sample, eager: Any) -> Any:
         return eager
 
 
-def _incomparable(exported: ExportedProgram, eager: Any) -> str | None:
-    if not any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(eager)):
-        return "its result is no tensor"
-    for node in exported.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags and not is_idle(node):
-            return f"random: {node.target}"
-        values = node.meta.get("val")
-        for value in values if isinstance(values, tuple | list) else (values,):
-            if isinstance(value, torch.Tensor) and value.is_complex():
-                return "complex numbers"
-    return None
+def _apart(count: int, verdict: str, blamed: Mapping[int, str]) -> list[Found]:
+    """The verdict on those of `count` samples that are blamed; the others are open."""
+    found = {k: (verdict, why.partition(_PLACE)[0]) for k, why in blamed.items()}
+    return [found.get(k, _OPEN) for k in range(count)]
 
 
 def _line(e: Exception) -> str:
