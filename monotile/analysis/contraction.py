@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, axes_of, children
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Select, axes_of, children, loads
 from monotile.ir.program import Compute
 
 
@@ -77,9 +77,20 @@ def _grain(e: Expr, axis: Axis) -> int:
 
 
 def _uncast(e: Expr) -> Expr:
-    """The value before a cast from a 16-bit float to the float32 it is summed in."""
+    """The value before a cast from a 16-bit float to the float32 it is summed in; with zeros in some places (padding)
+    it is one of several such casts and constants."""
+    return next((x for d in (DType.F16, DType.BF16) if (x := _narrow(e, d)) and loads(x)), e)
+
+
+def _narrow(e: Expr, dtype: DType) -> Expr | None:
+    """The expression of this type whose values are those of `e`, if it is the casts and selections in `e` that widen it."""
     match e:
-        case Cast(x, DType.F32) if x.dtype in (DType.F16, DType.BF16):
+        case Cast(x, DType.F32) if x.dtype is dtype:
             return x
+        case Const(value, DType.F32) if value == 0:  # of either sign
+            return Const(value, dtype)
+        case Select(cond, then, otherwise):
+            sides = _narrow(then, dtype), _narrow(otherwise, dtype)
+            return Select(cond, sides[0], sides[1]) if sides[0] and sides[1] else None
         case _:
-            return e
+            return None

@@ -19,6 +19,9 @@ from monotile.target.target import Target
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
 DOT_ROWS = 12  # up to so many rows, turning the right side into panels costs more than it saves
 ASYNC_BYTES = (16, 8, 4)
+MOST_HELD = (
+    32  # values of an evaluated operand's chunk that a thread computes before it stores them
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,7 @@ def _cuda_blocks(
     mma = instruction == "mma.m16n8k16"
     size = p.dtype.itemsize
     chunks = (64, 32, 16) if mma else (32, 16)
+    least = 16 if mma and p.grain_m else 8  # runs are as short as they are
     for block_k, slices, (warp_m, warp_n) in itertools.product(
         chunks, (8, 4, 2, 1), _WARP_TILES[mma]
     ):
@@ -213,7 +217,11 @@ def _cuda_blocks(
         for warps_m in _powers_of_two(warps // slices):
             warps_n = warps // slices // warps_m
             block_m, block_n = warp_m * warps_m, warp_n * warps_n
-            if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
+            if block_m >= 2 * max(m, least) or block_n >= 2 * max(n, 8):
+                continue
+            sides = ((p.left, block_m), (p.right, block_n))
+            threads = warps_m * warps_n * target.warp
+            if any(_held(side, block, block_k, threads) > MOST_HELD for side, block in sides):
                 continue
             found = Contract(
                 m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
@@ -224,6 +232,11 @@ def _cuda_blocks(
             depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
             if depth >= 2:
                 yield msgspec.structs.replace(found, depth=depth)
+
+
+def _held(side: Operand, block: int, block_k: int, threads: int) -> int:
+    """Vectors of an operand's chunk that a thread evaluates; the code of each is written out."""
+    return -(-block * block_k // (side.vector * threads)) if side.copy == "element" else 0
 
 
 def _powers_of_two(most: int) -> Iterator[int]:

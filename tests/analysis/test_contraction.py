@@ -2,7 +2,7 @@
 
 from monotile.analysis.contraction import contraction
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, add, idx, mul
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Tensor, add, cast, const, idx, mul
 from monotile.ir.program import Compute, compute
 
 F32 = DType.F32
@@ -48,3 +48,25 @@ def test_runs_must_fill_the_axis() -> None:
     found = contraction(grouped(26, 6))
     assert found is not None
     assert (found.batch, found.grains) == ((0,), ())
+
+
+def test_padding_does_not_widen() -> None:
+    """Casts of 16-bit values are looked through where a selection fills places with zeros; of other values it may not be."""
+    x, w = Tensor("x", (10,), DType.F16), Tensor("w", (4, 3), DType.F16)
+
+    def body(fill: float) -> Compute:
+        def padded(o: Axis, p: Axis, k: Axis) -> Expr:
+            at = add(p, k)
+            inside = Binary("lt", at, idx(10))
+            return mul(
+                Select(inside, cast(Load(x, (at,)), F32), const(fill, F32)),
+                cast(Load(w, (o, k)), F32),
+            )
+
+        return compute(Tensor("y", (4, 10), F32), padded, reduce=(3,), combiner="sum")
+
+    found, other = contraction(body(0.0)), contraction(body(0.1))
+    assert found is not None
+    assert other is not None
+    assert (found.left.dtype, found.right.dtype) == (DType.F16, DType.F16)
+    assert {other.left.dtype, other.right.dtype} == {DType.F16, F32}

@@ -87,8 +87,9 @@ def convolution(channels: int, out: int, size: int, dtype: DType, groups: int = 
             inside = Binary("and", inside, Binary("lt", at, idx(size)))
         group = Binary("floordiv", o, idx(out // groups))
         channel = add(mul(group, idx(channels // groups)), c) if groups > 1 else c
-        value = Select(inside, Load(x, (channel, row, column)), const(0.0, dtype))
-        return times(Load(w, (o, c, p, q)), value)
+        # As simplification leaves it: what is selected is cast, not the selection.
+        value = Select(inside, cast(Load(x, (channel, row, column)), F32), const(0.0, F32))
+        return mul(cast(Load(w, (o, c, p, q)), F32), value)
 
     step = compute(y, body, reduce=(channels // groups, 3, 3), combiner="sum")
     return Program((x,), (Weight(w, ("w",)),), (step,), (y,))
@@ -195,6 +196,7 @@ def every() -> dict[str, Program]:
         "convolution_f16": convolution(16, 32, 14, DType.F16),
         "convolution_f32": convolution(3, 8, 9, F32),
         "convolution_grouped_f16": convolution(16, 80, 10, DType.F16, groups=4),
+        "convolution_grouped_few_f16": convolution(16, 16, 10, DType.F16, groups=4),
         "convolution_grouped_f32": convolution(24, 24, 9, F32, groups=4),
         "reductions": reductions(50, 300),
         "scatter": scatter(10, 8, 5),

@@ -1,11 +1,14 @@
 """How operands of products are read."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
 from monotile.ir.program import compute
-from monotile.schedule.methods import Product, blocks, product, scratch_bytes, within_run
+from monotile.schedule.methods import MOST_HELD, Product, blocks, product, scratch_bytes, within_run
 from monotile.schedule.plan import Operand
 from monotile.target.target import cpu_target
 from tests.schedule import programs as p
@@ -137,3 +140,17 @@ def test_a_tile_lies_within_a_run() -> None:
     cpu, gpu = cpu_target(workers=2), p.H100
     assert [within_run(64, grain, cpu) for grain in (0, 48, 64, 65, 96)] == [64, 48, 64, 65, 96]
     assert [within_run(64, grain, gpu) for grain in (0, 48, 64, 65, 96)] == [64, 48, 64, 13, 48]
+
+
+def test_evaluated_operands_are_few_a_thread() -> None:
+    """Each value has its own code, in registers: a chunk that threads evaluate is small."""
+    wide = msgspec.structs.replace(found(False).right, copy="element", vector=1)
+    for c in blocks(replace(found(False), right=wide), 64, 4096, 512, p.H100):
+        assert c.block_n * c.block_k <= MOST_HELD * c.warps_m * c.warps_n * 32
+
+
+def test_few_rows_are_for_dot_products_but_in_runs() -> None:
+    assert not list(blocks(found(False), 4, 4096, 512, p.H100))
+    assert {c.block_m for c in blocks(replace(found(False), grain_m=4), 4, 4096, 512, p.H100)} == {
+        16
+    }
