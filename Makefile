@@ -1,10 +1,10 @@
-# make test | check | format | demo | sanitize: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
+# make test | check | format | demo | bench | sanitize: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 
-.PHONY: setup test check format demo sanitize clean
+.PHONY: setup test check format demo bench sanitize clean
 
 setup: $(SETUP)
 
@@ -31,6 +31,9 @@ format: setup
 
 demo: setup
 	$(BIN)/python -m monotile.examples.demo $(ARGS)
+
+bench: setup
+	$(BIN)/python -m bench.table $(ARGS)
 
 # On a machine with a GPU and CUDA's compute-sanitizer.
 sanitize: setup

@@ -24,9 +24,9 @@ import msgspec
 import torch
 
 import monotile
-from bench.accuracy import error, exact
 from bench.zoo import TABLE, Spec
 from monotile.errors import MonotileError, TargetError
+from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import measure as timed
 from monotile.runtime.reference import eager, to_device
 from monotile.schedule.plan import PlanNode, Repeat

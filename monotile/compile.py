@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from monotile.analysis.work import work
 from monotile.codegen import cpu, cuda
 from monotile.codegen.source import Source
 from monotile.config import Options
@@ -101,6 +102,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
         states=program.states,
         tied=captured.tied,
         profiled=options.profile,
+        work=work(captured.program),
     )
     return artifact, captured
 

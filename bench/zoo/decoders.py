@@ -19,11 +19,11 @@ Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...], dict[str, Any]]
 
 
 def gpt2(
-    dtype: torch.dtype = torch.float32, *, tokens: int = 128, layers: int = 12, use_cache: bool = True, **config: Any
+    dtype: torch.dtype = torch.float32, *, tokens: int = 128, layers: int = 12, use_cache: bool = True, batch: int = 1, **config: Any
 ) -> Made:  # fmt: skip
     c = GPT2Config(n_layer=layers, **config)
     model = build(lambda: GPT2LMHeadModel(c), dtype)
-    return model, (tokens_of(c.vocab_size, tokens),), {"use_cache": use_cache}
+    return model, (tokens_of(c.vocab_size, tokens, batch=batch),), {"use_cache": use_cache}
 
 
 def opt_125m(

@@ -15,6 +15,7 @@ _COMMANDS = {
         "Compile a model and say what came out; -o saves it.",
     ),
     "run": ("monotile.cli.run:command", "Compile, check against PyTorch in float64, and time."),
+    "bench": ("monotile.cli.bench:command", "Time a model beside its rivals, all checked."),
     "explain": ("monotile.cli.explain:command", "Say into how many kernels a model goes, and why."),
     "inspect": ("monotile.cli.inspect:command", "Print the plan, source or PTX of a model."),
     "doctor": ("monotile.cli.doctor:command", "Say what this machine can compile for and run."),

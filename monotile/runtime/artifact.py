@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import torch.utils._pytree as pytree
 
+from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
@@ -21,7 +22,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     the message of each run-time index check. constants: the values of those `plan.weights` that the
     model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
     names of parameters, and the name that `plan.weights` has for each. profiled: the kernel wants memory for records
-    (`schedule/records.py`), a pointer after those of the weights."""
+    (`schedule/records.py`), a pointer after those of the weights. work: the least that a call has to do."""
 
     target: Target
     plan: Plan
@@ -32,6 +33,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     binary: Binary
     signature: Signature
     constants: dict[str, Array]
+    work: Work
     states: tuple[str, ...] = ()
     tied: dict[str, str] = {}
     profiled: bool = False
@@ -63,6 +65,7 @@ def encode(artifact: Artifact) -> bytes | None:
         states=artifact.states,
         tied=artifact.tied,
         profiled=artifact.profiled,
+        work=artifact.work,
     )
     return msgspec.msgpack.encode(flat)
 
@@ -90,6 +93,7 @@ def decode(content: bytes) -> Artifact | None:
         states=flat.states,
         tied=flat.tied,
         profiled=flat.profiled,
+        work=flat.work,
     )
 
 
@@ -142,6 +146,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[str, ...]
     tied: dict[str, str]
     profiled: bool
+    work: Work
 
 
 def _encode_signature(signature: Signature) -> _Signature | None:

@@ -23,8 +23,10 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def measure(call: Callable[[], object], device: torch.device, budget: float = 1.0) -> Times:
-    """Times `call` for about `budget` seconds, after warming up for a fifth of that.
+def measure(
+    call: Callable[[], object], device: torch.device, budget: float = 1.0, least: int = 5
+) -> Times:
+    """Times `call` for about `budget` seconds and at least `least` times, after warming up for a fifth of that.
 
     On a GPU between two events on the current stream, several calls to a timing so that launches run
     ahead; on the CPU by the wall clock, call by call.
@@ -34,10 +36,15 @@ def measure(call: Callable[[], object], device: torch.device, budget: float = 1.
     while time.perf_counter() < warm:
         once = _timed(call, device, 1)
     repeat = max(1, min(50, int(1e-3 / max(once, 1e-9)))) if device.type == "cuda" else 1
+    return median_of(lambda: _timed(call, device, repeat), budget, least)
+
+
+def median_of(once: Callable[[], float], budget: float, least: int) -> Times:
+    """Of what `once` measures, for about `budget` seconds and at least `least` times."""
     samples: list[float] = []
     end = time.perf_counter() + budget
-    while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 10000):
-        samples.append(_timed(call, device, repeat))
+    while len(samples) < least or (time.perf_counter() < end and len(samples) < 10000):
+        samples.append(once())
     return Times(statistics.median(samples), min(samples), len(samples))
 
 

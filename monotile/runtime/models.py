@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,21 @@ from monotile.runtime.reference import Call, call_of, map_tensors
 Model = torch.nn.Module | ExportedProgram
 
 
-def load_model(spec: str, dtype: str | None) -> tuple[Model, Call]:
+def load_model(
+    spec: str, dtype: str | None, arguments: Mapping[str, Any] | None = None
+) -> tuple[Model, Call]:
     """The model that `spec` names and its example arguments.
 
     spec: a .pt2 file, or "module:function" where function() gives (model, args) or (model, args, kwargs).
     dtype: for parameters and floating-point arguments, such as "float16"; None: as they come.
+    arguments: more of the function's, such as a batch size.
     Raises InputError where there is none, or the dtype cannot be had.
     """
     if spec.endswith(".pt2"):
+        if arguments:
+            raise InputError(
+                f"{spec} is compiled for its own sizes: it takes no {', '.join(arguments)}"
+            )
         return _exported(Path(spec), dtype)
     module, _, name = spec.partition(":")
     if not name:
@@ -34,7 +41,7 @@ def load_model(spec: str, dtype: str | None) -> tuple[Model, Call]:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(f'"{spec}" cannot be imported: {error}') from error
-    return _made(spec, make, _dtype(dtype))
+    return _made(spec, make, _dtype(dtype), dict(arguments or {}))
 
 
 def _exported(path: Path, dtype: str | None) -> tuple[Model, Call]:
@@ -49,14 +56,23 @@ def _exported(path: Path, dtype: str | None) -> tuple[Model, Call]:
     return exported, call_of(*exported.example_inputs)
 
 
-def _made(spec: str, make: Callable[..., Any], dtype: torch.dtype | None) -> tuple[Model, Call]:
+def _made(
+    spec: str, make: Callable[..., Any], dtype: torch.dtype | None, arguments: dict[str, Any]
+) -> tuple[Model, Call]:
     try:
-        takes_dtype = "dtype" in inspect.signature(make).parameters
+        takes = inspect.signature(make).parameters
     except (TypeError, ValueError):  # not callable, or written in C
-        takes_dtype = False
+        takes: Mapping[str, inspect.Parameter] = {}
     if not callable(make):
         raise InputError(f"{spec} is no function")
-    made = make(dtype=dtype) if dtype is not None and takes_dtype else make()
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
+    unknown = [name for name in arguments if name not in takes]
+    if unknown and not anything:
+        raise InputError(f"{spec} takes no {', '.join(unknown)}")
+    takes_dtype = "dtype" in takes
+    if dtype is not None and takes_dtype:
+        arguments = {"dtype": dtype, **arguments}
+    made = make(**arguments)
     match made:
         case (torch.nn.Module() as model, tuple() | list() as args):
             call = call_of(args)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
+from monotile.analysis.work import Work
 from monotile.errors import InputError, TargetError
 from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
@@ -160,6 +161,11 @@ class CompiledModule:
     def artifact(self) -> Artifact:
         """Everything but the parameters."""
         return self._artifact
+
+    @property
+    def work(self) -> Work:
+        """Bytes and operations that a call cannot do without; `work.seconds(target)` is the time that they take."""
+        return self._artifact.work
 
     @property
     def source(self) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 import monotile
-from bench.accuracy import error, exact
 from bench.zoo import Spec
 from monotile.codegen import cuda
 from monotile.config import Options
 from monotile.frontend.capture import capture, export
+from monotile.runtime.accuracy import error, exact
 from monotile.runtime.detect import detect_target
 from monotile.runtime.objects import apart
 from monotile.runtime.reference import fresh

@@ -3,6 +3,7 @@
 import numpy as np
 import torch.utils._pytree as pytree
 
+from monotile.analysis.work import Work
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
@@ -52,6 +53,7 @@ def cpu_artifact(sig: Signature | None = None, source: str = SOURCE) -> Artifact
         binary=build_cpu.build(source, cpu_target(workers=1), Options(cache=False)),
         signature=sig or signature((0,)),
         constants={"c": np.array(0.5, dtype=np.float32)},
+        work=Work(12, {"fma": 4}),
     )
 
 
@@ -67,6 +69,7 @@ def cuda_artifact() -> Artifact:
         binary=Binary("cuda", b"cubin", "ptx", "NVRTC 13.0", (13, 0)),
         signature=signature((0,)),
         constants={"c": np.array(0.5, dtype=np.float32)},
+        work=Work(12, {"fma": 4}),
     )
 
 

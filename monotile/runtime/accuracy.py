@@ -12,11 +12,12 @@ from monotile.runtime.reference import Call, map_tensors
 
 def error(found: Any, exact: Any) -> float:
     """||found - exact|| / ||exact||, the largest of all results'; infinite where shapes or non-finite places differ."""
-    pairs = zip(_tensors(found), _tensors(exact), strict=True)
+    pairs = zip(tensors(found), tensors(exact), strict=True)
     return max(_error(x.double(), y.double()) for x, y in pairs)
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """Those among the leaves, in order."""
     return [x for x in pytree.tree_leaves(apart(tree)) if isinstance(x, torch.Tensor)]
 
 

@@ -1,0 +1,65 @@
+"""The least that any implementation of a Program has to do: bytes to move once, products to add up."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from monotile.analysis.contraction import contraction
+from monotile.analysis.dependence import loads_of
+from monotile.analysis.reuse import footprint
+from monotile.ir.dtype import DType
+from monotile.ir.program import Compute, Loop, Program, Scatter, Statement
+from monotile.target.target import Target
+
+_HALVES = frozenset({DType.F16, DType.BF16})
+
+
+class Work(msgspec.Struct, frozen=True):
+    """moved: bytes of the inputs and weights that are read, an embedding's rows alone, and of the outputs; each once. operations:
+    of the sums of products, by the instruction whose rate bounds them ("mma16", "fma"). Both for one call."""
+
+    moved: int
+    operations: dict[str, int]
+
+    def seconds(self, target: Target) -> float:
+        """No implementation whose data comes from the target's memory is faster."""
+        arithmetic = sum(
+            n / target.flops.get(k, target.flops["fma"]) for k, n in self.operations.items()
+        )
+        return max(self.moved / target.dram_bandwidth, arithmetic)
+
+
+def work(program: Program) -> Work:
+    """Of a Program as it is captured: transforms may compute something twice, or more than is asked for. Loops that may
+    end early count in full, Branches not at all."""
+    given = {t.name: t for t in (*program.inputs, *(w.tensor for w in program.weights))}
+    read: dict[str, int] = {}
+    operations: dict[str, int] = {}
+    for s, extents in _placed(program.body, {}):
+        reduce = s.reduce if isinstance(s, Compute) else ()
+        extents = {**extents, **{a.name: a.extent for a in (*s.axes, *reduce)}}
+        for x in dict.fromkeys(loads_of(s)):
+            if x.tensor.name in given:
+                read[x.tensor.name] = read.get(x.tensor.name, 0) + footprint(x, extents)
+        product = contraction(s) if isinstance(s, Compute) else None
+        if product is not None:
+            narrow = {product.left.dtype, product.right.dtype} <= _HALVES
+            kind = "mma16" if narrow else "fma"
+            operations[kind] = operations.get(kind, 0) + 2 * math.prod(extents.values())
+    inputs = sum(min(n, given[name].nbytes) for name, n in read.items())
+    return Work(inputs + sum(t.nbytes for t in program.results), operations)
+
+
+def _placed(
+    body: Sequence[Statement], extents: Mapping[str, int]
+) -> Iterator[tuple[Compute | Scatter, Mapping[str, int]]]:
+    """Every Compute and Scatter, with the extents of the loops round it."""
+    for s in body:
+        match s:
+            case Loop():
+                yield from _placed(s.body, {**extents, s.axis.name: s.axis.extent})
+            case Compute() | Scatter():
+                yield s, extents
+            case _:
+                yield from ()  # a Branch: either side may run

@@ -1,0 +1,124 @@
+"""A log as tables, and as a picture of bars."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from monotile.compare.results import Entry, Log, Timing
+from monotile.runtime.measure import duration
+
+
+def title(entry: Entry) -> str:
+    arguments = [f"{k}={v}" for k, v in entry.arguments.items()]
+    return ", ".join([entry.model, *([entry.dtype] if entry.dtype else []), *arguments])
+
+
+def table(entry: Entry) -> Table:
+    """One network: us first, then the rivals, the fastest first."""
+    graphs = any(t.graph is not None for t in _timings(entry))
+    shown = Table(title=title(entry), title_justify="left", box=SIMPLE)
+    columns = [
+        "",
+        "a call",
+        *(["in a graph"] if graphs else []),
+        "of ours",
+        "kernels",
+        "compile",
+        "error",
+    ]
+    for name in columns:
+        shown.add_column(name, justify="left" if not name else "right")
+    own = entry.own
+    rows = sorted(entry.rivals.items(), key=lambda item: _best(item[1]))
+    for name, t in [("Monotile", entry.ours), *rows]:
+        if t is None:
+            continue
+        ratio = "" if own is None or t is entry.ours else f"{_best(t) / own:.2f} x"
+        found = entry.errors["ours" if t is entry.ours else name]
+        graph = [_time(t.graph)] if graphs else []
+        kernels = "" if t.kernels is None else str(t.kernels)
+        shown.add_row(name, _time(t.call), *graph, ratio, kernels, _time(t.compile), f"{found:.1e}")
+    return shown
+
+
+def notes(entry: Entry) -> list[str]:
+    """What the table has no room for: the floor, and who is absent."""
+    lines: list[str] = []
+    if entry.floor is not None and entry.own is not None:
+        f = entry.floor
+        lines.append(
+            f"floor {duration(f.time * 1e-6)}: {f.bytes / 1e6:.1f} MB to move, {f.operations / 1e9:.2f} G operations;"
+            f" ours is {entry.own / f.time:.1f} times that"
+            if f.time
+            else "nothing to move"
+        )
+    lines += [
+        f"{'Monotile' if name == 'monotile' else name}: {why}" for name, why in entry.absent.items()
+    ]
+    return lines
+
+
+def markdown(log: Log) -> str:
+    """A row a network: ours, the fastest rival, the module as it is."""
+    lines = [
+        "| | Monotile | fastest rival | | eager | | floor |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for e in log.entries:
+        own, best = e.own, e.best
+        if own is None:
+            lines.append(f"| {title(e)} | {e.absent.get('monotile', 'absent')} | | | | | |")
+            continue
+        eager = e.rivals.get("eager")
+        module = _best(eager) if eager else None
+        cells = [
+            title(e),
+            f"{own:.1f}",
+            f"{best[1]:.1f} ({best[0]})" if best else "",
+            f"{best[1] / own:.2f} ×" if best else "",
+            f"{module:.1f}" if module else "",
+            f"{module / own:.2f} ×" if module else "",
+            f"{e.floor.time:.1f}" if e.floor else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def chart(log: Log, path: Path) -> None:
+    """Bars of each network's times relative to ours, lower is faster. Raises ImportError without matplotlib."""
+    figures: Any = importlib.import_module("matplotlib.figure")
+    entries = [e for e in log.entries if e.own and e.rivals]
+    rows = max(1, (len(entries) + 2) // 3)
+    figure = figures.Figure(figsize=(14, 3.2 * rows), layout="constrained")
+    for k, e in enumerate(entries):
+        own = e.own or 1.0
+        axes = figure.add_subplot(rows, 3, k + 1)
+        ranked = sorted(e.rivals.items(), key=lambda item: -_best(item[1]))
+        names = [*(name for name, _ in ranked), "Monotile"]
+        times = [*(_best(t) for _, t in ranked), own]
+        colours = ["#9aa7b4"] * len(ranked) + ["#d1495b"]
+        bars = axes.barh(names, times, color=colours)
+        axes.bar_label(bars, [f"{duration(t * 1e-6)}" for t in times], padding=3, fontsize=8)
+        if e.floor is not None:
+            axes.axvline(e.floor.time, color="#3b3b3b", linewidth=1, linestyle=":")
+        axes.set_title(title(e), fontsize=10)
+        axes.set_xlim(0, max(times) * 1.25)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"Time of a call, {log.device}; dotted: floor", fontsize=11)
+    figure.savefig(path, dpi=150)
+
+
+def _timings(entry: Entry) -> list[Timing]:
+    return [*([entry.ours] if entry.ours else []), *entry.rivals.values()]
+
+
+def _best(t: Timing) -> float:
+    return min(t.call, t.graph or t.call)
+
+
+def _time(microseconds: float | None) -> str:
+    return "" if microseconds is None else duration(microseconds * 1e-6)

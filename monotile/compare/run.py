@@ -1,0 +1,108 @@
+"""Networks beside their rivals: who runs, and what is written meanwhile."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from monotile.compare import pool, report
+from monotile.compare.forms import forms_of
+from monotile.compare.jobs import OURS, PROFILE, XLA, Job, Network, Outcome
+from monotile.compare.results import Log
+from monotile.compare.rivals import RIVALS
+from monotile.config import Options
+from monotile.errors import InputError
+from monotile.runtime.measure import duration
+
+EVERY = (*RIVALS, XLA)  # slow ones included
+USUAL = tuple(name for name in EVERY if name != "max-autotune")
+_SLOWEST_FIRST = ("max-autotune", "compile", XLA, "eager")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """at_once: processes that make themselves ready at a time. limit: seconds for one. seconds: to time each for. folder: where all
+    that is written goes. commit: of Monotile, where git cannot tell."""
+
+    target: str = "auto"
+    options: Options = Options()
+    at_once: int = 1
+    limit: float = 900.0
+    seconds: float = 0.5
+    profile: bool = False
+    folder: Path | None = None
+    commit: str | None = None
+    notes: str = ""
+
+
+def jobs_of(network: Network, rivals: Sequence[str], settings: Settings) -> list[Job]:
+    """The slow ones first. Raises InputError for a rival that there is none of."""
+    unknown = [name for name in rivals if name not in EVERY]
+    if unknown:
+        raise InputError(f"no rival {', '.join(unknown)}: there are {', '.join(EVERY)}")
+    ways = [
+        (name, form) for name in _SLOWEST_FIRST if name in rivals for form in _forms(name, network)
+    ]
+    profile = [(PROFILE, "module")] if settings.profile and settings.folder else []
+    folder = str(settings.folder) if settings.folder else None
+    return [
+        Job(
+            network, way, form, target=settings.target, options=settings.options,
+            seconds=settings.seconds, folder=folder,
+        )
+        for way, form in [(OURS, "module"), *profile, *ways]
+    ]  # fmt: skip
+
+
+def _forms(rival: str, network: Network) -> tuple[str, ...]:
+    return ("module",) if rival == XLA else forms_of(network)
+
+
+def compare(jobs: Sequence[Job], settings: Settings, console: Console, stem: str) -> Log:
+    """Runs the jobs; prints a line for each, then a table for each network; writes the log as it goes, and at last the pictures."""
+    log = Log.new(settings.commit, settings.notes)
+    folder = settings.folder
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def told(job: Job, outcome: Outcome) -> None:
+        log.add(job, outcome)
+        said = f"{job.network}: {job.name}: {_words(outcome)}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        if folder is not None:
+            log.write(folder / f"{stem}.json")
+
+    pool.run(jobs, at_once=settings.at_once, limit=settings.limit, report=told)
+    show(log, console)
+    if folder is not None:
+        draw(log, folder, stem, console)
+    return log
+
+
+def show(log: Log, console: Console) -> None:
+    """Prints a table for each network."""
+    for entry in log.entries:
+        console.print(report.table(entry))
+        for line in report.notes(entry):
+            console.print(f"  {line}", markup=False, highlight=False)
+
+
+def draw(log: Log, folder: Path, stem: str, console: Console) -> None:
+    """Writes the log as a page and as a picture."""
+    (folder / f"{stem}.md").write_text(report.markdown(log))
+    try:
+        report.chart(log, folder / f"{stem}.png")
+    except ImportError:
+        missing = "no pictures: matplotlib is not installed (pip install 'monotile[bench]')"
+        console.print(missing, markup=False)
+
+
+def _words(outcome: Outcome) -> str:
+    if outcome.failure is not None:
+        return f"{'absent' if outcome.absent else 'FAILED'}: {outcome.failure}"
+    if outcome.call is None:
+        return "done"
+    graph = f", {duration(outcome.graph)} in a graph" if outcome.graph is not None else ""
+    return (
+        f"{duration(outcome.call)} a call{graph}, error {outcome.error:.1e} {outcome.note}".rstrip()
+    )

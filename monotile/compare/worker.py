@@ -1,0 +1,235 @@
+"""The process of one job: `python -m monotile.compare.worker JOB`.
+
+It makes everything ready and checks the answer, says so by a line, waits for a line, times, and answers with an Outcome. In between its parent
+may stop it, so that what another process times is not disturbed.
+"""
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as observe
+
+import monotile
+from monotile.compare.forms import FORMS
+from monotile.compare.jobs import OURS, PROFILE, XLA, Absent, Bound, Job, Outcome
+from monotile.compare.rivals import RIVALS
+from monotile.compare.xla import XlaRun
+from monotile.errors import MonotileError
+from monotile.examples import EXAMPLES
+from monotile.runtime.accuracy import error, exact, tensors
+from monotile.runtime.detect import device_of
+from monotile.runtime.measure import graphed, measure
+from monotile.runtime.models import load_model
+from monotile.runtime.module import CompiledModule
+from monotile.runtime.reference import Call, eager, fresh, to_device
+
+Timing = Callable[[Outcome], Outcome]
+
+
+def prepare(job: Job) -> tuple[Outcome, Timing]:
+    """Everything but the times, and what adds these. Raises what went wrong; Absent for a rival that is not there."""
+    spec = EXAMPLES.get(job.network.spec, job.network.spec)
+    loaded, call = load_model(spec, job.network.dtype, job.network.arguments)
+    device = device_of(job.target, job.options)
+    model, call = to_device(loaded, call, device)
+    if not isinstance(model, torch.nn.Module):
+        raise Absent("an exported program has no float64 answer to be judged by: name its module")
+    model.requires_grad_(False)
+    given = fresh(call, seed=1)
+    torch.set_grad_enabled(False)
+    if job.way in (OURS, PROFILE):
+        return _ours(job, model, given, device)
+    right = exact(model, given)
+    if job.way == XLA:
+        return _xla(job, model, given, right, device)
+    form, (args, kwargs) = FORMS[job.form](job.network, model, given)
+    run = RIVALS[job.way](form)
+    start = time.perf_counter()
+    found = _finished(lambda: run(*args, **kwargs))
+    took = time.perf_counter() - start
+    outcome = _checked(
+        Outcome(compile=None if job.way == "eager" else took, **_about(device)), found, right, model
+    )
+    return outcome, lambda o: _timed(o, lambda: run(*args, **kwargs), device, job.seconds)
+
+
+def _ours(
+    job: Job, model: torch.nn.Module, given: Call, device: torch.device
+) -> tuple[Outcome, Timing]:
+    args, kwargs = given
+    recording = msgspec.structs.replace(job.options, profile=job.way == PROFILE)
+    with tempfile.TemporaryDirectory(prefix="monotile-bench-") as folder:
+        options = msgspec.structs.replace(recording, cache_dir=folder)
+
+        def compiled() -> CompiledModule:
+            return monotile.compile(model, args, kwargs, target=job.target, options=options)
+
+        start = time.perf_counter()
+        fast = compiled()
+        found = _finished(lambda: fast(*args, **kwargs))
+        first = time.perf_counter()
+        if job.way == OURS:
+            compiled()
+        again = time.perf_counter()
+    right = exact(model, given)
+    least = fast.work
+    bound = Bound(least.moved, sum(least.operations.values()), least.seconds(fast.target))
+    about: dict[str, Any] = {"target": fast.target.name, "bound": bound, "kernels": fast.kernels}
+    about |= _about(device)
+    limit = 1.5 * error(eager(model, given), right)
+    made = Outcome(compile=first - start, again=again - first, **about)
+    outcome = _checked(made, found, right, model, limit)
+    if job.way == PROFILE:
+        return outcome, lambda o: _profiled(o, job, fast, given)
+    return outcome, lambda o: _timed(o, lambda: fast(*args, **kwargs), device, job.seconds)
+
+
+def _profiled(outcome: Outcome, job: Job, fast: CompiledModule, given: Call) -> Outcome:
+    """Writes the profile of one call, after some others, into the job's folder."""
+    folder = Path(job.folder or ".")
+    folder.mkdir(parents=True, exist_ok=True)
+    args, kwargs = given
+    for _ in range(5):
+        fast(*args, **kwargs)
+    seen = fast.profile(*args, **kwargs)
+    stem = "-".join("".join(c if c.isalnum() else " " for c in str(job.network)).split())
+    (folder / f"{stem}-stages.txt").write_text(seen.table() + "\n")
+    (folder / f"{stem}-trace.json").write_text(seen.trace())
+    with contextlib.suppress(MonotileError):  # without matplotlib there is no picture
+        seen.timeline(folder / f"{stem}-timeline.png")
+    return outcome
+
+
+def _xla(
+    job: Job, model: torch.nn.Module, given: Call, right: Any, device: torch.device
+) -> tuple[Outcome, Timing]:
+    run = XlaRun(job.network, model, given, device.type)
+    start = time.perf_counter()
+    found = run()
+    took = time.perf_counter() - start
+    about = _about(device)
+    about["versions"] |= {"jax": run.version}
+    outcome = _checked(
+        Outcome(compile=took, **about), found, [x.cpu() for x in tensors(right)], model
+    )
+    run.prepare()
+
+    def times(o: Outcome) -> Outcome:
+        call, loop = run.times(job.seconds, _least(device))
+        return msgspec.structs.replace(o, call=call.median, graph=loop.median, samples=call.samples)
+
+    return outcome, times
+
+
+def _checked(
+    outcome: Outcome, found: Any, right: Any, model: torch.nn.Module, limit: float = 0.0
+) -> Outcome:
+    """The outcome with its error; a failure where that is more than rounding in the network's own dtypes, or than `limit`, explains.
+
+    A rival may round as PyTorch does by default, which for convolutions and cuDNN's recurrences in float32 is TF32.
+    """
+    away = error(found, right)
+    dtypes = {p.dtype for p in model.parameters()}
+    rounding = 5e-2 if torch.bfloat16 in dtypes else 1e-2 if torch.float16 in dtypes else 1e-3
+    allowed = max(limit, 1e-5) if limit else rounding
+    if not away <= allowed:
+        raise MonotileError(
+            f"a wrong answer: its error is {away:.1e}, and {allowed:.1e} is allowed"
+        )
+    return msgspec.structs.replace(outcome, error=away)
+
+
+def _timed(
+    outcome: Outcome, call: Callable[[], Any], device: torch.device, seconds: float
+) -> Outcome:
+    alone = measure(call, device, seconds, _least(device))
+    graph = None
+    note = ""
+    if device.type == "cuda":
+        try:
+            graph = measure(graphed(call), device, seconds, _least(device)).median
+        except RuntimeError as problem:
+            note = f"no CUDA graph: {_first_line(problem)}"
+    kernels = outcome.kernels or (_kernels(call) if device.type == "cuda" and not note else None)
+    return msgspec.structs.replace(
+        outcome, call=alone.median, samples=alone.samples, graph=graph, kernels=kernels, note=note
+    )
+
+
+def _least(device: torch.device) -> int:
+    """Timings that a median is of, however slow."""
+    return 100 if device.type == "cuda" else 5
+
+
+def _kernels(call: Callable[[], Any]) -> int | None:
+    """What a call launches, copies and fills included; None where PyTorch's profiler cannot see the device."""
+    torch.cuda.synchronize()
+    with observe(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    events: Any = seen.events()
+    return sum(str(e.device_type).endswith("CUDA") for e in events) or None
+
+
+def _finished(call: Callable[[], Any]) -> Any:
+    found = call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return found
+
+
+def _about(device: torch.device) -> dict[str, Any]:
+    versions = {
+        "monotile": monotile.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+    if device.type != "cuda":
+        return {
+            "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors",
+            "versions": versions,
+        }
+    versions["cuda"] = torch.version.cuda or ""
+    return {"device": torch.cuda.get_device_name(device), "versions": versions}
+
+
+def _first_line(problem: BaseException) -> str:
+    lines = str(problem).strip().splitlines()
+    return f"{type(problem).__name__}: {lines[0] if lines else ''}"
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else prints to standard output does not mix with the answers
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    try:
+        outcome, timing = prepare(job)
+        _say(answers, outcome)
+        if sys.stdin.readline():  # else the parent is gone
+            _say(answers, timing(outcome))
+    except Absent as problem:
+        _say(answers, Outcome(failure=str(problem), absent=True))
+    except Exception as problem:  # a rival's, of whatever kind: it is reported
+        words = str(problem) if isinstance(problem, MonotileError) else _first_line(problem)
+        _say(answers, Outcome(failure=words))
+    answers.flush()
+    os._exit(0)  # no library's clean-up may wait, or fail, now
+
+
+def _say(answers: IO[bytes], outcome: Outcome) -> None:
+    answers.write(msgspec.json.encode(outcome) + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
