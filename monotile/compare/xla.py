@@ -14,6 +14,8 @@ from monotile.runtime.measure import Times, median_of
 from monotile.runtime.reference import Call
 
 _LOOP = 50  # calls in one loop on the device
+_QUEUED = 20  # calls in a row from the host
+_LEAST = 5  # timings of either
 
 
 def arrays(x: Any) -> Any:
@@ -79,11 +81,11 @@ class XlaRun:
         self._many = jax.jit(many)
         self._jax.block_until_ready(self._many(*self._given))
 
-    def times(self, seconds: float, least: int) -> tuple[Times, Times]:
+    def times(self, seconds: float) -> tuple[Times, Times]:
         """By the wall clock, until the last result of several calls in a row is there: of one call, and of one in the loop."""
         return (
-            median_of(lambda: self._queued(self._jit, 20), seconds, least),
-            median_of(lambda: self._queued(self._many, 1) / _LOOP, seconds, least),
+            median_of(lambda: self._queued(self._jit, _QUEUED), seconds, _LEAST),
+            median_of(lambda: self._queued(self._many, 1) / _LOOP, seconds, _LEAST),
         )
 
     def _queued(self, run: Callable[..., Any], repeat: int) -> float:
