@@ -1,5 +1,6 @@
 """Which Computes are sums of products, and how their axes take part (the index classes of an einsum)."""
 
+import functools
 import math
 
 import msgspec
@@ -28,6 +29,7 @@ class Contraction(msgspec.Struct, frozen=True):
     grains: tuple[tuple[int, int], ...] = ()
 
 
+@functools.lru_cache(maxsize=4096)
 def contraction(c: Compute) -> Contraction | None:
     """`c` as a contraction, or None if it is not a sum over a product of two factors."""
     if c.combiner != "sum" or not (isinstance(c.body, Binary) and c.body.op == "mul"):

@@ -29,6 +29,7 @@ from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
+MANY = 24  # functions from which on the compiler takes them one by one: for one body its time grows faster than the code
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
@@ -65,7 +66,11 @@ class CudaEmitter(VectorEmitter):
                     self._fill(k, axes[: axes.index(k.loop)])
         self.writer = Writer()
         self._kernel()
-        functions = "".join(_definition(f, self.handed) for f in self.functions)
+        every = list(self.functions)
+        functions = "".join(
+            _definition(f, self.handed, apart=len(f.callers) > 1 or len(every) >= MANY)
+            for f in every
+        )
         return self._prologue() + functions + self.writer.text
 
     def _prologue(self) -> str:
@@ -217,10 +222,10 @@ class CudaEmitter(VectorEmitter):
         self.write_call(stage.name)
 
 
-def _definition(f: Function, given: Mapping[str, str]) -> str:
-    """Several callers share one copy of the code; a single caller's is part of the kernel."""
+def _definition(f: Function, given: Mapping[str, str], *, apart: bool) -> str:
+    """apart: not a part of the kernel's own code, but called."""
     inline, body = "__forceinline__", f.body
-    if len(f.callers) > 1:
+    if apart:
         inline = "__noinline__"
         bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
         known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)

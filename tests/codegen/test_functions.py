@@ -66,3 +66,15 @@ def test_on_the_gpu() -> None:
     (found,) = emulate(program, plan, source, values)
     (wanted,) = evaluate(program, values)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * float(np.abs(wanted).max()))
+
+
+def test_a_kernel_of_many_functions_calls_them() -> None:
+    program = layers(3)
+    target = cuda_target("sm_90a")
+    plan = schedule(program, target, OPTIONS)
+    few = emit(program, plan, target, OPTIONS).text
+    assert "__forceinline__ void stage_" in few
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("monotile.codegen.cuda.MANY", 1)
+        many = emit(program, plan, target, OPTIONS).text
+    assert "__forceinline__ void stage_" not in many
