@@ -105,6 +105,7 @@ def chart(log: Log, path: Path) -> None:
         if e.floor is not None:
             axes.axvline(e.floor.time, color="#3b3b3b", linewidth=1, linestyle=":")
         axes.set_title(title(e), fontsize=10)
+        axes.set_xlabel("microseconds", fontsize=8)
         axes.set_xlim(0, max(times) * 1.25)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)

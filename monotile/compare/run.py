@@ -72,6 +72,10 @@ def compare(jobs: Sequence[Job], settings: Settings, console: Console, stem: str
         if folder is not None:
             log.write(folder / f"{stem}.json")
 
+    missing = [job for job in jobs if job.way == XLA and job.network.xla is None]
+    for job in missing:
+        told(job, Outcome(failure="there is no JAX version of this network", absent=True))
+    jobs = [job for job in jobs if job not in missing]
     pool.run(jobs, at_once=settings.at_once, limit=settings.limit, report=told)
     show(log, console)
     if folder is not None:

@@ -31,11 +31,10 @@ def arrays(x: Any) -> Any:
 
 
 class XlaRun:
-    """Raises Absent where there is no JAX, none for the device, or no JAX version of the network."""
+    """Raises Absent where there is no JAX, or none for the device."""
 
     def __init__(self, network: Network, model: torch.nn.Module, call: Call, kind: str) -> None:
-        if network.xla is None:
-            raise Absent("there is no JAX version of this network")
+        assert network.xla is not None
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         try:
             self._jax: Any = importlib.import_module("jax")
