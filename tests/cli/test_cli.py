@@ -21,7 +21,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         "print(CliRunner().invoke(main, ['--help']).output); print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for name in ("compile", "run", "inspect", "doctor"):
+    for name in ("compile", "run", "bench", "inspect", "doctor"):
         assert f"\n  {name} " in out.stdout
     assert out.stdout.strip().endswith("False")
 

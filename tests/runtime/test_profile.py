@@ -12,8 +12,8 @@ import monotile
 from monotile.errors import InputError
 from monotile.examples.lstm import make
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.profile import Profile
-from monotile.schedule.records import recorded
+from monotile.runtime.profile import Profile, decode
+from monotile.schedule.records import HEADER_WORDS, RECORD_WORDS, capacity, recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single")
 
@@ -74,3 +74,18 @@ def test_without_the_option_it_is_refused() -> None:
     fast = monotile.compile(model, (torch.randn(2, 4),), target="cpu")
     with pytest.raises(InputError, match=r"Options\(profile=True\)"):
         fast.profile(torch.randn(2, 4))
+
+
+def test_clocks_that_began_anywhere_meet_in_one_time(fast: CompiledModule) -> None:
+    """Two workers whose clocks tick 1.75 times a nanosecond; the second one's is far ahead, and it begins 100 ns later."""
+    room = capacity(fast.plan)
+    memory = np.zeros((2, HEADER_WORDS + RECORD_WORDS * room), np.uint64)
+    for worker, (clock, begun) in enumerate([(7_000, 0), (9_000_000, 100)]):
+        memory[worker, :HEADER_WORDS] = [1, clock, 5000 + begun, clock + 1750, 6000 + begun]
+        at = clock + (400 - begun) * 7 // 4
+        memory[worker, HEADER_WORDS : HEADER_WORDS + RECORD_WORDS] = [worker << 32, 0, at, at + 70]
+    first, second = decode(fast.plan, memory.reshape(-1)).records
+    assert (first.worker, second.worker) == (first.task, second.task) == (0, 1)
+    for r in (first, second):
+        assert abs(r.start) < 1e-15
+        assert abs(r.end - 40e-9) < 1e-15
