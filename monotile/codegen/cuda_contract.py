@@ -26,6 +26,7 @@ ELEMENT: Mapping[DType, str] = {
     DType.F32: "float",
     DType.F64: "double",
 }
+KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 WIDTH = 4  # sums that the epilogue takes at once
 
 
@@ -67,7 +68,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
-        kernel = "MMA" if method.instruction == "mma.m16n8k16" else "FMA"
+        kernel = KERNEL[method.instruction]
         total = "double" if anchor.body.dtype is DType.F64 else "float"
         numbers = ", ".join(
             str(x)
@@ -224,7 +225,7 @@ def _bool(x: bool) -> str:
 
 def _width(site: Site, method: Contract, n: Range) -> int:
     """Neighbouring columns that the epilogue takes: sums that stay in registers come in pairs."""
-    pairs = method.instruction == "mma.m16n8k16" and method.slices == 1
+    pairs = method.instruction != "fma" and method.slices == 1
     return fitting(vector_width(2 if pairs else WIDTH, site, n), method.block_n)
 
 

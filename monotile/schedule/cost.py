@@ -73,7 +73,10 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     size: bytes of an operand's element.
     """
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
-    rate = target.flops["mma16" if c.instruction == "mma.m16n8k16" else "fma"] / target.workers
+    rate = (
+        target.flops["mma16" if c.instruction in ("mma.m16n8k16", "wgmma") else "fma"]
+        / target.workers
+    )
     work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
     if (
         target.kind == "cpu"
@@ -118,6 +121,8 @@ def _efficiency(c: Contract) -> float:
     match c.instruction:
         case "mma.m16n8k16":
             return 0.45
+        case "wgmma":
+            return 0.7
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
             return 0.75 * min(1.0, side / 6)

@@ -175,6 +175,8 @@ def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contr
         yield from _cpu_blocks(p, m, n, target)
     elif p.half and "mma.sync" in target.instructions:
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
+        if "wgmma" in target.instructions and p.left.major == "k" and p.right.major == "k":
+            yield from _warpgroup_blocks(p, m, n, k, target)
     elif p.dtype is DType.F32 or p.half:
         yield from _cuda_blocks(p, m, n, k, target, "fma")
 
@@ -239,6 +241,29 @@ def _held(side: Operand, block: int, block_k: int, threads: int) -> int:
     return -(-block * block_k // (side.vector * threads)) if side.copy == "element" else 0
 
 
+def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Warpgroups of 64 rows: each with a part of K, or side by side, or one above the other."""
+    groups = target.threads // (4 * target.warp)
+    for slices, down, across in ((groups, 1, 1), (1, groups, 1), (1, 1, groups)):
+        for columns in _WARPGROUP_COLUMNS:
+            block_m, block_n = 64 * down, columns * across
+            sides = ((p.left, block_m), (p.right, block_n))
+            threads = target.threads // slices
+            if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
+                continue
+            if any(_held(side, b, WARPGROUP_DEPTH, threads) > MOST_HELD for side, b in sides):
+                continue
+            ring = slices * (block_m + block_n) * WARPGROUP_DEPTH * 2
+            steps = -(-k // (WARPGROUP_DEPTH * slices))
+            depth = min(8, steps + 1, target.shared_bytes // ring)
+            if depth >= 2:
+                yield Contract(
+                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
+                    instruction="wgmma", left=p.left, right=p.right,
+                    warps_m=4 * down, warps_n=across, slices=slices, depth=depth,
+                )  # fmt: skip
+
+
 def _powers_of_two(most: int) -> Iterator[int]:
     value = 1
     while value <= most:
@@ -253,6 +278,20 @@ def _shares(warp_m: int, warp_n: int) -> bool:
     )
 
 
+WARPGROUP_DEPTH = 64  # a line of 128 bytes
+_WARPGROUP_COLUMNS = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    64,
+    80,
+    96,
+    128,
+    160,
+    192,
+)  # as device/cuda/ptx/sm_90a.cuh has them
 # What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {
@@ -273,7 +312,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
 
 def scratch_bytes(c: Contract, target: Target) -> int:
     """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
-    size = 2 if c.instruction == "mma.m16n8k16" else 4
+    size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
     if target.kind == "cpu":
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8

@@ -95,7 +95,7 @@ class Contract(Frozen, frozen=True, tag="contract"):
     block_m: int
     block_n: int
     block_k: int
-    instruction: Literal["mma.m16n8k16", "fma", "dot", "outer"]
+    instruction: Literal["wgmma", "mma.m16n8k16", "fma", "dot", "outer"]
     left: Operand
     right: Operand
     warps_m: int = 1

@@ -379,7 +379,7 @@ def _rows_contract(
     walked = math.prod(extents[anchor.axes[q].name] for q in batch)
     best: tuple[float, Contract, int] | None = None
     for method, scratch in ways(p, size_m, size_n, k, target, context.ways):
-        if scratch > room:
+        if scratch > room or method.instruction == "wgmma":  # its panels want the first bytes
             continue
         seconds = walked * cost.contract_seconds(
             method, size_m, size_n, k, p.dtype.itemsize, target

@@ -8,6 +8,7 @@
 #include "cuda/barrier.cuh"
 #include "cuda/contract_fma.cuh"
 #include "cuda/contract_mma.cuh"
+#include "cuda/contract_wgmma.cuh"
 #include "cuda/panel.cuh"
 
 namespace mt {
@@ -22,7 +23,7 @@ struct Side {
   static constexpr bool CHECK_ROWS = CHECK_ROWS_;  // a block may reach over the last row
 };
 
-enum class Kernel { MMA, FMA };
+enum class Kernel { MMA, FMA, WGMMA };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
 
@@ -61,6 +62,13 @@ struct Shape {
     using type =
         Fma<T, Sum_, WARP_M, WARP_N, BLOCK_K, LeftPanel, Left::K_MAJOR, RightPanel, Right::K_MAJOR>;
   };
+  template <class V>
+  struct Pick<Kernel::WGMMA, V> {
+    static_assert(WARP_M == 16 && WARPS_M % 4 == 0 && Left::K_MAJOR && Right::K_MAJOR, "warpgroups of 64 rows");
+    static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
+    using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel>;
+  };
+  static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
@@ -126,6 +134,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
+  if constexpr (S::GROUPS) warp_m = member % S::WARPS_M * S::WARP_M, warp_n = member / S::WARPS_M * S::WARP_N;
 
   int thread = int(threadIdx.x) - slice * S::SLICE_THREADS;
   char* ring = shared + slice * (RING * S::STAGE_BYTES);
@@ -192,6 +201,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
     } else {
       ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
+      if constexpr (S::GROUPS) ptx::fence_async();
       warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
       bool more = t + RING - 1 < count;
       if (more) begin(to);

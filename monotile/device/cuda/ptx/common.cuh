@@ -102,7 +102,7 @@ __device__ __forceinline__ void trap() { asm volatile("trap;"); }
 
 // The block's dynamic on-chip memory.
 __device__ __forceinline__ char* shared_memory() {
-  extern __shared__ __align__(128) char monotile_shared[];
+  extern __shared__ __align__(1024) char monotile_shared[];
   return monotile_shared;
 }
 
