@@ -133,6 +133,25 @@ def test_order_statistics() -> None:
     )
 
 
+def test_segments() -> None:
+    check_operators(
+        {
+            f"{how}_{initial}": lambda x, n, o, y, m, h=how, i=initial: (
+                torch.segment_reduce(x, h, lengths=n, initial=i),
+                torch.segment_reduce(x, h, offsets=o, initial=i),
+                torch.segment_reduce(y, h, lengths=m, axis=1, initial=i),
+            )
+            for how in ("sum", "mean", "prod", "max", "min")
+            for initial in (None, 0.5)
+        },
+        torch.randn(6, 3),
+        torch.tensor([2, 0, 3, 1]),
+        torch.tensor([0, 2, 2, 5, 6]),
+        torch.randn(2, 5, 3),
+        torch.tensor([[2, 0, 3], [1, 4, 0]]),
+    )
+
+
 def test_long_scans_go_in_blocks() -> None:
     check_operators(
         {
