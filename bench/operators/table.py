@@ -110,7 +110,14 @@ def _failure(r: Result, verdict: str) -> tuple[str, ...]:
 
 def _group(why: str) -> str:
     """A reason without what it says about one operator."""
-    data = ("depends on data", "a number or a shape", "DataDependent", "data-dependent", "Unbacked")
+    data = (
+        "depends on data",
+        "a number or a shape",
+        "DataDependent",
+        "data-dependent",
+        "Unbacked",
+        "Dynamic",
+    )
     if any(sign in why for sign in data):
         return "a shape or a number depends on the data"
     if why.startswith("random"):
