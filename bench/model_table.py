@@ -39,7 +39,7 @@ TARGETS = ("cpu", "cuda:sm_90a")
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """seconds, cpu_seconds: from call to callable with no cache, wall clock and work of all threads and children.
     source: characters. parameters, memory (peak, of the process), workspace: bytes. error, eager: relative to float64, in the
-    norm; None where it was not run. call, eager_call: seconds of the quickest call, with whatever else the machine
+    norm; None where it was not run. call, eager_call: seconds of the quickest call, if asked for, with whatever else the machine
     does. device: the GPU that it ran on. failure: why there is nothing else.
     """
 
@@ -70,7 +70,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.error <= (1e-5 if wide else 1.5 * self.eager)
 
 
-def measure(spec: Spec, target: str) -> Row:
+def measure(spec: Spec, target: str, *, times: bool) -> Row:
     model, call = spec.make()
     if target == "cuda":
         torch.backends.cudnn.allow_tf32 = False
@@ -81,16 +81,17 @@ def measure(spec: Spec, target: str) -> Row:
     start, before = time.perf_counter(), _cpu_seconds()
     fast = monotile.compile(model, *call, target=target, options=monotile.Options(cache=False))
     seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    ours = theirs = call_seconds = eager_seconds = None
     try:
         found = fast(*call[0], **call[1])
     except TargetError:  # compiled ahead
-        ours = theirs = call_seconds = eager_seconds = None
         device = ""
     else:
         right = exact(model, call)
         ours, theirs = error(found, right), error(eager(model, call), right)
-        call_seconds = timed(lambda: fast(*call[0], **call[1]), where, 0.2).best
-        eager_seconds = timed(lambda: eager(model, call), where, 0.2).best
+        if times:
+            call_seconds = timed(lambda: fast(*call[0], **call[1]), where, 0.2).best
+            eager_seconds = timed(lambda: eager(model, call), where, 0.2).best
     stages, loops = _counted(fast.plan.body)
     return Row(
         model=str(spec), target=target, device=device, kernels=fast.kernels, error=ours, eager=theirs, seconds=seconds,
@@ -117,12 +118,20 @@ def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
     return stages, loops
 
 
-def in_a_process(spec: Spec, target: str, limit: float, jobs: int) -> Row:
+def in_a_process(spec: Spec, target: str, limit: float, jobs: int, times: bool) -> Row:
     share = str(
         max(1, (os.cpu_count() or 1) // jobs)
     )  # of the processors, for each of so many at once
     environment = {**os.environ, "OMP_NUM_THREADS": share} if jobs > 1 else None
-    command = [sys.executable, "-m", "bench.model_table", "--one", target, str(spec)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.model_table",
+        "--one",
+        target,
+        str(spec),
+        *["--times"] * times,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)  # fmt: skip
         lines = done.stdout.strip().splitlines()
@@ -219,6 +228,7 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", help="of the models named without one; may be given several times")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one model")
+    parser.add_argument("--times", action="store_true", help="of a call, beside PyTorch's")
     parser.add_argument("--out", type=Path, default=RECORD, help="the record")
     parser.add_argument("--merge", type=Path, action="append", default=[], help="a record to join")
     parser.add_argument("--docs", action="store_true", help=f"write {DOCS.name}")
@@ -226,7 +236,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.one:
         try:
-            row = measure(Spec.parse(chosen.models[0]), chosen.one)
+            row = measure(Spec.parse(chosen.models[0]), chosen.one, times=chosen.times)
         except MonotileError as problem:
             row = Row(model=chosen.models[0], target=chosen.one, failure=_first_line(problem))
         print(msgspec.json.encode(row).decode())
@@ -236,7 +246,9 @@ def main() -> None:
     work = [(Spec.parse(spec), target) for spec in specs for target in chosen.target or TARGETS]
     made: list[Row] = []
     with ThreadPoolExecutor(chosen.jobs) as pool, chosen.out.open("ab") as record:
-        jobs = [pool.submit(in_a_process, *job, chosen.limit, chosen.jobs) for job in work]
+        jobs = [
+            pool.submit(in_a_process, *job, chosen.limit, chosen.jobs, chosen.times) for job in work
+        ]
         for job in as_completed(jobs):
             row = job.result()
             print(line(row), flush=True)
