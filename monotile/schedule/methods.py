@@ -221,9 +221,7 @@ def _cuda_blocks(
             block_m, block_n = warp_m * warps_m, warp_n * warps_n
             if block_m >= 2 * max(m, least) or block_n >= 2 * max(n, 8):
                 continue
-            sides = ((p.left, block_m), (p.right, block_n))
-            threads = warps_m * warps_n * target.warp
-            if any(_held(side, block, block_k, threads) > MOST_HELD for side, block in sides):
+            if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
                 continue
             found = Contract(
                 m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
@@ -236,9 +234,14 @@ def _cuda_blocks(
                 yield msgspec.structs.replace(found, depth=depth)
 
 
-def _held(side: Operand, block: int, block_k: int, threads: int) -> int:
+def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) -> int:
     """Vectors of an operand's chunk that a thread evaluates; the code of each is written out."""
-    return -(-block * block_k // (side.vector * threads)) if side.copy == "element" else 0
+    most = 0
+    if p.left.copy == "element":
+        most = -(-block_m * block_k // (p.left.vector * threads))
+    if p.right.copy == "element":
+        most = max(most, -(-block_n * block_k // (p.right.vector * threads)))
+    return most
 
 
 def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
@@ -247,11 +250,9 @@ def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Ite
     for slices, down, across in ((groups, 1, 1), (1, groups, 1), (1, 1, groups)):
         for columns in _WARPGROUP_COLUMNS:
             block_m, block_n = 64 * down, columns * across
-            sides = ((p.left, block_m), (p.right, block_n))
-            threads = target.threads // slices
             if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
                 continue
-            if any(_held(side, b, WARPGROUP_DEPTH, threads) > MOST_HELD for side, b in sides):
+            if _held(p, block_m, block_n, WARPGROUP_DEPTH, target.threads // slices) > MOST_HELD:
                 continue
             ring = slices * (block_m + block_n) * WARPGROUP_DEPTH * 2
             steps = -(-k // (WARPGROUP_DEPTH * slices))

@@ -180,7 +180,7 @@ def _contract_choices(
         return
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = sum(cost.operations(s) for s in step[1:])
+    after, itemsize = sum(cost.operations(s) for s in step[1:]), p.dtype.itemsize
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
             continue
@@ -189,7 +189,7 @@ def _contract_choices(
             tile_m, tile_n = _cpu_region(m, n, batches, method, target)
         tile_m = within_run(tile_m, p.grain_m, target)
         tile_n = within_run(tile_n, p.grain_n, target)
-        seconds = cost.contract_seconds(method, tile_m, tile_n, k, p.dtype.itemsize, target)
+        seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
         waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
         yield waves * seconds, method, scratch, (tile_m, tile_n)
