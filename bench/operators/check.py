@@ -16,7 +16,7 @@ import monotile
 from bench.operators.blame import blame, incomparable
 from bench.operators.compare import mismatch
 from bench.operators.samples import Calls, Sample, excluded, samples, spread
-from monotile.errors import CaptureError, MonotileError, UnsupportedOperatorError
+from monotile.errors import CaptureError, InputError, MonotileError, UnsupportedOperatorError
 from monotile.frontend.capture import export, obstacles
 
 VERDICTS = (
@@ -158,6 +158,8 @@ def together(given: Sequence[Sample], settings: Settings) -> tuple[list[Found] |
         return ("refused", str(e).splitlines()[1].strip().partition(_PLACE)[0]), 0
     except CaptureError as e:
         return ("excluded", _line(e)), 0
+    except InputError as e:  # samples with arguments on two devices
+        return ("refused", _line(e)), 0
     except MonotileError as e:
         return ("CRASHED", f"{type(e).__name__}: {_line(e)}"), 0
     except Exception as e:

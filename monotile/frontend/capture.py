@@ -65,6 +65,7 @@ def capture(
     """
     exported = export(model, args, kwargs)
     _refuse_dynamic(exported)
+    _refuse_devices(exported)
     refuse_training(exported.graph_module)
     plain = decompose(exported)
     plain.graph.eliminate_dead_code()
@@ -150,6 +151,20 @@ def _refuse_dynamic(exported: ExportedProgram) -> None:
             raise CaptureError(
                 f"input {node.name} has dynamic dimensions, {tuple(shape)}: export the model"
                 " without dynamic_shapes; Monotile compiles one shape at a time"
+            )
+
+
+def _refuse_devices(exported: ExportedProgram) -> None:
+    """A kernel's results lie where its inputs do."""
+    given = [n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")]
+    places = {x.device.type for x in given if isinstance(x, torch.Tensor)}
+    made = exported.graph.output_node().all_input_nodes
+    for node in made:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and places and value.device.type not in places:
+            raise CaptureError(
+                f"the model makes {node.name} on {value.device.type}, its inputs are on {', '.join(sorted(places))}:"
+                " make it on their device, and move it after the call"
             )
 
 

@@ -117,3 +117,8 @@ def test_unknown_object_in_the_result() -> None:
 
     with pytest.raises(CaptureError, match=r"torch\.export cannot capture"):
         capture(Call(lambda x: Box()), (X,))
+
+
+def test_results_on_another_device() -> None:
+    with pytest.raises(CaptureError, match=r"makes zeros on meta, its inputs are on cpu.*move it"):
+        capture(Call(lambda x: (torch.zeros(3, device="meta"), x + 1)), (X,))

@@ -159,6 +159,6 @@ def test_a_profile_covers_the_call(name: str) -> None:
             barriers.setdefault((r.stage, r.iteration), []).append(r)
     for passed in barriers.values():  # clocks of different multiprocessors agree
         if len(passed) == seen.workers:
-            assert min(r.end for r in passed) > max(r.start for r in passed) - 0.2e-6
+            assert min(r.end for r in passed) > max(r.start for r in passed) - 1e-6
     took = measure(lambda: fast(*args), torch.device("cuda"), 0.2).median
     assert 0.2 * took < seen.seconds < 1.5 * took
