@@ -150,9 +150,10 @@ def decode(plan: Plan, memory: NDArray[np.uint64]) -> Profile:
     rows = of_worker[:, HEADER_WORDS:].reshape(workers, room, RECORD_WORDS).astype(np.int64)
     counts = np.minimum(header[:, 0], room)
     clock, nanoseconds = header[:, 1], header[:, 2]
-    cycles = int((header[:, 3] - clock).sum())
-    rate = int((header[:, 4] - nanoseconds).sum()) / cycles if cycles else 1.0
-    # nanoseconds since the first worker began, as float64; the workers' clocks tick alike and began anywhere
+    # Nanoseconds since the first worker began, as float64. Clocks began anywhere, and do not tick alike: under load
+    # those of the H100's multiprocessors drift apart by more than 1 %.
+    cycles = np.maximum(header[:, 3] - clock, 1)
+    rate = ((header[:, 4] - nanoseconds) / cycles)[:, None, None]
     begun = (nanoseconds - nanoseconds.min())[:, None, None]
     times = (rows[:, :, 2:] - clock[:, None, None]) * rate + begun
     first = min((float(times[w, 0, 0]) for w in range(workers) if counts[w]), default=0.0)

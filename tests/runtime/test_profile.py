@@ -77,13 +77,15 @@ def test_without_the_option_it_is_refused() -> None:
 
 
 def test_clocks_that_began_anywhere_meet_in_one_time(fast: CompiledModule) -> None:
-    """Two workers whose clocks tick 1.75 times a nanosecond; the second one's is far ahead, and it begins 100 ns later."""
+    """Two workers: the second one's clock is far ahead and ticks faster, and it begins 100 ns later."""
     room = capacity(fast.plan)
     memory = np.zeros((2, HEADER_WORDS + RECORD_WORDS * room), np.uint64)
-    for worker, (clock, begun) in enumerate([(7_000, 0), (9_000_000, 100)]):
-        memory[worker, :HEADER_WORDS] = [1, clock, 5000 + begun, clock + 1750, 6000 + begun]
-        at = clock + (400 - begun) * 7 // 4
-        memory[worker, HEADER_WORDS : HEADER_WORDS + RECORD_WORDS] = [worker << 32, 0, at, at + 70]
+    for worker, (clock, begun, ticks) in enumerate([(7_000, 0, 7), (9_000_000, 100, 8)]):
+        end = clock + 250 * ticks  # in 1000 ns
+        memory[worker, :HEADER_WORDS] = [1, clock, 5000 + begun, end, 6000 + begun]
+        at = clock + (400 - begun) * ticks // 4
+        record = [worker << 32, 0, at, at + 10 * ticks]
+        memory[worker, HEADER_WORDS : HEADER_WORDS + RECORD_WORDS] = record
     first, second = decode(fast.plan, memory.reshape(-1)).records
     assert (first.worker, second.worker) == (first.task, second.task) == (0, 1)
     for r in (first, second):
