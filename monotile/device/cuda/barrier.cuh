@@ -7,6 +7,7 @@
 // through to L2 and an acquire at gpu scope drops the multiprocessor's L1, so no load, `ld.ca` and `cp.async.ca`
 // included, can hit a stale line. Only `ld.global.nc` is outside the model: it is used for inputs and weights alone.
 #pragma once
+#include "cuda/check.cuh"
 #include "cuda/types.cuh"
 
 namespace mt {
@@ -52,12 +53,12 @@ class GridBarrier {
   }
 
  private:
-  // A block that never arrives must not hang the device for ever: trap after 20 seconds.
+  // A block that never arrives must not hang the device for ever: the kernel fails after 20 seconds.
   static __device__ __noinline__ void check(u64& begin) {
     constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
     u64 now = ptx::nanoseconds();
     if (begin == 0) begin = now;
-    if (now - begin > LIMIT) ptx::trap();
+    if (now - begin > LIMIT) fail("a block has waited 20 seconds for the others at a hand-off");
   }
 
   u32* sync_;

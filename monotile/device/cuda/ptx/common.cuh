@@ -98,7 +98,6 @@ __device__ __forceinline__ unsigned long long cycles() {
   asm volatile("mov.u64 %0, %clock64;" : "=l"(t));
   return t;
 }
-__device__ __forceinline__ void trap() { asm volatile("trap;"); }
 
 // The block's dynamic on-chip memory.
 __device__ __forceinline__ char* shared_memory() {

@@ -47,7 +47,6 @@ inline unsigned load_acquire(const unsigned* p) {
 inline void store_relaxed(unsigned* p, unsigned x) { *p = x; }
 inline unsigned long long nanoseconds() { return ++emulator::events; }  // of all threads: a clock that never stands still
 inline unsigned long long cycles() { return ++emulator::events; }
-inline void trap() { emulator::fail("trap"); }
 inline char* shared_memory() { return emulator::current->block->shared(); }
 inline void assume_global(const void*) {}
 
