@@ -155,8 +155,10 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   char* to = ring;  // stages of the ring: next to fill, next to use
   const char* from = ring;
   const char* const end = ring + RING * S::STAGE_BYTES;
+  // Evaluated operands are much code: there the rings are filled in turns of the main loop that use no chunk yet.
+  constexpr int FILL = S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
 #pragma unroll 1
-  for (int s = 0; s < RING - 1; ++s, to += S::STAGE_BYTES) {
+  for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
     if (s < count) {
       begin(to);
       finish(to);
@@ -190,7 +192,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   }
 
 #pragma unroll 1
-  for (int t = 0; t < count; ++t) {
+  for (int t = -FILL; t < count; ++t) {
     if constexpr (RING == 1) {
       warps_barrier<S::SLICE_WARPS>(1 + slice);  // the chunk before is used up
       begin(ring);
@@ -200,16 +202,19 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       warps_barrier<S::SLICE_WARPS>(1 + slice);
       Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
     } else {
-      ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
-      if constexpr (S::GROUPS) ptx::fence_async();
-      warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
+      bool full = FILL == 0 || t >= 0;
+      if (full) {
+        ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
+        if constexpr (S::GROUPS) ptx::fence_async();
+        warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
+      }
       bool more = t + RING - 1 < count;
       if (more) begin(to);
       ptx::copy_async_commit();
-      Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (more) finish(to);
       to = to + S::STAGE_BYTES == end ? ring : to + S::STAGE_BYTES;
-      from = from + S::STAGE_BYTES == end ? ring : from + S::STAGE_BYTES;
+      if (full) from = from + S::STAGE_BYTES == end ? ring : from + S::STAGE_BYTES;
     }
   }
 
