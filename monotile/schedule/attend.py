@@ -1,15 +1,15 @@
-"""Softmax-weighted sums as one stage, streamed along the keys: the scores never leave a worker's registers."""
+"""Softmax-weighted sums as one stage: streamed along the keys, with scores that never leave a worker's registers, or by rows."""
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from monotile.analysis.attention import Attention, attention
 from monotile.analysis.contraction import contraction
 from monotile.ir.program import Compute, Loop, Program, statements, used
 from monotile.schedule import cost
-from monotile.schedule.groups import Group, Node
+from monotile.schedule.groups import Group, Node, unite
 from monotile.schedule.methods import product
 from monotile.schedule.onchip import attend_bytes
 from monotile.schedule.plan import Attend, Dim, Operand, Step
@@ -19,13 +19,18 @@ BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
 DEPTHS = (2, 3, 4)
 MOST_SUMS = 144  # registers of a thread for scores and results
+KEPT = 0.25  # of the last-level cache: larger scores are not written to memory
 SOFTMAX = 12.0  # operations a score costs, what follows its product left out
 
 
-def join_attention(nodes: list[Node], program: Program, target: Target) -> list[Node]:
-    """`nodes` with everything that makes a softmax-weighted sum in one group, where nobody else reads what it makes on the way."""
-    if target.kind != "cuda" or "mma.sync" not in target.instructions:
-        return nodes
+def join_attention(
+    nodes: list[Node], program: Program, target: Target, fits: Callable[[Group], bool]
+) -> list[Node]:
+    """`nodes` with everything that makes a softmax-weighted sum in one group, where nobody else reads what it makes on the way.
+
+    In 16 bits on tensor cores that is one streamed step. Elsewhere tasks hold some rows of scores, if the scores are too
+    large for the caches to keep and such a task fits on chip.
+    """
     computes = {
         s.out.name: s
         for node in nodes
@@ -39,7 +44,7 @@ def join_attention(nodes: list[Node], program: Program, target: Target) -> list[
             continue
         result, *after = node.steps[0]
         found = attention(result, computes) if isinstance(result, Compute) else None
-        if found is None or _sides(found, target) is None:
+        if found is None:
             continue
         inner = {s.out.name for s in found.inner}
         parts = [n for n in nodes if isinstance(n, Group) and n.tensors & inner]
@@ -47,10 +52,23 @@ def join_attention(nodes: list[Node], program: Program, target: Target) -> list[
         within = Counter(t.name for s in (*found.inner, result) for t in used(s))
         if made != inner or any(uses[name] != within[name] for name in inner):
             continue
-        waits = node.waits.union(*(n.waits for n in parts))
-        whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
-        nodes = [whole if n is node else n for n in nodes if n not in parts]
+        if "mma.sync" in target.instructions and _sides(found, target) is not None:
+            waits = node.waits.union(*(n.waits for n in parts))
+            whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
+        elif found.products.out.nbytes > target.l2_bytes * KEPT:
+            whole = _united([*parts, node])
+        else:
+            continue
+        if whole is not None and fits(whole):
+            nodes = [whole if n is node else n for n in nodes if n not in parts]
     return nodes
+
+
+def _united(parts: list[Group]) -> Group | None:
+    whole: Group | None = parts[0]
+    for part in parts[1:]:
+        whole = unite(whole, part) if whole is not None else None
+    return whole
 
 
 def _uses(program: Program) -> Counter[str]:

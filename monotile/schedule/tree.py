@@ -55,7 +55,8 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         return not program.states or may_share(g.steps, program)
 
     nodes = fuse_epilogues(singles(body, waits(program)), allowed)
-    nodes = merge(join_attention(nodes, program, context.target), join)
+    nodes = join_attention(nodes, program, context.target, lambda g: draft(g) is not None)
+    nodes = merge(nodes, join)
     return tuple(_node(n, draft, context, program) for n in nodes)
 
 
