@@ -10,16 +10,7 @@ TRUE = Const(True, DType.BOOL)
 
 def unconditional(e: Expr) -> Iterator[Load]:
     """The Loads that are evaluated whenever `e` is, but for those inside the indices of others."""
-    match e:
-        case Load():
-            yield e
-        case Select(cond):
-            yield from unconditional(cond)
-        case Binary("and" | "or", a):
-            yield from unconditional(a)
-        case _:
-            for child in children(e):
-                yield from unconditional(child)
+    return (x for x, when in conditional(e) if when == TRUE)
 
 
 def conditional(e: Expr, when: Expr = TRUE) -> Iterator[tuple[Load, Expr]]:

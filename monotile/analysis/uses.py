@@ -4,7 +4,17 @@ from collections import Counter
 from math import prod
 
 from monotile.ir.expr import Axis, Expr, Tensor, loads
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, defined
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    defined,
+    statements,
+    used,
+)
 
 
 class Uses:
@@ -64,3 +74,20 @@ class Uses:
             self.evaluations[name] += points * prod(loops[self._depth.get(name, 0) :])
         for name in {load.tensor.name for load in found}:
             self.readers[name] += 1
+
+
+def mentions(program: Program) -> Counter[str]:
+    """How often each tensor is named: loaded, updated, carried, stacked, given out."""
+    found = Counter(t.name for t in program.outputs)
+    for s in statements(program.body):
+        match s:
+            case Compute() | Scatter():
+                found.update(t.name for t in used(s))
+            case Loop():
+                found.update(t.name for c in s.carried for t in (c.init, c.result))
+                found.update(k.value.name for k in s.stacked)
+                found.update(t.name for t in (s.count, s.predicate) if t is not None)
+            case Branch():
+                found.update([s.predicate.name])
+                found.update(t.name for o in s.outs for t in (o.then, o.otherwise))
+    return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 from monotile.analysis.attention import Attention, attention
 from monotile.codegen.base import Range, Site
 from monotile.codegen.cuda_contract import WIDTH, write_epilogue, write_side
-from monotile.codegen.cuda_steps import fitting, vector_width
+from monotile.codegen.cuda_steps import each_batch, fitting, vector_width
 from monotile.codegen.spelling import bare, convert
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
@@ -30,12 +30,7 @@ def write_attend(e: VectorEmitter, site: Site, method: Attend) -> None:
     )
     w = e.writer
     with ExitStack() as stack:
-        stack.enter_context(w.open("", fence=True))
-        for k, r in enumerate(site.ranges):
-            if k not in (method.m, method.n):
-                v = r.variable.name
-                head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
-                stack.enter_context(w.open(head, [v], fence=True))
+        stack.enter_context(each_batch(e, site, (method.m, method.n)))
         sides = _sides(e, site, inner, found, method, (m, n), key)
         _score(e, inner, found, m, key)
         width = fitting(vector_width(WIDTH, site, n), n.variable.extent)

@@ -11,7 +11,7 @@ from monotile.analysis.contraction import Contraction, contraction
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
-from monotile.codegen.cuda_steps import fitting, placed, vector_width
+from monotile.codegen.cuda_steps import each_batch, fitting, placed, vector_width
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment, lane_of
 from monotile.errors import InternalError
@@ -43,12 +43,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
     element = _element(left, right, anchor)
     w = e.writer
     with ExitStack() as stack:
-        stack.enter_context(w.open("", fence=True))
-        for k, r in enumerate(site.ranges):
-            if k not in (method.m, method.n):
-                v = r.variable.name
-                head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
-                stack.enter_context(w.open(head, [v], fence=True))
+        stack.enter_context(each_batch(e, site, (method.m, method.n)))
         for corner, r, block in (("m0", m, method.block_m), ("n0", n, method.block_n)):
             if r.variable.extent > block:
                 head = f"for (idx {corner} = 0; {corner} < {r.count}; {corner} += {block})"

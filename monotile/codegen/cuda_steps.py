@@ -49,6 +49,19 @@ def spread(e: Expr, ranges: Sequence[Range]) -> dict[str, Expr]:
 
 
 @contextmanager
+def each_batch(e: VectorEmitter, site: Site, inner: Sequence[int]) -> Generator[None]:
+    """A block in loops over every range but those at the positions `inner`."""
+    with ExitStack() as stack:
+        stack.enter_context(e.writer.open("", fence=True))
+        for k, r in enumerate(site.ranges):
+            if k not in inner:
+                v = r.variable.name
+                head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
+                stack.enter_context(e.writer.open(head, [v], fence=True))
+        yield
+
+
+@contextmanager
 def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr]) -> Generator[None]:
     """Conditions under which an element of a tile lies inside the tensor."""
     with ExitStack() as stack:

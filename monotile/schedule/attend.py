@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 from monotile.analysis.attention import Attention, attention
 from monotile.analysis.contraction import contraction
-from monotile.ir.program import Compute, Loop, Program, statements, used
+from monotile.analysis.uses import mentions
+from monotile.ir.program import Compute, Program, used
 from monotile.schedule import cost
 from monotile.schedule.groups import Group, Node, unite
 from monotile.schedule.methods import product
@@ -38,7 +39,7 @@ def join_attention(
         for s in node.steps[0]
         if isinstance(s, Compute)
     }
-    uses = _uses(program)
+    uses = mentions(program)
     for node in list(nodes):
         if not isinstance(node, Group) or len(node.steps) != 1:
             continue
@@ -69,17 +70,6 @@ def _united(parts: list[Group]) -> Group | None:
     for part in parts[1:]:
         whole = unite(whole, part) if whole is not None else None
     return whole
-
-
-def _uses(program: Program) -> Counter[str]:
-    """How often each tensor is read, by statements, as a loop's boundary or as a result."""
-    out = Counter(t.name for t in program.outputs)
-    for s in statements(program.body):
-        out.update(t.name for t in used(s))
-        if isinstance(s, Loop):
-            out.update(c.result.name for c in s.carried)
-            out.update(k.value.name for k in s.stacked)
-    return out
 
 
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:

@@ -7,12 +7,12 @@ used again, or made outside the loop that updates it, a copy of it takes its pla
 a state that is updated where it lies (`analysis.states`).
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
 from monotile.analysis.states import scattered
+from monotile.analysis.uses import mentions
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import (
     Branch,
@@ -22,8 +22,6 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     compute,
-    statements,
-    used,
 )
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
@@ -31,7 +29,7 @@ from monotile.transform.rewrite import Body, map_bodies, with_body
 
 def own_base(program: Program) -> Program:
     """`program` with a copy before each Scatter whose base is not its own to overwrite."""
-    counts = _uses(program)
+    counts = mentions(program)
     taken = Names(program)
     return with_body(program, _body(program.body, counts, taken, scattered(program)))
 
@@ -59,20 +57,3 @@ def _body(body: Body, counts: Mapping[str, int], taken: Names, states: Mapping[s
 
 def _copy(s: Scatter, to: Tensor) -> Compute:
     return compute(to, lambda *axes: Load(s.base, axes), origin=s.origin)
-
-
-def _uses(program: Program) -> Counter[str]:
-    """How often each tensor is named: loaded, updated, carried, stacked, given out."""
-    found = Counter(t.name for t in program.outputs)
-    for s in statements(program.body):
-        match s:
-            case Compute() | Scatter():
-                found.update(t.name for t in used(s))
-            case Loop():
-                found.update(t.name for c in s.carried for t in (c.init, c.result))
-                found.update(k.value.name for k in s.stacked)
-                found.update(t.name for t in (s.count, s.predicate) if t is not None)
-            case Branch():
-                found.update([s.predicate.name])
-                found.update(t.name for o in s.outs for t in (o.then, o.otherwise))
-    return found
