@@ -16,6 +16,7 @@ from monotile.frontend.fast_paths import decompositions
 from monotile.frontend.graph import is_lowered
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
+from monotile.frontend.sharing import shared_as_run
 
 Table = dict[OperatorBase, Callable[..., Any]]
 
@@ -24,6 +25,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen, where every operator that has a lowering is left whole."""
     if is_lowered(exported.graph_module):
         return exported  # it is that already: decomposing traces it anew, which takes as long as export
+    exported = shared_as_run(exported)
     with quiet():
         table = torch.export.default_decompositions()
         for op, decomposition in get_decompositions(_MORE).items():

@@ -2,6 +2,7 @@
 
 The noise says how far a correct answer may be from the exact one, so no operator needs a tolerance of its
 own, and a value whose digits or whose place (a comparison, an arg max, a rounding) hang on rounding shows.
+The sign of NaN, which arithmetic leaves open, is noise too: plus in one run, minus in the other.
 """
 
 import warnings
@@ -41,7 +42,7 @@ class Runs:
         self.narrow[leaf.name] = value
         self.wide[leaf.name] = exact.clone()
         for k, run in enumerate(self.noisy):
-            run[leaf.name] = _shaken(exact.clone(), value.dtype, f"{leaf.name}/{k}")
+            run[leaf.name] = _shaken(exact.clone(), value.dtype, leaf.name, k)
 
     def line(self, text: str) -> None:
         """Runs a statement. Raises Rejected; an update may then be half done, so start anew."""
@@ -65,7 +66,7 @@ class Runs:
                 ):  # elements that are one in memory get noise of their own
                     run[name] = run[name].clone()
                 if _memory(run[name]) not in held:
-                    _shaken(run[name], self.narrow[name].dtype, f"{name}/{k}")
+                    _shaken(run[name], self.narrow[name].dtype, name, k)
         for name in new or list(self.narrow):
             self.check(name)
 
@@ -97,11 +98,13 @@ class Runs:
         return 4 * self.spread(name) + 4 * NOISE[narrow.dtype] * largest(self.wide[name])
 
 
-def _shaken(x: torch.Tensor, dtype: torch.dtype, seed: str) -> torch.Tensor:
-    """`x` with noise, in place, so that views of it see the same."""
+def _shaken(x: torch.Tensor, dtype: torch.dtype, name: str, k: int) -> torch.Tensor:
+    """`x` with the noise of run `k`, in place, so that views of it see the same."""
     if x.is_floating_point() and x.numel() and 0 not in x.stride():
-        u = torch.rand(x.shape, generator=generator(zlib.crc32(seed.encode())), dtype=x.dtype)
+        g = generator(zlib.crc32(f"{name}/{k}".encode()))
+        u = torch.rand(x.shape, generator=g, dtype=x.dtype)
         x.mul_(1 + NOISE[dtype] * (2 * u - 1))
+        x[x.isnan()] = torch.nan if k % 2 else -torch.nan
     return x
 
 

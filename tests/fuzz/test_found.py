@@ -4,6 +4,7 @@ import pytest
 
 from tests.fuzz.check import check
 from tests.fuzz.graph import Graph, Leaf
+from tests.fuzz.runs import Rejected, run
 
 RANDOM = "torch.randn({}, generator=g(0)).to(t.{})"
 
@@ -57,6 +58,19 @@ FOUND = {
         "x1[x2] = v0[x2]",
         "v1 = x0 * 2",
     ),
+    # PyTorch's tracer has strides for v1 that it does not have when it is run.
+    "an update seen through a view of a normalised transpose": graph(
+        {
+            "x0": RANDOM.format((4, 3, 5), "f32"),
+            "p0": RANDOM.format((3,), "f32"),
+            "p1": "torch.ones(3)",
+        },
+        "v0 = x0.transpose(0, 2)",
+        "v1 = F.batch_norm(v0, p0, p1)",
+        "v2 = v1.reshape((-1,))",
+        "v1[0:2] *= 2",
+        "v3 = v2 + 1",
+    ),
     # GCC took (float)(int)x for trunc(x).
     "integers have no minus zero": graph(
         {"x0": "torch.tensor([-1.0])", "x1": "-torch.rand((17, 1), generator=g(0))"},
@@ -70,3 +84,10 @@ FOUND = {
 def test_found(name: str) -> None:
     verdict = check(FOUND[name], "cpu")
     assert verdict.kind == "equal", verdict.text
+
+
+def test_the_sign_of_nan_is_no_answer() -> None:
+    x = {"x0": RANDOM.format((8,), "f32")}
+    for line in ("torch.copysign(x0, v0)", "torch.signbit(v0)"):
+        with pytest.raises(Rejected):
+            run(graph(x, "v0 = x0 ** 2.5", f"v1 = {line}"))
