@@ -1,10 +1,14 @@
 """Normalisations."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from tests.frontend.against import check
+from monotile.frontend.capture import capture
+from monotile.ir.verify import verify
+from tests.frontend.against import check, close, run
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -45,3 +49,26 @@ def test_local_response_norm() -> None:
 @pytest.mark.parametrize("dim", [0, 1])
 def test_weight_norm(dim: int) -> None:
     check(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3), dim=dim), (torch.randn(2, 4),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_batch_norm_keeps_its_statistics_where_pytorch_does(dtype: torch.dtype) -> None:
+    """Off the CPU the results for the backward pass are not empty; the meta device stands for a GPU."""
+
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> Any:
+            plain = torch.native_batch_norm(x, *rest, False, 0.1, 1e-5)
+            return plain, torch._native_batch_norm_legit(x, *rest, False, 0.1, 1e-5)
+
+    x, w, b, mean = torch.randn(2, 3, 4), torch.randn(3), torch.randn(3), torch.randn(3)
+    args = [t.to(dtype) for t in (x, w, b, mean, torch.rand(3) + 0.5)]
+    captured = capture(Both().eval(), tuple(t.to("meta") for t in args))
+    verify(captured.program)
+    found = run(captured, tuple(args), {})
+    _, _, _, mean, variance = (t.float() for t in args)
+    normal, _, _ = torch.native_batch_norm(*args, False, 0.1, 1e-5)
+    for k in (0, 3):
+        close(found[k], normal, tolerance=1e-2 if dtype is torch.float16 else None)
+        kept = (mean, (variance + 1e-5).rsqrt())
+        for f, want in zip(found[k + 1 : k + 3], kept, strict=True):
+            close(f.astype("float32"), want, tolerance=1e-3 if dtype is torch.float16 else None)

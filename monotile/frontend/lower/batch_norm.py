@@ -44,9 +44,11 @@ def inference(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor | None, ...]:
-    """With the running statistics; the results for the backward pass are empty."""
+    """With the running statistics; the results for the backward pass are these, or empty (on the CPU)."""
     out = b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps), index=0)
-    return (out, *_empty(b, 1))
+    if 0 in b.results[1].shape:
+        return (out, *_empty(b, 1))
+    return out, *_kept(b, (running_mean, running_var), eps)
 
 
 def no_stats(
@@ -75,7 +77,10 @@ def functional(
     """The result, what the backward pass needs, and the running statistics after this batch."""
     if not training:
         out = inference(b, x, weight, bias, running_mean, running_var, momentum, eps)
-        return (*out[:3], running_mean, running_var)
+        return (
+            *out[:3],
+            *(_typed(b, old, k + 3) for k, old in enumerate((running_mean, running_var))),
+        )
     own = _own(b, x)
     results = _by_batch(b, x, weight, bias, own, eps)
     return (*results, *_updated(b, x, own, running_mean, running_var, momentum, 3))
@@ -111,11 +116,15 @@ def _by_batch(
     own: tuple[Tensor, Tensor],
     eps: float,
 ) -> tuple[Tensor, ...]:
-    mean, variance = own
-    out = b.result(batch_norm_body(b, x, weight, bias, mean, variance, eps), index=0)
+    out = b.result(batch_norm_body(b, x, weight, bias, *own, eps), index=0)
+    return out, *_kept(b, own, eps)
+
+
+def _kept(b: Builder, used: tuple[Tensor, Tensor], eps: float) -> tuple[Tensor, Tensor]:
+    """For the backward pass: the mean that was used, and the inverse of the deviation."""
+    mean, variance = used
     kept = b.result(lambda c: load(mean, [c]), index=1)
-    spread = b.result(lambda c: s.call("rsqrt", s.add(load(variance, [c]), eps)), index=2)
-    return out, kept, spread
+    return kept, b.result(lambda c: s.call("rsqrt", s.add(raised(variance, [c]), eps)), index=2)
 
 
 def _updated(
@@ -137,6 +146,12 @@ def _updated(
 
     mean = b.result(lambda c: moved(running_mean, own[0], 1.0, c), index=index)
     return mean, b.result(lambda c: moved(running_var, own[1], unbiased, c), index=index + 1)
+
+
+def _typed(b: Builder, t: Tensor, index: int) -> Tensor:
+    """`t` as the result number `index`, which may be wider."""
+    dtype = b.results[index].dtype
+    return t if t.dtype == dtype else b.result(lambda c: cast(load(t, [c]), dtype), index=index)
 
 
 def _empty(b: Builder, first: int) -> list[Tensor | None]:
