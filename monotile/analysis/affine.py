@@ -8,6 +8,7 @@ remainders of sums by a literal are split where ranges allow it:
 
 import functools
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -117,6 +118,22 @@ def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
     while v * 2 <= limit and axis.extent % (v * 2) == 0 and _runs(e, axis, v * 2):
         v *= 2
     return v
+
+
+def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
+    """`e` over one axis in place of the last of `axes`, row-major: as many of them as it takes in even steps."""
+    last = axes[-1]
+    step, count, extent = e.coefficient(last), 1, last.extent
+    while count < len(axes) and step and e.coefficient(axes[-1 - count]) == step * extent:
+        extent *= axes[-1 - count].extent
+        count += 1
+    if count == 1:
+        return e, last
+    taken, flat = axes[len(axes) - count :], Axis("flattened", extent)
+    rest = Affine(tuple((a, c) for a, c in e.terms if a not in taken), e.constant)
+    if any(rest.mentions(a) for a in taken):
+        return e, last
+    return rest + Affine(((flat, step),)), flat
 
 
 def _runs(e: Affine, axis: Axis, v: int) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import Contraction, contraction
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
@@ -108,8 +109,9 @@ def _operand(
     """Writes the functor `name`; gives the text of its `mt::Side`."""
     block = method.block_m if name == "left" else method.block_n
     axes = [anchor.reduce[p] for p in method.k]
+    along_k = flattened(offset(factor), axes)[1] if isinstance(factor, Load) else axes[-1]
     inner = (
-        (axes[-1].extent, method.block_k)
+        (along_k.extent, method.block_k)
         if operand.major != "mn"
         else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
     )

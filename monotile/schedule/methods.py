@@ -1,16 +1,19 @@
 """How a contraction's operands are read, and which blocks its products may be cut into."""
 
+import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.affine import affine, contiguous_run, flattened, offset
 from monotile.analysis.contraction import Contraction, contraction
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, loads, walk
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute, walk
 from monotile.ir.program import Compute
 from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
@@ -122,7 +125,7 @@ def _operand(
         return _evaluated(factor, c, side, k, target)
     where = offset(factor)
     size = factor.dtype.itemsize
-    along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size) if k else 1
+    along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size) if k else 1
     along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
     if target.kind == "cpu":
@@ -140,9 +143,13 @@ def _evaluated(
     factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
 ) -> Operand:
     """An operand that is computed on its way into on-chip memory, in vectors where all that it reads is so."""
-    if target.kind == "cpu" or not k or any(isinstance(x, Select) for x in walk(factor)):
+    if target.kind == "cpu" or not k:
         return Operand("none", 1, "element")
-    best = Operand("none", 1, "element")
+    along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
+    nearer = _sectors(factor, along_side) < _sectors(factor, along_k)
+    best = Operand("mn" if nearer else "none", 1, "element")
+    if any(isinstance(x, Select) for x in walk(factor)):
+        return best
     for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
         read = [x for x in loads(factor) if offset(x).mentions(axis)]
         limit = 16 // max((x.dtype.itemsize for x in (*read, factor)), default=16)
@@ -150,6 +157,28 @@ def _evaluated(
         if run > best.vector:
             best = Operand("k" if major == "k" else "mn", run, "element")
     return best
+
+
+NEIGHBOURS, SECTOR = (
+    16,
+    32,
+)  # threads whose requests are looked at, and the bytes that the memory gives at once
+
+
+@functools.lru_cache(maxsize=4096)
+def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
+    """Pieces of memory that neighbours along the row-major `axes` touch when each reads one value."""
+    extents = tuple(a.extent for a in axes)
+    count = min(NEIGHBOURS, math.prod(extents))
+    places: list[dict[str, Expr]] = [
+        {a.name: idx(int(i)) for a, i in zip(axes, np.unravel_index(n, extents), strict=True)}
+        for n in range(count)
+    ]
+    total = 0
+    for x in loads(factor):
+        at = (affine(substitute(offset(x).expr, p)).constant * x.dtype.itemsize for p in places)
+        total += len({place // SECTOR for place in at})
+    return total
 
 
 def _gathers(x: Load) -> bool:

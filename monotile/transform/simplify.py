@@ -30,6 +30,7 @@ from monotile.ir.intervals import NOTHING_KNOWN, Facts, Ranges, type_range
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.algebra import ALGEBRA, COMMUTATIVE, FLIPPED
 from monotile.transform.index_algebra import simplify_index
+from monotile.transform.narrow import narrow
 from monotile.transform.rewrite import map_exprs, map_program
 
 
@@ -37,7 +38,8 @@ def simplify(program: Program, options: Options) -> Program:
     """`program` with every expression simplified; values stay equal bit for bit.
 
     With `options.excess_precision` alone, float32 values that pass through float16 or bfloat16 inside an
-    expression keep their precision. Reductions over a single element become plain Computes.
+    expression keep their precision. Reductions leave out what adds nothing, and over a single element become plain
+    Computes.
     """
     known: dict[
         Expr, Expr
@@ -51,6 +53,11 @@ def simplify(program: Program, options: Options) -> Program:
 
     def statement(s: Statement) -> Statement:
         new = map_exprs(_unevaluated(s), body)
+        if not isinstance(new, Compute):
+            return new
+        short = narrow(new)
+        if short is not new:
+            new = map_exprs(_unevaluated(short), body)
         return _without_unit_axes(new) if isinstance(new, Compute) else new
 
     return map_program(program, statement)

@@ -74,6 +74,22 @@ def test_padding_and_gathers_are_evaluated_one_by_one() -> None:
     assert out.left.copy == "element"
 
 
+def test_a_filter_is_read_in_vectors_and_an_image_by_neighbours_in_memory() -> None:
+    x, w = p.tensor("x", 16, 10, 10, dtype=F16), p.tensor("w", 24, 16, 3, 3, dtype=F16)
+    c = compute(
+        p.tensor("y", 24, 8, 8, dtype=F16),
+        lambda o, i, j, c, s, t: half(
+            Load(w, (o, c, s, t)),
+            Load(x, (c, Binary("add", i, s), Binary("add", j, t))),
+        ),
+        reduce=(16, 3, 3),
+        combiner="sum",
+    )
+    out = product(c, {}, p.H100)
+    assert out is not None
+    assert {out.left, out.right} == {Operand("k", 8, "async"), Operand("mn", 1, "element")}
+
+
 def test_what_the_stage_holds_is_not_copied_from_global_memory() -> None:
     a, b = p.tensor("a", 64, 128, dtype=F16), p.tensor("b", 128, 128, dtype=F16)
     out = product(p.matmul("y", a, b), {}, p.H100, on_chip=frozenset({"a"}))

@@ -1,0 +1,66 @@
+"""Reductions over no more than contributes: windows that reach beyond what they read, masks that are known.
+
+A term that is the combiner's identity wherever an axis is outside some range adds nothing there, and the axis
+shrinks to the range.
+"""
+
+import msgspec
+
+from monotile.analysis.affine import affine
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Cast, Const, Expr, Select, add, const, idx, substitute
+from monotile.ir.intervals import NOTHING_KNOWN, Facts, Interval, Ranges
+from monotile.ir.program import Compute
+from monotile.ir.scalar import identity
+
+_PLAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})  # others give positions
+
+
+def narrow(s: Compute) -> Compute:
+    """`s` with reduce axes as short as its terms allow."""
+    if s.combiner not in _PLAIN:
+        return s
+    facts = _contributes(s.body, s.combiner, NOTHING_KNOWN)
+    axes: list[Axis] = []
+    moved: dict[str, Expr] = {}
+    for axis in s.reduce:
+        lo, hi = _range(axis, facts)
+        extent = max(hi - lo + 1, 0)
+        axes.append(axis if extent == axis.extent else Axis(axis.name, extent))
+        if extent != axis.extent:
+            moved[axis.name] = add(axes[-1], idx(lo))
+    if not moved:
+        return s
+    return msgspec.structs.replace(s, reduce=tuple(axes), body=substitute(s.body, moved))
+
+
+def _range(axis: Axis, facts: Facts) -> Interval:
+    """Where `axis` is, by what is known of it and of its sums with constants."""
+    found = Interval(0, axis.extent - 1)
+    for e, known in facts.items():
+        match affine(e).terms:
+            case ((atom, 1),) if atom == axis:
+                shift = affine(e).constant
+                found = found.meet(Interval(known.lo - shift, known.hi - shift))
+            case _:
+                pass
+    return found
+
+
+def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
+    """What is known where `e` is not the combiner's identity."""
+    match e:
+        case Cast(x) if combiner == "sum":  # of 0, in every type
+            return _contributes(x, combiner, facts)
+        case Select(cond, then, otherwise):
+            for side, other, value in ((then, otherwise, True), (otherwise, then, False)):
+                if isinstance(other, Const) and other == _nothing(combiner, e.dtype):
+                    inside = {**facts, **Ranges(facts).learn(cond, value)}
+                    return _contributes(side, combiner, inside)
+        case _:
+            pass
+    return facts
+
+
+def _nothing(combiner: str, dtype: DType) -> Const:
+    return const(identity(combiner, dtype).item(), dtype)
