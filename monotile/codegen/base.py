@@ -308,15 +308,25 @@ class Emitter(Expressions):
         if not small or (used and not self.options.excess_precision):
             text = convert(text, dtype, s.out.dtype)
         places = stored(self.plan.places[s.out.name])
-        if used or len(places) > 1:
+        handed = self.hands_on(s.out)
+        if used or len(places) + handed > 1:
             variable = self.writer.fresh("x")
             self.writer.write(f"const {VALUES[s.out.dtype]} {variable} = {bare(text)};")
             self.writer.define(variable)
             self.hold(s.out.name, variable)
             text = variable
         index = [point[a.name] for a in s.axes]
+        if handed:
+            self.hand_on(s.out, index, text)
         for place in places:
             self.write(s.out, index, place, text)
+
+    def hands_on(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is a message."""
+        return False
+
+    def hand_on(self, tensor: Tensor, index: Sequence[Expr], value: str) -> None:
+        """Write what sends an element of a message."""
 
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
         """Write a store of `value` to the element of `tensor` at `index` in `place`."""

@@ -5,16 +5,26 @@ block. Pointers come by value in the launch's parameters (or as an array in memo
 """
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
 
+from monotile.analysis.affine import Affine
+from monotile.codegen.address import Layout
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_attend import write_attend
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_early import write_early
+from monotile.codegen.cuda_messages import (
+    Received,
+    on_chip,
+    received_of,
+    slots_of,
+    write_receive,
+    write_send,
+)
 from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_steps import write_map, write_serial
@@ -23,6 +33,7 @@ from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Writer
 from monotile.config import Options
+from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
 from monotile.schedule.plan import Attend, Contract, Map, Plan, Reduce, Repeat, Serial, Stage
 from monotile.target.target import Target
@@ -53,9 +64,13 @@ class CudaEmitter(VectorEmitter):
     ) -> None:
         super().__init__(program, plan, target, options, wide=wide)
         self.kept = kept_of(plan, self.computes)
-        images = {k.image.name: (k.place,) for k in self.kept}
+        self.slots = slots_of(plan, self.computes)
+        self.received = received_of(plan, self.slots)
+        images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
-        self.handed = GIVEN | self.profiling.given
+        self.passed = GIVEN | self.profiling.given
+        if self.slots:
+            self.passed |= {"tag": "const unsigned"}
 
     def source(self) -> str:
         """The whole translation unit."""
@@ -68,7 +83,7 @@ class CudaEmitter(VectorEmitter):
         self._kernel()
         every = list(self.functions)
         functions = "".join(
-            _definition(f, self.handed, apart=len(f.callers) > 1 or len(every) >= MANY)
+            _definition(f, self.passed, apart=len(f.callers) > 1 or len(every) >= MANY)
             for f in every
         )
         return self._prologue() + functions + self.writer.text
@@ -103,14 +118,38 @@ class CudaEmitter(VectorEmitter):
         """A function that runs this worker's tasks in ascending order."""
         with self._tasks(stage.name, stage, axes):
             w = self.writer
+            received = self._received(stage)
+            if received:
+                with self.profiling.receive(w):
+                    self._ask_early(stage)
+                    for r in received:
+                        write_receive(self, r, stage)
+                    w.write("mt::block_barrier();")
             with self.profiling.task(w):
-                self._ask_early(stage)
+                if not received:
+                    self._ask_early(stage)
                 for site in self.sites(stage):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
                             self.busy = 0
                         self.step(site)
+
+    def sites(self, stage: Stage) -> Iterator[Site]:
+        received = self._received(stage)
+        for site in super().sites(stage):
+            self._own |= {r.image.name for r in received}
+            yield on_chip(site, received)
+
+    def _received(self, stage: Stage) -> tuple[Received, ...]:
+        return tuple(r for r in self.received if r.receive.stage == stage.name)
+
+    def hands_on(self, tensor: Tensor) -> bool:
+        return tensor.name in self.slots
+
+    def hand_on(self, tensor: Tensor, index: Sequence[Expr], value: str) -> None:
+        dense = Layout((Affine(()),) * len(tensor.shape), tensor.strides)
+        write_send(self, self.slots[tensor.name], self.total(dense.offset(index)), value)
 
     def _ask_early(self, stage: Stage) -> None:
         """What the stage's early maps read, before its first step."""
@@ -133,7 +172,7 @@ class CudaEmitter(VectorEmitter):
     def _tasks(self, name: str, stage: Stage, axes: tuple[str, ...]) -> Generator[None]:
         """The function `name`; inside, a task's coordinates are variables."""
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        with self.function(name, axes, self.handed):
+        with self.function(name, axes, self.passed):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
@@ -185,14 +224,17 @@ class CudaEmitter(VectorEmitter):
 
     def enter(self, loop: Repeat) -> None:
         """Fills what the loop keeps on chip: before that nobody uses it, after it everyone may."""
-        if not loop.resident:
-            return
-        self.writer.write("mt::block_barrier();")
-        for k in self.kept:
-            if k.resident in loop.resident:
-                with self.profiling.fill(self.writer, k.stage, loop.axis):
-                    self.write_call(_fill_name(k))
-        self.writer.write("mt::block_barrier();")
+        if loop.resident:
+            self.writer.write("mt::block_barrier();")
+            for k in self.kept:
+                if k.resident in loop.resident:
+                    with self.profiling.fill(self.writer, k.stage, loop.axis):
+                        self.write_call(_fill_name(k))
+            self.writer.write("mt::block_barrier();")
+        if loop.messages:
+            if loop.handoff == "grid":
+                self.writer.write("grid.wait();")
+            self.writer.write("++tag;")
 
     def _kernel(self) -> None:
         threads = self.plan.launch.threads
@@ -204,9 +246,13 @@ class CudaEmitter(VectorEmitter):
         with w.open(head, ["p", "workspace"], fence=True):
             w.write("char* const workspace = p.workspace;")
             w.write("mt::GridBarrier grid(p.sync);")
+            if self.slots:
+                w.write("unsigned tag = mt::last_tag(p.sync);")
             with self.profiling.run(w):
                 self.walk(self.plan.body)
-            if any(stage.handoff == "grid" for stage, _ in self.stages()):
+            if self.slots:
+                w.write("grid.leave(tag);")
+            elif any(stage.handoff == "grid" for stage, _ in self.stages()):
                 w.write("grid.leave();")
 
     def handoff(self, stage: Stage) -> None:

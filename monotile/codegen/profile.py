@@ -66,6 +66,12 @@ class Profiling:
             yield
 
     @contextmanager
+    def receive(self, w: Writer) -> Generator[None]:
+        """Round the wait for messages, inside a task of the stage that `stage` named."""
+        with self._timed(w, self._worker, "wait", "0"):
+            yield
+
+    @contextmanager
     def fill(self, w: Writer, stage: Stage, loop: str) -> Generator[None]:
         """Round the copy of what the stage keeps on chip through the loop over the axis `loop`."""
         self.stage(w, stage, before=loop)

@@ -2,11 +2,13 @@
 
 What a launch owns, so that threads and streams may call at once and a call may be captured in a CUDA graph:
 - workspace: one for each stream, as calls on one stream follow each other. A captured call has one of
-  its own from the capture's memory pool, since its graph may be replayed on any stream.
-- sync: 128 zeroed bytes that the kernel leaves zero. One for each stream, and one for every captured
-  call; nothing is ever cleared on the stream.
+  its own from the capture's memory pool, since its graph may be replayed on any stream. The memory of messages is
+  behind it: zero at first, then left alone between calls, so that a captured call that has messages
+  gets memory which is no pool's.
+- sync: 128 zeroed bytes, in which the kernel leaves zeros and the last tag of its messages. One for each stream, and one
+  for every captured call; nothing is ever cleared on the stream.
 - the parameter block: one for each calling thread; the driver copies it during the launch.
-A cubin, sync words and a captured call's table of pointers live as long as the process: a graph may hold them.
+A cubin, sync words, a captured call's messages and its table of pointers live as long as the process: a graph may hold them.
 """
 
 import ctypes
@@ -170,15 +172,28 @@ class CudaKernel:
             return self._streams[stream]
 
     def _new_state(self) -> _StreamState:
-        memory = self._allocate(self._launch.workspace_bytes)
+        workspace, memory = self._workspace()
         table = None if self._by_value else self._allocate(8 * self._pointers)
         return _StreamState(
-            workspace=0 if memory is None else memory.data_ptr(),
+            workspace=workspace,
             sync=self._slots.take(),
             table=0 if table is None else table.data_ptr(),
             memory=memory,
             table_memory=table,
         )
+
+    def _workspace(self) -> tuple[int, torch.Tensor | None]:
+        """Its address, and what keeps it alive."""
+        messages = self._launch.message_bytes
+        nbytes = self._launch.workspace_bytes + messages
+        if messages and torch.cuda.is_current_stream_capturing():
+            return self._driver.zeros(nbytes), None
+        memory = self._allocate(nbytes)
+        if memory is None:
+            return 0, None
+        if messages:
+            memory[-messages:].zero_()
+        return memory.data_ptr(), memory
 
     def _allocate(self, nbytes: int) -> torch.Tensor | None:
         """Memory of PyTorch's allocator, on the current stream; None for no bytes."""

@@ -11,7 +11,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). A Dim whose
   `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
-  worker itself wrote), "grid" (everything that any worker wrote before).
+  worker itself wrote), "grid" (everything that any worker wrote before). In a Repeat with `messages` tasks hand
+  on values themselves.
 """
 
 from typing import Literal
@@ -227,13 +228,45 @@ class Resident(Frozen, frozen=True):
     nbytes: int
 
 
+class Message(Frozen, frozen=True):
+    """A tensor that tasks of a Repeat hand to each other by tagged values, with no barrier of the grid.
+
+    tensor: made by a stage of the body. offset: bytes into the message memory, where each iteration has 8 bytes for each
+    element: the value's bits, then the tag, which is another in each call (and each time that the Repeat is entered).
+    """
+
+    tensor: str
+    offset: int
+
+
+class Receive(Frozen, frozen=True):
+    """What each task of `stage` reads of a message, waited for and brought on chip to `place` before its first step.
+
+    tensor: under which name it is read: the message's own, or that of the value carried into the next iteration. The
+    latter is the message of the iteration before; in iteration 0 it is read where it lies.
+    """
+
+    stage: str
+    tensor: str
+    message: str
+    place: Shared
+
+
 class Repeat(Frozen, frozen=True, tag="repeat"):
-    """A Loop of the Program."""
+    """A Loop of the Program.
+
+    With messages, its stages hand on what other tasks read by these alone: between stages and iterations there are
+    barriers of the block only, and no stage has more tasks than there are workers. `handoff` is what a worker waits for
+    before the first iteration.
+    """
 
     axis: str
     extent: int
     body: "tuple[PlanNode, ...]"
     resident: tuple[Resident, ...] = ()
+    messages: tuple[Message, ...] = ()
+    receives: tuple[Receive, ...] = ()
+    handoff: Handoff = "none"
 
 
 PlanNode = Stage | Repeat
@@ -241,12 +274,14 @@ PlanNode = Stage | Repeat
 
 class Launch(Frozen, frozen=True):
     """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
-    workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned."""
+    workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
+    messages: zero at first, and no one else's between calls."""
 
     workers: int
     threads: int
     shared_bytes: int
     workspace_bytes: int
+    message_bytes: int = 0
 
 
 class Plan(Frozen, frozen=True):

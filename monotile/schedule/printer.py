@@ -50,6 +50,8 @@ def show_stages(plan: Plan) -> str:
         f"{plan.target}: {launch.workers} workers x {launch.threads} threads,"
         f" {launch.shared_bytes} bytes on chip each, {launch.workspace_bytes} bytes of workspace"
     )
+    if launch.message_bytes:
+        head += f", {launch.message_bytes} of messages"
     return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
 
 
@@ -63,7 +65,15 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
     for node in body:
         match node:
             case Repeat(axis, extent, inner):
-                yield f"{indent}loop {axis}:{extent}"
+                wait = f", {_WAIT[node.handoff]}" if node.messages else ""
+                yield f"{indent}loop {axis}:{extent}{wait}"
+                for m in node.messages:
+                    yield f"{indent}  messages {m.tensor} at {m.offset}"
+                for r in node.receives:
+                    before = (
+                        "" if r.tensor == r.message else f", {r.message} of the iteration before"
+                    )
+                    yield f"{indent}  {r.stage} receives {r.tensor}{before}: {show_place(r.place)}"
                 for r in node.resident:
                     yield f"{indent}  keeps load {r.load} of {r.compute} on chip: {r.nbytes} bytes at {r.offset}"
                 yield from _nodes(inner, indent + "  ")

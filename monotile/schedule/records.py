@@ -3,7 +3,7 @@
 One word is a uint64. Each worker has a header and then room for `capacity` records:
     header   records that it had (also those that found no room), clock and nanoseconds when it began, the same when it ended
     record   what: kind, stage (its number in the Plan) << 8, task << 32; then iteration, start, end, by the worker's clock
-iteration: of the loops round the stage, row-major. A wait is the hand-off before a stage, a fill the copy of weights that
+iteration: of the loops round the stage, row-major. A wait is the hand-off before a stage, or in a task for messages; a fill the copy of weights that
 stay on chip.
 """
 
@@ -52,6 +52,7 @@ def capacity(plan: Plan) -> int:
         turns = -(-math.prod(r.stage.grid) // plan.launch.workers)
         fills = sum(r.stage.name == x.stage for loop in r.loops for x in loop.resident)
         waits = r.stage.handoff != "none"
+        waits += any(r.stage.name == x.stage for loop in r.loops for x in loop.receives)
         total += math.prod(r.extents) * (turns + waits + fills)
     return min(total, MOST)
 

@@ -45,6 +45,12 @@ def keep(
     return nodes, max(found.most, shared_bytes)
 
 
+def kept_bytes(body: tuple[PlanNode, ...]) -> int:
+    """All that the loops keep."""
+    loops = [n for n in body if isinstance(n, Repeat)]
+    return sum(kept_bytes(n.body) + sum(r.nbytes for r in n.resident) for n in loops)
+
+
 class _Keeper:
     def __init__(
         self,

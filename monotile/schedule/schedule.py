@@ -9,9 +9,10 @@ from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.early import early_maps
 from monotile.schedule.memory import place
+from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
-from monotile.schedule.resident import keep
+from monotile.schedule.resident import keep, kept_bytes
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tiles import Context, Draft
 from monotile.schedule.tree import Tree, build, drafts_of
@@ -29,12 +30,20 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
     tree = build(program, Context(tables, target))
     memory = place(program, tree)
     by_name = computes_of(program)
-    body = synchronise(
-        _nodes(tree, target.workers), by_name, memory.places, target.workers, overwritten(program)
-    )
-    shared_bytes = max((d.shared_bytes for d in drafts_of(tree)), default=0)
-    weights = frozenset(w.tensor.name for w in program.weights) - old_values(program)
-    body, shared_bytes = keep(body, by_name, weights, shared_bytes, target, target.workers)
+    old, weights = overwritten(program), frozenset(w.tensor.name for w in program.weights)
+    weights -= old_values(program)
+    on_chip = max((d.shared_bytes for d in drafts_of(tree)), default=0)
+    plain = Handed(_nodes(tree, target.workers), on_chip, 0)
+    handed = hand_on(plain.body, program, by_name, memory.places, on_chip, old, target)
+
+    def finished(h: Handed) -> tuple[tuple[PlanNode, ...], int]:
+        body = synchronise(h.body, by_name, memory.places, target.workers, old)
+        return keep(body, by_name, weights, h.on_chip, target, target.workers)
+
+    body, shared_bytes = finished(handed)
+    if handed.message_bytes and kept_bytes(body) < kept_bytes(finished(plain)[0]):
+        handed = plain  # weights on chip are worth more
+        body, shared_bytes = finished(plain)
     if target.kind == "cuda":
         body = early_maps(body, by_name, target)
     launch = Launch(
@@ -42,6 +51,7 @@ def schedule(program: Program, target: Target, options: Options) -> Plan:
         threads=target.threads,
         shared_bytes=shared_bytes,
         workspace_bytes=memory.workspace_bytes,
+        message_bytes=handed.message_bytes,
     )
     return Plan(
         target=target.name,

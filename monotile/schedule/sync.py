@@ -2,7 +2,8 @@
 
 Stages that do not depend on each other since the last grid barrier stand side by side on different workers.
 The body of a loop is walked for iterations 0, 1, 2 and the last, with the bytes that each really touches:
-carried values alternate between two places, so this covers every pair of neighbours.
+carried values alternate between two places, so this covers every pair of neighbours. Loops with messages have their
+hand-offs already; before them and after them they are like one stage.
 """
 
 import math
@@ -11,6 +12,7 @@ from types import MappingProxyType
 import msgspec
 
 from monotile.ir.program import Compute, Scatter
+from monotile.schedule.hazards import touches
 from monotile.schedule.plan import Handoff, Place, PlanNode, Repeat, Stage
 from monotile.schedule.ranges import Bytes, Old, access, on_chip, overlap, worker_of
 
@@ -42,6 +44,7 @@ class _Walker:
         self.decided: dict[str, Stage] = {}
         self.reads: list[tuple[Bytes, int | None]] = []  # since the last grid barrier, and by whom
         self.writes: list[tuple[Bytes, int | None]] = []
+        self.entered: dict[str, Handoff] = {}  # of loops with messages, by axis
         self.next_worker = 0
         self.chip_used = False  # since the last barrier of any kind
 
@@ -50,9 +53,30 @@ class _Walker:
             match node:
                 case Stage():
                     self._stage(node, iterations)
+                case Repeat() if node.messages:
+                    self._enter(node, nested=bool(iterations))
+                    for i in _replayed(node.extent):
+                        self._hand_on(node, {**iterations, node.axis: i})
                 case Repeat(axis, extent, body):
-                    for i in sorted({0, 1, 2, extent - 1} & set(range(extent))):
+                    for i in _replayed(extent):
                         self.walk(body, {**iterations, axis: i})
+
+    def _enter(self, loop: Repeat, *, nested: bool) -> None:
+        """A loop with messages: whoever may still use its memory, or its messages of the time before, comes first."""
+        if nested or self.reads or self.writes:
+            self.entered[loop.axis] = "grid"
+            self.reads, self.writes = [], []
+        self.next_worker, self.chip_used = 0, True
+
+    def _hand_on(self, loop: Repeat, iterations: dict[str, int]) -> None:
+        """An iteration of a loop with messages, whose hand-offs are known: what it leaves for others to wait for."""
+        for stage in loop.body:
+            assert isinstance(stage, Stage)
+            me = worker_of(stage, self.workers)
+            found = touches(stage, loop, self.statements, self.places, iterations, self.old)
+            self.reads += [(t.where, me) for t in found.reads]
+            self.writes += [(t.where, me) for t in found.writes]
+            self.decided[stage.name] = stage
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
         touched = access(stage, self.statements, self.places, iterations, self.old)
@@ -98,6 +122,12 @@ class _Walker:
             match node:
                 case Stage(name):
                     out.append(self.decided[name])
-                case Repeat(axis, extent, body):
-                    out.append(Repeat(axis, extent, self.finish(body)))
+                case Repeat(axis, _, body):
+                    entry = self.entered.get(axis, node.handoff)
+                    made = msgspec.structs.replace(node, body=self.finish(body), handoff=entry)
+                    out.append(made)
         return tuple(out)
+
+
+def _replayed(extent: int) -> list[int]:
+    return sorted({0, 1, 2, extent - 1} & set(range(extent)))

@@ -8,7 +8,7 @@ from collections import Counter
 
 from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
-from monotile.analysis.states import may_share, old_values, scattered
+from monotile.analysis.states import may_share, scattered
 from monotile.errors import VerificationError
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.plan import (
@@ -26,18 +26,9 @@ from monotile.schedule.plan import (
     Stage,
     Step,
 )
-from monotile.schedule.ranges import (
-    WORKSPACE,
-    Bytes,
-    access,
-    overlap,
-    overwritten,
-    resolve,
-    worker_of,
-)
+from monotile.schedule.replay import replay
+from monotile.schedule.verify_messages import check_messages, received_bytes
 from monotile.target.target import Target
-
-MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
 
 
 def verify(plan: Plan, program: Program, target: Target) -> None:
@@ -64,7 +55,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
         _fail(f"no stage computes {', '.join(sorted(missing))}")
-    _Replay(plan, program, computes).run()
+    check_messages(plan, program, computes)
+    replay(plan, program, computes)
 
 
 def _fail(message: str) -> None:
@@ -238,6 +230,7 @@ def _check_chip(
 ) -> None:
     """On-chip tensors do not overlap each other, a step's scratch or what the loops keep, and all fit."""
     taken = [(f"what is kept for {r.compute}", r.offset, r.offset + r.nbytes) for r in kept]
+    taken += received_bytes(stage, plan, computes)
     for step in stage.steps:
         for name in step.computes:
             for place in plan.places[name]:
@@ -286,95 +279,3 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target) -> None:
             if stage and math.prod(stage.grid) > target.workers:
                 _fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
         _check_kept(node.body, target)
-
-
-class _Replay:
-    """Runs the Plan's stages in order and keeps, since the last grid barrier, who read and wrote what."""
-
-    def __init__(
-        self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
-    ) -> None:
-        self.plan, self.computes = plan, computes
-        self.reads: list[tuple[Bytes, int | None]] = []
-        self.writes: list[tuple[Bytes, int | None]] = []
-        self.written: list[Bytes] = []
-        for t in (*program.inputs, *(w.tensor for w in program.weights)):
-            for place in plan.places[t.name]:
-                self.written.extend(resolve(place, t.nbytes, {}))
-        self.own = {
-            WORKSPACE: plan.launch.workspace_bytes
-        }  # what may be written, and how much of it
-        for k, t in enumerate(program.results):
-            self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
-        self.old = overwritten(program)
-        for t in (t for u in updates(program) for t in (u.result, *u.old)):
-            for place in plan.places[t.name]:
-                for space, _, end in resolve(place, t.nbytes, {}):
-                    self.own[space] = max(end, self.own.get(space, 0))
-        first = {old: name for name, old in scattered(program).items()}
-        self.writers = {first.get(t.name, new): old for new, old in self.old.items() for t in old}
-        self.kept = old_values(program)  # `may_share` has looked at these
-        self.lost: set[str] = set()  # old values whose memory has the new one
-
-    def run(self) -> None:
-        self._walk(self.plan.body, {})
-
-    def _walk(self, nodes: tuple[PlanNode, ...], iterations: dict[str, int]) -> None:
-        for node in nodes:
-            match node:
-                case Stage():
-                    self._stage(node, iterations)
-                case Repeat(axis, extent, body):
-                    for i in sorted({*range(min(extent, MOST_REPLAYED - 1)), extent - 1} - {-1}):
-                        self._walk(body, {**iterations, axis: i})
-
-    def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
-        touched = access(stage, self.computes, self.plan.places, iterations, self.old)
-        me = worker_of(stage, self.plan.launch.workers)
-        if stage.handoff == "grid":
-            self.reads, self.writes = [], []
-        for name, (space, _, end) in touched.writes:
-            if space not in self.own:
-                _fail(f"{stage.name} writes {name} to {space}, which is not its own")
-            if end > self.own[space]:
-                _fail(f"{name} reaches past the {self.own[space]} bytes of {space}")
-        several = math.prod(stage.grid) > 1
-        for name, b in touched.reads:
-            self._clash(stage, name, b, self.writes, me, "reads")
-            if not any(overlap(b, w) for w in self.written):
-                _fail(f"{stage.name} reads {name} before anything wrote it")
-            if name in self.lost:
-                _fail(f"{stage.name} reads {name} when its memory has a state's new value")
-            if name in self.kept:
-                continue
-            if several and any(overlap(b, w) for _, w in touched.writes):
-                _fail(f"{stage.name} writes over {name} while it reads it")
-        for name, b in touched.writes:
-            if isinstance(self.computes[name], Scatter) and not any(
-                overlap(b, w) for w in self.written
-            ):
-                _fail(f"{stage.name} updates {name} before anything wrote it")
-            self._clash(stage, name, b, self.writes, me, "writes")
-            self._clash(stage, name, b, self.reads, me, "writes")
-        self.reads += [(b, me) for _, b in touched.reads]
-        self.writes += [(b, me) for _, b in touched.writes]
-        self.written += [b for _, b in touched.writes if b not in self.written]
-        for name in (n for step in stage.steps for n in step.computes):
-            self.lost.update(t.name for t in self.writers.get(name, ()))
-
-    def _clash(
-        self,
-        stage: Stage,
-        name: str,
-        b: Bytes,
-        pending: list[tuple[Bytes, int | None]],
-        me: int | None,
-        verb: str,
-    ) -> None:
-        for other, worker in pending:
-            if overlap(b, other) and not (
-                stage.handoff == "block" and worker is not None and worker == me
-            ):
-                _fail(
-                    f"{stage.name} {verb} {name} without waiting for the stage that used it before"
-                )

@@ -20,6 +20,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     worker_bandwidth: bytes a second into one worker from L2.
     flops:            operations a second of the whole machine, by instruction ("fma", "mma16").
     barrier_seconds:  one barrier of all workers.
+    message_seconds:  from a value's store by one worker to its being seen by another that polls it (CUDA).
     latency_seconds:  from a load's issue to its data, L2.
     launch_seconds:   one launch.
     vector_bytes:     widest load of one thread.
@@ -40,6 +41,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     worker_bandwidth: float
     flops: dict[str, float]
     barrier_seconds: float
+    message_seconds: float
     latency_seconds: float
     launch_seconds: float
     vector_bytes: int
@@ -79,6 +81,7 @@ _H100 = _cuda(
     worker_bandwidth=98e9,
     flops={"fma": 67e12, "mma16": 798e12},
     barrier_seconds=1.05e-6,
+    message_seconds=0.65e-6,
     latency_seconds=0.6e-6,
     instructions=frozenset({"cp.async", "mma.sync", "wgmma", "tma", "cluster"}),
 )
@@ -92,6 +95,7 @@ _A100 = _cuda(
     worker_bandwidth=60e9,
     flops={"fma": 19.5e12, "mma16": 312e12},
     barrier_seconds=1.3e-6,
+    message_seconds=0.75e-6,
     latency_seconds=0.7e-6,
 )
 _SM86 = _cuda(
@@ -104,6 +108,7 @@ _SM86 = _cuda(
     worker_bandwidth=40e9,
     flops={"fma": 35e12, "mma16": 142e12},
     barrier_seconds=1.3e-6,
+    message_seconds=0.75e-6,
     latency_seconds=0.7e-6,
 )
 _SM89 = _cuda(
@@ -116,6 +121,7 @@ _SM89 = _cuda(
     worker_bandwidth=60e9,
     flops={"fma": 82e12, "mma16": 330e12},
     barrier_seconds=1.2e-6,
+    message_seconds=0.65e-6,
     latency_seconds=0.6e-6,
 )
 CUDA_TARGETS = {t.architecture: t for t in (_A100, _SM86, _SM89, _H100)}
@@ -152,6 +158,7 @@ def cpu_target(*, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32)
         worker_bandwidth=50e9,
         flops={"fma": 100e9 * workers},
         barrier_seconds=0.5e-6,
+        message_seconds=0.5e-6,
         latency_seconds=0.1e-6,
         launch_seconds=2e-6,
         vector_bytes=vector_bytes,

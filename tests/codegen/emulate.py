@@ -74,31 +74,46 @@ def _aligned(nbytes: int, fill: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Launch:
-    """workers: blocks. threads: of a block. shared_bytes: of on-chip memory of a block."""
+    """workers: blocks. threads: of a block. shared_bytes: of on-chip memory of a block. workspace_bytes, message_bytes: of
+    the memory that calls share."""
 
     workers: int
     threads: int
     shared_bytes: int
+    workspace_bytes: int = 0
+    message_bytes: int = 0
+
+
+class Memory:
+    """What the calls of one stream have in common: the workspace, messages behind it, and the sync words."""
+
+    def __init__(self, shape: Launch) -> None:
+        self.workspace = _aligned(shape.workspace_bytes + shape.message_bytes, 0xFF)
+        self.workspace[shape.workspace_bytes :] = 0
+        self.sync = _aligned(128, 0)
 
 
 def launch(
     text: str,
     arrays: Sequence[np.ndarray],
-    workspace_bytes: int,
     shape: Launch,
     *,
     late: bool,
     seed: int,
     results: Sequence[int],
+    memory: Memory | None = None,
 ) -> list[np.ndarray]:
-    """Runs `monotile_kernel` on copies of `arrays`; gives those numbered `results` as they are afterwards, as bytes."""
+    """Runs `monotile_kernel` on copies of `arrays`; gives those numbered `results` as they are afterwards, as bytes.
+
+    memory: as the call before left it; None: fresh.
+    """
+    on = memory or Memory(shape)
     buffers: list[np.ndarray] = []
     for array in arrays:
         data = np.ascontiguousarray(array)
         held = _aligned(data.nbytes, 0)
         held[: data.nbytes] = data.reshape(-1).view(np.uint8)
         buffers.append(held)
-    workspace, sync = _aligned(workspace_bytes, 0xFF), _aligned(128, 0)
 
     class Params(ctypes.Structure):
         _fields_ = (
@@ -108,7 +123,7 @@ def launch(
         )
 
     pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
-    p = Params(workspace.ctypes.data, sync.ctypes.data, pointers)
+    p = Params(on.workspace.ctypes.data, on.sync.ctypes.data, pointers)
     library = _library(text)
     library.emulate.restype = ctypes.c_char_p
     failed = library.emulate(
@@ -116,8 +131,14 @@ def launch(
     )
     if failed is not None:
         raise EmulationError(failed.decode())
-    assert not sync.any(), "the kernel leaves `sync` as it found it: zero"
+    counters = on.sync if not shape.message_bytes else on.sync[:8]
+    assert not counters.any(), "the kernel leaves the counters as it found them: zero"
     return [buffers[k] for k in results]
+
+
+def launch_of(plan: Plan) -> Launch:
+    p = plan.launch
+    return Launch(p.workers, p.threads, p.shared_bytes, p.workspace_bytes, p.message_bytes)
 
 
 def emulate(
@@ -128,8 +149,10 @@ def emulate(
     *,
     late: bool = True,
     seed: int = 0,
+    memory: Memory | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may."""
+    """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may. memory: as
+    the call before left it."""
     before = [values[name] for name in plan.inputs]
     outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.results]
     weights = [values[name] for name in plan.weights]
@@ -139,15 +162,14 @@ def emulate(
             return plan.inputs.index(state)
         return len(before) + len(outputs) + plan.weights.index(state)
 
-    shape = Launch(plan.launch.workers, plan.launch.threads, plan.launch.shared_bytes)
     got = launch(
         source.text,
         [*before, *outputs, *weights],
-        plan.launch.workspace_bytes,
-        shape,
+        launch_of(plan),
         late=late,
         seed=seed,
         results=[*range(len(before), len(before) + len(outputs)), *map(slot, program.states)],
+        memory=memory,
     )
     return tuple(
         b[: t.nbytes].view(t.dtype.numpy).reshape(t.shape).copy()

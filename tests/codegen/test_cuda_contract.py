@@ -142,7 +142,6 @@ def test_contract(case: Case, late: bool) -> None:
     (got,) = launch(
         kernel(case),
         [*stored, out],
-        0,
         Launch(2, threads, shared_bytes(case)),
         late=late,
         seed=3,

@@ -102,7 +102,7 @@ def test_states() -> None:
 def test_weights_stay_on_chip() -> None:
     """With a worker for each task a recurrence's weights are copied once a layer."""
     program, target = PROGRAMS["recurrence_f32"], cuda_target("sm_90a")
-    options = Options(workers=64)
+    options = Options(workers=16)
     plan = schedule(program, target, options)
     verify(plan, program, target)
     source = emit(program, plan, target, options)

@@ -15,7 +15,7 @@ from monotile.schedule.plan import Plan
 from monotile.schedule.schedule import schedule
 from monotile.target.target import cpu_target, cuda_target
 from tests.codegen.cuda_programs import every
-from tests.codegen.emulate import COMPILER, Launch, launch
+from tests.codegen.emulate import COMPILER, launch, launch_of
 from tests.codegen.test_cuda_emulated import inputs
 
 OPTIONS = Options(workers=3, profile=True, cache=False)
@@ -29,13 +29,11 @@ def on_emulator(program: Program, plan: Plan) -> tuple[Profile, list[np.ndarray]
     outputs = [np.zeros(t.nbytes, np.uint8) for t in program.results]
     arrays = [*before, *outputs, *(values[n] for n in plan.weights)]
     memory = np.zeros(records.words(plan), np.uint64)
-    shape = Launch(plan.launch.workers, plan.launch.threads, plan.launch.shared_bytes)
     results = [*range(len(before), len(before) + len(outputs)), len(arrays)]
     *found, held = launch(
         source.text,
         [*arrays, memory],
-        plan.launch.workspace_bytes,
-        shape,
+        launch_of(plan),
         late=True,
         seed=0,
         results=results,

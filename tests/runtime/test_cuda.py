@@ -45,11 +45,13 @@ class Fake:
     def parameters(self, n: int) -> list[int]:
         return list((ctypes.c_uint64 * 64).in_dll(self.symbols, "fake_parameters"))[:n]
 
-    def kernel(self, pointers: int = 3, parameter_bytes: int = 4096) -> CudaKernel:
+    def kernel(
+        self, pointers: int = 3, parameter_bytes: int = 4096, launch: Launch = LAUNCH
+    ) -> CudaKernel:
         return CudaKernel(
             BINARY,
             "k",
-            LAUNCH,
+            launch,
             pointers,
             parameter_bytes=parameter_bytes,
             device=0,
@@ -125,6 +127,20 @@ def test_a_stream_has_its_own_memory_and_a_captured_call_too(fake: Fake, pointer
     assert seen[0] == seen[2]
     assert len({sync for _, sync in seen}) == 4
     assert seen[0][0] != seen[1][0]
+
+
+def test_messages_begin_as_zeros_and_are_no_pools(fake: Fake) -> None:
+    kernel = fake.kernel(launch=Launch(4, 256, 1000, 512, message_bytes=1024))
+    for capturing in (False, True):
+        fake.capturing = capturing
+        kernel.launch([1, 2], (3,))
+        workspace = fake.parameters(1)[0]
+        assert ctypes.string_at(workspace + 512, 1024) == bytes(1024)
+        ctypes.memset(workspace + 512, 1, 1024)
+        kernel.launch([1, 2], (3,))
+        again = fake.parameters(1)[0]
+        assert (again == workspace) is not capturing
+        assert ctypes.string_at(again + 512, 4) == (bytes(4) if capturing else b"\x01" * 4)
 
 
 def test_sync_slots_never_repeat(fake: Fake) -> None:

@@ -23,8 +23,17 @@ __device__ __forceinline__ void warps_barrier(int id) {
     ptx::barrier_some<WARPS * 32>(id);
 }
 
+// A wait that is never met must not hang the device for ever: the kernel fails after 20 seconds. To be called now and then.
+__device__ __noinline__ void check_patience(u64& begin) {
+  constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
+  u64 now = ptx::nanoseconds();
+  if (begin == 0) begin = now;
+  if (now - begin > LIMIT) fail("a block has waited 20 seconds for the others at a hand-off");
+}
+
 // The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
-// sync[0] counts arrivals, sync[1] blocks that left; both are zero at launch and are left zero.
+// sync[0] counts arrivals, sync[1] blocks that left; both are zero at launch and are left zero. sync[2] holds the last tag
+// that messages had: see message.cuh.
 class GridBarrier {
  public:
   __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}
@@ -36,29 +45,30 @@ class GridBarrier {
       ptx::add_release(sync_, 1);
       u64 begin = 0;
       for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
-        if ((tries & 0xfffff) == 0) check(begin);
+        if ((tries & 0xfffff) == 0) check_patience(begin);
     }
     block_barrier();
   }
 
   // To be called once by every block, after its last wait.
   __device__ __forceinline__ void leave() {
-    if (threadIdx.x == 0) {
-      u32 left = ptx::fetch_add_acq_rel(sync_ + 1, 1);
-      if (left == gridDim.x - 1) {  // no block reads the counters any more
-        ptx::store_relaxed(sync_, 0);
-        ptx::store_relaxed(sync_ + 1, 0);
-      }
+    if (threadIdx.x == 0 && last_to_leave()) reset();
+  }
+  __device__ __forceinline__ void leave(u32 tag) {
+    if (threadIdx.x == 0 && last_to_leave()) {
+      ptx::store_relaxed(sync_ + 2, tag);
+      reset();
     }
   }
 
  private:
-  // A block that never arrives must not hang the device for ever: the kernel fails after 20 seconds.
-  static __device__ __noinline__ void check(u64& begin) {
-    constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
-    u64 now = ptx::nanoseconds();
-    if (begin == 0) begin = now;
-    if (now - begin > LIMIT) fail("a block has waited 20 seconds for the others at a hand-off");
+  __device__ __forceinline__ bool last_to_leave() {
+    return ptx::fetch_add_acq_rel(sync_ + 1, 1) == gridDim.x - 1;
+  }
+  // No block reads the counters any more.
+  __device__ __forceinline__ void reset() {
+    ptx::store_relaxed(sync_, 0);
+    ptx::store_relaxed(sync_ + 1, 0);
   }
 
   u32* sync_;

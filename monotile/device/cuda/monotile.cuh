@@ -6,5 +6,6 @@
 #include "cuda/contract.cuh"
 #include "cuda/copy.cuh"
 #include "cuda/math.cuh"
+#include "cuda/message.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/types.cuh"

@@ -1,7 +1,7 @@
 // A GPU of fibers: enough of CUDA to run generated kernels on the host, one fiber a thread, all blocks resident.
 //
 // It is there to find mistakes. Asynchronous copies happen as late as they may (at the wait that covers them) or at once,
-// fibers take turns in a shuffled order, and on-chip memory starts as NaN.
+// fibers take turns in a shuffled order, blocks sleep now and then, and on-chip memory starts as NaN.
 #pragma once
 #include <ucontext.h>
 
@@ -140,18 +140,23 @@ inline const char* run(void (*kernel)(), unsigned workers, unsigned size, unsign
   std::vector<int> order(threads.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = int(i);
   std::shuffle(order.begin(), order.end(), random);
+  std::vector<char> asleep(workers, 0);
   for (long turn = 0;; ++turn) {
     bool left = false;
     for (int i : order) {
       current = &threads[i];
       if (current->done) continue;
       left = true;
+      if (asleep[current->block_number]) continue;
       swapcontext(&scheduler, &current->context);
       if (failure) return failure;
     }
     if (!left) return nullptr;
     if (turn > 20'000'000 / long(threads.size())) return "deadlock";
-    if (turn % 16 == 0) std::shuffle(order.begin(), order.end(), random);
+    if (turn % 16 == 0) {
+      std::shuffle(order.begin(), order.end(), random);
+      for (auto& a : asleep) a = turn % 64 == 0 && random() % 4 == 0;
+    }
   }
 }
 

@@ -88,6 +88,21 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
 __device__ __forceinline__ void store_relaxed(unsigned* p, unsigned x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
+// Words of 64 bits, each of which is whole; a vector of two is no more than that.
+__device__ __forceinline__ void store_word_8(void* p, unsigned long long x) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(x) : "memory");
+}
+__device__ __forceinline__ unsigned long long load_word_8(const void* p) {
+  unsigned long long x;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
+  return x;
+}
+__device__ __forceinline__ void load_words_16(const void* p, unsigned long long& x, unsigned long long& y) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+      : "=l"(x), "=l"(y)
+      : "l"(__cvta_generic_to_global(p))
+      : "memory");
+}
 __device__ __forceinline__ unsigned long long nanoseconds() {
   unsigned long long t;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));

@@ -45,6 +45,20 @@ inline unsigned load_acquire(const unsigned* p) {
   return *p;
 }
 inline void store_relaxed(unsigned* p, unsigned x) { *p = x; }
+inline void store_word_8(void* p, unsigned long long x) {
+  if (reinterpret_cast<uintptr_t>(p) % 8) emulator::fail("misaligned store");
+  std::memcpy(p, &x, 8);
+}
+inline unsigned long long load_word_8(const void* p) {
+  emulator::yield();
+  return checked_load<unsigned long long>(p);
+}
+inline void load_words_16(const void* p, unsigned long long& x, unsigned long long& y) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) emulator::fail("misaligned load");
+  emulator::yield();
+  y = checked_load<unsigned long long>(static_cast<const char*>(p) + 8);
+  x = checked_load<unsigned long long>(p);
+}
 inline unsigned long long nanoseconds() { return ++emulator::events; }  // of all threads: a clock that never stands still
 inline unsigned long long cycles() { return ++emulator::events; }
 inline char* shared_memory() { return emulator::current->block->shared(); }

@@ -1,0 +1,209 @@
+"""Loops whose tasks hand values to each other one by one, each with a tag beside it, instead of by barriers of the grid.
+
+A barrier's chain is long: all stores acknowledged, a counter, its poll, and only then the loads. Where a value and its tag
+are one store, the reader polls the value itself, so that a hand-off is one store and one load, and a task waits for
+nothing that it does not read (NCCL's LL protocol). It costs twice the bytes and a place of its own for each iteration's
+values, so it is for what is small: the states of a recurrence.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Loop, Program, Scatter, statements
+from monotile.schedule.hazards import apart
+from monotile.schedule.parts import (
+    Statements,
+    box_of,
+    loads_in,
+    names_read,
+    read_part,
+    written_part,
+)
+from monotile.schedule.plan import (
+    Attend,
+    BoxDim,
+    Contract,
+    Message,
+    Place,
+    PlanNode,
+    Receive,
+    Repeat,
+    Shared,
+    Stage,
+)
+from monotile.schedule.ranges import Old
+from monotile.target.target import Target
+
+ALIGN = 256
+CHIP_ALIGN = 128
+TAGGED = 8  # bytes of a value with its tag
+WIDEST = 4  # bytes of a value
+FEWEST = 4  # iterations that repay the barrier before them
+CACHE_PART = 4  # of the last-level cache, for messages of a Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """body: with messages. on_chip: where what is received ends. message_bytes: of all."""
+
+    body: tuple[PlanNode, ...]
+    on_chip: int
+    message_bytes: int
+
+
+def hand_on(
+    body: tuple[PlanNode, ...],
+    program: Program,
+    computes: Statements,
+    places: Mapping[str, tuple[Place, ...]],
+    on_chip: int,
+    old: Old,
+    target: Target,
+) -> Handed:
+    """`body` with messages in those loops that gain by them.
+
+    on_chip: bytes from 0 that the stages use of a worker's memory.
+    """
+    if target.kind != "cuda":
+        return Handed(body, on_chip, 0)
+    loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
+    found = _Hander(loops, computes, dict(places), old, target, on_chip)
+    return Handed(found.nodes(body), found.most, found.used)
+
+
+@dataclass(slots=True)
+class _Hander:
+    loops: dict[str, Loop]
+    computes: Statements
+    places: dict[str, tuple[Place, ...]]
+    old: Old
+    target: Target
+    on_chip: int
+    used: int = 0  # of the message memory
+    most: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.most = self.on_chip
+
+    def nodes(self, body: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
+        return tuple(self._node(n) for n in body)
+
+    def _node(self, node: PlanNode) -> PlanNode:
+        if isinstance(node, Stage):
+            return node
+        stages = tuple(n for n in node.body if isinstance(n, Stage))
+        if len(stages) < len(node.body):
+            return msgspec.structs.replace(node, body=self.nodes(node.body))
+        found = self._receives(node, stages) if node.extent >= FEWEST else None
+        if not found or self._seconds(stages, found) >= self._barrier_seconds(stages, found):
+            return node
+        messages, nbytes = self._messages(node, found)
+        receives, end = self._placed(found)
+        handed = msgspec.structs.replace(
+            node,
+            body=tuple(msgspec.structs.replace(s, handoff="block", first=0) for s in stages),
+            messages=messages,
+            receives=receives,
+        )
+        fits = end <= self.target.shared_bytes
+        small = nbytes <= self.target.l2_bytes // CACHE_PART
+        if not (fits and small and apart(handed, self.computes, self.places, self.old)):
+            return node
+        self.used, self.most = nbytes, max(self.most, end)
+        return handed
+
+    def _receives(self, node: Repeat, stages: tuple[Stage, ...]) -> "list[_Wanted] | None":
+        """What tasks read of each other's values; None where that is no message."""
+        made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
+        source = {c.param.name: c.result.name for c in self.loops[node.axis].carried}
+        out: list[_Wanted] = []
+        for number, stage in enumerate(stages):
+            if math.prod(stage.grid) > self.target.workers:
+                return None
+            if any(isinstance(self.computes[n], Scatter) for s in stage.steps for n in s.computes):
+                return None
+            for name in names_read(stage, self.computes):
+                message = source.get(name, name)
+                if name not in made and name not in source:
+                    continue
+                maker = made.get(message)
+                if maker is None or (name == message and maker >= number):
+                    return None
+                part = read_part(stage, name, self.computes)
+                if part is None or part != written_part(stages[maker], message, self.computes):
+                    t = self.computes[message].out
+                    wanted = _Wanted(stage, Tensor(name, t.shape, t.dtype), message)
+                    if not self._possible(wanted):
+                        return None
+                    out.append(wanted)
+        return out
+
+    def _possible(self, w: "_Wanted") -> bool:
+        """Whether the steps can read it on chip, and values can carry a tag."""
+        plain = all(
+            not isinstance(step.method, (Contract, Attend))
+            for step, _, _ in loads_in(w.stage, w.tensor.name, self.computes)
+        )
+        return plain and w.tensor.dtype.itemsize <= WIDEST and w.tensor.nbytes > 0
+
+    def _messages(self, node: Repeat, found: "list[_Wanted]") -> tuple[tuple[Message, ...], int]:
+        """The messages, and where their memory ends."""
+        end = self.used
+        out: list[Message] = []
+        for name in dict.fromkeys(w.message for w in found):
+            out.append(Message(name, end))
+            size = node.extent * message_stride(self.computes[name].out)
+            end += -(-size // ALIGN) * ALIGN
+        return tuple(out), end
+
+    def _placed(self, found: "list[_Wanted]") -> tuple[tuple[Receive, ...], int]:
+        """Where each goes on chip, and where the last of them ends. Stages use the same bytes."""
+        ends: dict[str, int] = {}
+        out: list[Receive] = []
+        for w in found:
+            at = ends.get(w.stage.name, -(-self.on_chip // CHIP_ALIGN) * CHIP_ALIGN)
+            box = box_of(w.stage, w.tensor, self.computes)
+            place = Shared(at, box, box[-1].extent if box else 1)
+            out.append(Receive(w.stage.name, w.tensor.name, w.message, place))
+            size = math.prod(b.extent for b in box) * w.tensor.dtype.itemsize
+            ends[w.stage.name] = at + -(-size // CHIP_ALIGN) * CHIP_ALIGN
+        return tuple(out), max(ends.values())
+
+    def _seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
+        """Of an iteration's hand-offs by messages."""
+        waits = {w.stage.name for w in found}
+        return len(waits) * self.target.message_seconds + self._moved(found, TAGGED)
+
+    def _barrier_seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
+        """Of the same by barriers, after which the values are still to be read."""
+        waits = {w.stage.name for w in found}
+        each = self.target.barrier_seconds + self.target.latency_seconds
+        return len(waits) * each + self._moved(found, 0)
+
+    def _moved(self, found: "list[_Wanted]", size: int) -> float:
+        """Seconds for all that the tasks of an iteration read. size: bytes of a value, 0 for those of its type."""
+        total = 0.0
+        for w in found:
+            box: tuple[BoxDim, ...] = box_of(w.stage, w.tensor, self.computes)
+            nbytes = math.prod(b.extent for b in box) * (size or w.tensor.dtype.itemsize)
+            every = nbytes * math.prod(w.stage.grid) / self.target.l2_bandwidth
+            total += max(every, nbytes / self.target.worker_bandwidth)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A stage that reads `tensor`, the name that the message has there."""
+
+    stage: Stage
+    tensor: Tensor
+    message: str
+
+
+def message_stride(t: Tensor) -> int:
+    """Bytes from the message of one iteration to that of the next."""
+    return -(-math.prod(t.shape) * TAGGED // 16) * 16

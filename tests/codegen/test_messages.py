@@ -1,0 +1,87 @@
+"""Recurrences whose tasks hand values to each other with tags, on the emulator, against PyTorch."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.runtime.build_cuda import build as build_cubin
+from monotile.schedule.plan import Stage
+from tests.codegen.emulate import COMPILER, Memory
+from tests.codegen.recurrent import H100, Built, Cells, build
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+OPTIONS = Options(workers=12, cache=False)
+WIDTH = 16
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lstm": (lambda: nn.LSTM(WIDTH, WIDTH, 3), (5, 1, WIDTH)),
+    "lstm_one_layer_batch": (lambda: nn.LSTM(WIDTH, WIDTH, 1), (6, 3, WIDTH)),
+    "lstm_f16": (lambda: nn.LSTM(WIDTH, WIDTH, 2).half(), (4, 1, WIDTH)),
+    "lstm_bidirectional": (lambda: nn.LSTM(WIDTH, WIDTH, 1, bidirectional=True), (4, 1, WIDTH)),
+    "gru_batch": (lambda: nn.GRU(WIDTH, WIDTH, 2), (5, 2, WIDTH)),
+    "rnn_odd": (lambda: nn.RNN(13, 13, 2), (5, 1, 13)),
+    "by_hand": (lambda: Cells(WIDTH, 3), (5, 1, WIDTH)),
+    "by_hand_two_stages": (lambda: Cells(128, 1, hidden=True), (4, 1, 128)),
+}
+
+
+def checked(b: Built, x: torch.Tensor, memory: Memory, seed: int) -> None:
+    limit = 4e-3 if x.dtype is torch.float16 else 2e-5
+    for got, wanted in zip(b.run(x, memory, seed), b.wanted(x), strict=True):
+        wide = wanted.astype(np.float64)
+        np.testing.assert_allclose(got.reshape(wide.shape), wide, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_in_a_row(name: str) -> None:
+    """No value of the call before is taken for one of this call, though no memory is cleared between."""
+    make, shape = MODELS[name]
+    torch.manual_seed(1)
+    x = torch.randn(shape)
+    x = x.half() if name.endswith("f16") else x
+    b = build(make, x, OPTIONS)
+    assert all(loop.messages for loop in b.loops)
+    assert all(s.handoff == "block" for loop in b.loops for s in loop.body)
+    memory = b.memory()
+    for call in range(3):
+        checked(b, x * (1 - call), memory, seed=call)
+    assert memory.sync.view(np.uint32)[2] == 3 * len(b.loops)
+
+
+def test_profile() -> None:
+    """A wait for messages is a record of its own; the tasks begin after it."""
+    make, shape = MODELS["by_hand"]
+    options = Options(workers=4, profile=True, cache=False)
+    b = build(make, torch.randn(shape), options)
+    found = b.profile(torch.randn(shape))
+    assert found.dropped == 0
+    (loop,) = b.loops
+    (stage,) = loop.body
+    assert isinstance(stage, Stage)
+    own = [r for r in found.records if r.stage == stage.name and r.worker == 0]
+    kinds = [r.kind for r in own]
+    assert kinds == ["fill", *(["wait", "wait", "task"] * loop.extent)]
+    assert {r.iteration for r in own[1:]} == {(i,) for i in range(loop.extent)}
+
+
+def test_many_values_go_through_barriers() -> None:
+    """What would not stay in the cache is handed on as before."""
+    small = replace(H100, l2_bytes=4 * 1024)
+    b = build(lambda: nn.LSTM(WIDTH, WIDTH, 2), torch.randn(5, 1, WIDTH), OPTIONS, small)
+    (loop,) = b.loops
+    assert not loop.messages
+    assert b.plan.launch.message_bytes == 0
+    assert [s.handoff for s in loop.body if isinstance(s, Stage)] == ["grid"]
+
+
+def test_builds() -> None:
+    """NVRTC takes it, with 64-bit accesses that the memory model keeps whole."""
+    b = build(lambda: nn.LSTM(256, 256, 4), torch.randn(8, 1, 256), Options(cache=False))
+    text = build_cubin(emit(b.program, b.plan, H100, b.options).text, H100, b.options).ptx
+    assert "ld.relaxed.gpu.global.v2.b64" in text
+    assert "st.relaxed.gpu.global.b64" in text
