@@ -59,7 +59,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
                 (right, method.right, n, m, "right"),
             )
         ]
-        width = _width(site, method, n)
+        width = fitting(vector_width(WIDTH, site, n), method.block_n)
         write_epilogue(e, site, anchor, m, n, width)
         points = 1
         for p in method.k:
@@ -218,12 +218,6 @@ def _neighbours(e: VectorEmitter, first: Axis, width: int) -> Expr:
 
 def _bool(x: bool) -> str:
     return "true" if x else "false"
-
-
-def _width(site: Site, method: Contract, n: Range) -> int:
-    """Neighbouring columns that the epilogue takes: sums that stay in registers come in pairs."""
-    pairs = method.instruction != "fma" and method.slices == 1
-    return fitting(vector_width(2 if pairs else WIDTH, site, n), method.block_n)
 
 
 def write_epilogue(

@@ -21,6 +21,7 @@ import torch
 from monotile.errors import TargetError
 from monotile.runtime.binary import Binary
 from monotile.runtime.driver import Driver, DriverError, LaunchConfig
+from monotile.runtime.failures import Failures, check_all
 from monotile.schedule.plan import Launch
 
 _SLOT = 128  # bytes of sync words that belong to one call at a time
@@ -80,7 +81,8 @@ class _PerThread(threading.local):
 class CudaKernel:
     """The kernel `entry` of a cubin on GPU number `device`.
 
-    pointers: inputs, outputs and weights together. parameter_bytes: what a launch passes by value.
+    pointers: inputs, outputs and weights together. parameter_bytes: what a launch passes by value. checks: messages of the
+    run-time index checks.
     Raises TargetError where the driver is too old or the launch's blocks cannot all be resident.
     """
 
@@ -94,6 +96,7 @@ class CudaKernel:
         parameter_bytes: int,
         device: int,
         driver: Driver,
+        checks: tuple[str, ...] = (),
     ) -> None:
         _refuse_old(driver, binary)
         self._driver = driver
@@ -113,6 +116,7 @@ class CudaKernel:
                 ) from error
             _refuse_crowd(driver, device, launch, fits)
             self._slots = _SyncSlots(driver)
+            self._failures = Failures(driver, self._function, checks)
         self._state = _PerThread(launch, pointers, self._by_value, driver, self._context)
         self._streams: dict[int, _StreamState] = {}
         self._lock = threading.Lock()
@@ -163,6 +167,7 @@ class CudaKernel:
         thread.config.stream = stream
         status = self._driver.launch(thread.config_at, self._function, thread.arguments_at, None)
         if status:
+            check_all()
             self._driver.check(status, "launching the kernel")
 
     def _state_of(self, stream: int) -> _StreamState:

@@ -16,6 +16,8 @@ _COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 _COOPERATIVE_LAUNCH = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+_NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 # Symbol (of the version that the driver API's header names today): argument types.
@@ -31,10 +33,14 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuCtxSetCurrent": (c_void_p,),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncGetModule": (POINTER(c_void_p), c_void_p),
+    "cuModuleGetGlobal_v2": (POINTER(c_uint64), POINTER(c_size_t), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
+    "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
     "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
@@ -201,6 +207,28 @@ class Driver:
         finally:
             self.check(lib.cuThreadExchangeStreamCaptureMode(byref(mode)), "back to the capture")
         return address.value
+
+    def host_word(self) -> int:
+        """The address, on the host and on every GPU, of four zeroed bytes of the host's memory; never freed."""
+        address = c_void_p()
+        status = self._library.cuMemHostAlloc(byref(address), 4, _PORTABLE_MAPPED)
+        self.check(status, "allocating a word of the host's memory")
+        assert address.value is not None
+        ctypes.memset(address.value, 0, 4)
+        return address.value
+
+    def set_pointer(self, function: int, symbol: str, value: int) -> None:
+        """Sets the global variable `symbol` of the kernel's cubin, a pointer, if the cubin has it."""
+        module, address, size = c_void_p(), c_uint64(), c_size_t()
+        self.check(self._library.cuFuncGetModule(byref(module), function), "finding the cubin")
+        status = self._library.cuModuleGetGlobal_v2(
+            byref(address), byref(size), module, symbol.encode()
+        )
+        if status != _NOT_FOUND:
+            self.check(status, f"finding {symbol} in the cubin")
+            pointer = c_uint64(value)
+            status = self._library.cuMemcpyHtoD_v2(address.value, ctypes.addressof(pointer), 8)
+            self.check(status, f"setting {symbol}")
 
     def copy_in(self, address: int, source: int, nbytes: int, stream: int) -> None:
         """Copies host memory at `source` to device memory at `address`, in the order of `stream`."""

@@ -323,4 +323,5 @@ def _kernel(artifact: Artifact, pointers: int, device: torch.device) -> Kernel:
         parameter_bytes=artifact.target.parameter_bytes,
         device=device.index or 0,
         driver=driver(),
+        checks=artifact.checks,
     )

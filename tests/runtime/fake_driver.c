@@ -5,7 +5,8 @@
 
 enum { RECORD = 64 };
 int fake_version = 13000, fake_resident = 1, fake_multiprocessors = 4, fake_cooperative = 1;
-int fake_launches, fake_fail_load;
+int fake_launches, fake_fail_load, fake_fail_launch, fake_no_failure;
+unsigned* fake_failure;
 unsigned fake_grid, fake_block, fake_shared;
 void* fake_stream;
 uint64_t fake_parameters[RECORD];
@@ -26,6 +27,13 @@ int cuCtxGetCurrent(void** c) { *c = current; return 0; }
 int cuCtxSetCurrent(void* c) { current = c; return 0; }
 int cuModuleLoadData(void** m, const char* image) { *m = (void*)0x2000; return fake_fail_load ? 200 : current ? 0 : 201; }
 int cuModuleGetFunction(void** f, void* m, const char* name) { *f = (void*)0x3000; return 0; }
+int cuFuncGetModule(void** m, void* f) { *m = (void*)0x2000; return 0; }
+int cuModuleGetGlobal_v2(uint64_t* p, size_t* n, void* m, const char* name) {
+    *p = (uint64_t)&fake_failure, *n = 8;
+    return fake_no_failure ? 500 : 0;
+}
+int cuMemcpyHtoD_v2(uint64_t d, const void* s, size_t n) { memcpy((void*)d, s, n); return 0; }
+int cuMemHostAlloc(void** p, size_t n, unsigned flags) { *p = malloc(n); return flags == 3 ? 0 : 1; }
 int cuFuncSetAttribute(void* f, int a, int v) { return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, void* f, int t, size_t s) { *n = fake_resident; return 0; }
 int cuMemAlloc_v2(uint64_t* p, size_t n) { *p = (uint64_t)malloc(n); return relaxed ? 0 : 900; }
@@ -49,6 +57,7 @@ struct config {
 };
 int cuLaunchKernelEx(const struct config* c, void* f, void** parameters, void** extra) {
     if (!current) return 201;
+    if (fake_fail_launch) return 719;
     if (c->count != 1 || c->attributes->id != 2 || c->attributes->value != 1 || extra) return 1;
     fake_launches++;
     fake_grid = c->grid[0], fake_block = c->block[0], fake_shared = c->shared, fake_stream = c->stream;

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from monotile.config import Options
-from monotile.errors import TargetError
+from monotile.errors import IndexOutOfRangeError, InternalError, TargetError
 from monotile.runtime import build_cpu, cuda
 from monotile.runtime.binary import Binary
 from monotile.runtime.cuda import CudaKernel
-from monotile.runtime.driver import Driver, LaunchConfig
+from monotile.runtime.driver import Driver, DriverError, LaunchConfig
 from monotile.schedule.plan import Launch
 from monotile.target.target import cpu_target
 
@@ -56,6 +56,7 @@ class Fake:
             parameter_bytes=parameter_bytes,
             device=0,
             driver=self.driver,
+            checks=("index out of range for one table", "index out of range for another"),
         )
 
 
@@ -69,7 +70,14 @@ def fake(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setattr(
         CudaKernel, "_allocate", lambda _, n: torch.empty(n, dtype=torch.uint8) if n else None
     )
-    changed = ("fake_version", "fake_resident", "fake_cooperative", "fake_fail_load")
+    changed = (
+        "fake_version",
+        "fake_resident",
+        "fake_cooperative",
+        "fake_fail_load",
+        "fake_fail_launch",
+        "fake_no_failure",
+    )
     before = {name: it.number(name).value for name in changed}
     yield it
     for name, value in before.items():
@@ -89,6 +97,31 @@ def test_the_parameter_block(fake: Fake) -> None:
     assert ctypes.c_void_p.in_dll(fake.symbols, "fake_stream").value == fake.stream
     kernel.launch([21, 22], (23,))
     assert fake.parameters(5) == [workspace, sync, 21, 22, 23]
+
+
+def test_a_kernel_says_why_it_ended(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = fake.kernel()
+    word = ctypes.c_uint.from_address(
+        ctypes.c_void_p.in_dll(fake.symbols, "fake_failure").value or 0
+    )
+    kernel.launch([11, 12], (13,))
+    fake.number("fake_fail_launch").value = 1
+    with pytest.raises(DriverError, match="a fake error"):
+        kernel.launch([11, 12], (13,))
+    word.value = 2
+    kernel._failures.tell()  # pyright: ignore[reportPrivateUsage]
+    assert "index out of range for another" in capsys.readouterr().err
+    with pytest.raises(IndexOutOfRangeError, match="index out of range for another"):
+        kernel.launch([11, 12], (13,))
+    word.value = 0xFFFFFFFF
+    with pytest.raises(InternalError, match="20 seconds"):
+        kernel.launch([11, 12], (13,))
+    word.value = 0
+
+
+def test_a_cubin_that_cannot_fail(fake: Fake) -> None:
+    fake.number("fake_no_failure").value = 1
+    fake.kernel().launch([11, 12], (13,))
 
 
 def test_many_pointers_go_through_a_table(fake: Fake) -> None:

@@ -28,7 +28,7 @@ __device__ __noinline__ void check_patience(u64& begin) {
   constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
   u64 now = ptx::nanoseconds();
   if (begin == 0) begin = now;
-  if (now - begin > LIMIT) fail("a block has waited 20 seconds for the others at a hand-off");
+  if (now - begin > LIMIT) fail(NO_HANDOFF);
 }
 
 // The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.

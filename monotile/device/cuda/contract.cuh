@@ -78,8 +78,7 @@ struct Shape {
   static_assert(STAGE_BYTES % 128 == 0 && LeftPanel::BYTES % 128 == 0 || KERNEL == Kernel::FMA,
                 "panels begin at multiples of 128 bytes");
   static constexpr int RING_BYTES = SLICES * RING * STAGE_BYTES;
-  static constexpr bool DIRECT = SLICES == 1 && Core::WIDTH % WIDTH == 0;  // sums leave from registers
-  static constexpr int SUM_BYTES = DIRECT ? 0 : SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
+  static constexpr int SUM_BYTES = SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
   static constexpr int BYTES = max_of(RING_BYTES, SUM_BYTES);
 };
 
@@ -120,6 +119,12 @@ struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
 
 // What the epilogue reads besides the sums, if nothing.
 struct Nothing {};
+
+// Where a thread's turn of the epilogue is within the block, if it has one.
+struct Place {
+  int m, n;
+  bool live;
+};
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched while the
@@ -166,30 +171,23 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     ptx::copy_async_commit();
   }
 
-  // This thread's outputs: fragments of its warp's tile (DIRECT), or vectors of the block in order.
+  // This thread's outputs are vectors of the block in order: neighbouring threads store neighbours.
   using Held = decltype(fetch(0, 0));
   constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
-  constexpr int ROUNDS = S::DIRECT ? Core::FRAGMENTS * (Core::WIDTH / S::WIDTH) : ceil_div(TOTAL, S::THREADS);
-  constexpr bool AHEAD = !same<Held, Nothing> && ROUNDS * int(sizeof(Held)) <= MOST_HELD;
-  auto inside = [&](int row, int column) {
-    return (!S::Left::CHECK_ROWS || row < m1) && (!S::Right::CHECK_ROWS || column < n1);
+  constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
+  constexpr int MOST = same<Held, Nothing> ? 4 : max_of(1, MOST_HELD / int(sizeof(Held)));
+  constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
+  Held held[AHEAD];
+  auto mine = [&](int round) {
+    unsigned e = round * S::THREADS + threadIdx.x;
+    int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
+    bool exists = (TOTAL % S::THREADS == 0 && ROUNDS % AHEAD == 0) || e < TOTAL;
+    bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < n1);
+    return Place{m, n, exists && inside};
   };
-  Held held[AHEAD ? ROUNDS : 1];
-  if constexpr (AHEAD) {
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      unsigned e = i * S::THREADS + threadIdx.x;
-      int row = m0 + int(e / ACROSS), column = n0 + int(e % ACROSS) * S::WIDTH;
-      bool live = TOTAL % S::THREADS == 0 || e < TOTAL;
-      if constexpr (S::DIRECT) {
-        constexpr int PARTS = Core::WIDTH / S::WIDTH;
-        row = m0 + warp_m + Core::row(i / PARTS, lane);
-        column = n0 + warp_n + Core::column(i / PARTS, lane) + i % PARTS * S::WIDTH;
-        live = true;
-      }
-      if (live && inside(row, column)) held[i] = fetch(row, column);
-    }
-  }
+  for (int i = 0; i < AHEAD; ++i)
+    if (Place p = mine(i); p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
 
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
@@ -201,6 +199,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       ptx::copy_async_wait<0>();
       warps_barrier<S::SLICE_WARPS>(1 + slice);
       Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      Core::finish();
     } else {
       bool full = FILL == 0 || t >= 0;
       if (full) {
@@ -209,9 +208,12 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
         warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
       }
       bool more = t + RING - 1 < count;
+      // Tensor cores that read the ring themselves are at work while the next chunk is asked for.
+      if (S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (more) begin(to);
       ptx::copy_async_commit();
-      if (full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (!S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (full) Core::finish();
       if (more) finish(to);
       to = to + S::STAGE_BYTES == end ? ring : to + S::STAGE_BYTES;
       if (full) from = from + S::STAGE_BYTES == end ? ring : from + S::STAGE_BYTES;
@@ -224,48 +226,36 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       warps_barrier<S::SLICE_WARPS>(1 + slice);
   }
 
-  if constexpr (S::DIRECT) {
-    constexpr int PARTS = Core::WIDTH / S::WIDTH;
+  ptx::copy_async_wait<0>();
+  block_barrier();  // all rings are used up: the sums may overwrite them
+  Sum* sums = reinterpret_cast<Sum*>(shared);
+  constexpr int SLICE_SUMS = S::BLOCK_M * S::SUM_PITCH;
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      Pack<Sum, Core::WIDTH> sums = Core::fragment(acc, i / PARTS);
-      Pack<Sum, S::WIDTH> part;
-#pragma unroll
-      for (int w = 0; w < S::WIDTH; ++w) part[w] = sums[i % PARTS * S::WIDTH + w];
-      int row = m0 + warp_m + Core::row(i / PARTS, lane);
-      int column = n0 + warp_n + Core::column(i / PARTS, lane) + i % PARTS * S::WIDTH;
-      if (inside(row, column)) epilogue(row, column, part, AHEAD ? held[AHEAD ? i : 0] : fetch(row, column));
-    }
-    block_barrier();
-  } else {
-    ptx::copy_async_wait<0>();
-    block_barrier();  // all rings are used up: the sums may overwrite them
-    Sum* sums = reinterpret_cast<Sum*>(shared);
-    constexpr int SLICE_SUMS = S::BLOCK_M * S::SUM_PITCH;
-#pragma unroll
-    for (int i = 0; i < Core::FRAGMENTS; ++i) {
-      int at = slice * SLICE_SUMS + (warp_m + Core::row(i, lane)) * S::SUM_PITCH + warp_n + Core::column(i, lane);
-      store(sums + at, Core::fragment(acc, i));
-    }
-    block_barrier();
-#pragma unroll(ROUNDS <= 4 || AHEAD ? ROUNDS : 4)
-    for (int i = 0; i < ROUNDS; ++i) {
-      unsigned e = i * S::THREADS + threadIdx.x;
-      if (TOTAL % S::THREADS != 0 && e >= TOTAL) break;
-      int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
-      if (!inside(m0 + m, n0 + n)) continue;
-      const Sum* at = sums + m * S::SUM_PITCH + n;
-      Pack<Sum, S::WIDTH> total = load<S::WIDTH>(at);
-#pragma unroll
-      for (int s = 1; s < S::SLICES; ++s) {
-        Pack<Sum, S::WIDTH> part = load<S::WIDTH>(at + s * SLICE_SUMS);
-#pragma unroll
-        for (int w = 0; w < S::WIDTH; ++w) total[w] += part[w];
-      }
-      epilogue(m0 + m, n0 + n, total, AHEAD ? held[AHEAD ? i : 0] : fetch(m0 + m, n0 + n));
-    }
-    block_barrier();
+  for (int i = 0; i < Core::FRAGMENTS; ++i) {
+    int at = slice * SLICE_SUMS + (warp_m + Core::row(i, lane)) * S::SUM_PITCH + warp_n + Core::column(i, lane);
+    store(sums + at, Core::fragment(acc, i));
   }
+  block_barrier();
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round += AHEAD) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      if (Place p = mine(round + i); p.live) {
+        const Sum* at = sums + p.m * S::SUM_PITCH + p.n;
+        Pack<Sum, S::WIDTH> total = load<S::WIDTH>(at);
+#pragma unroll
+        for (int s = 1; s < S::SLICES; ++s) {
+          Pack<Sum, S::WIDTH> part = load<S::WIDTH>(at + s * SLICE_SUMS);
+#pragma unroll
+          for (int w = 0; w < S::WIDTH; ++w) total[w] += part[w];
+        }
+        epilogue(m0 + p.m, n0 + p.n, total, held[i]);
+      }
+      if (round + AHEAD < ROUNDS)
+        if (Place p = mine(round + AHEAD + i); p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
+    }
+  }
+  block_barrier();
 }
 
 template <class S, class Left, class Right, class Epilogue>

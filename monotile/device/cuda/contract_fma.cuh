@@ -99,6 +99,8 @@ struct Fma {
     }
   }
 
+  static __device__ __forceinline__ void finish() {}
+
   // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
   static constexpr int WIDTH = UN, FRAGMENTS = TM * (TN / UN);
   static __device__ __forceinline__ int row(int i, int lane) {

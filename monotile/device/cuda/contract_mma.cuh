@@ -77,6 +77,8 @@ struct Mma {
     }
   }
 
+  static __device__ __forceinline__ void finish() {}
+
   // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
   static constexpr int WIDTH = 2, FRAGMENTS = TM * TN * 2;
   static __device__ __forceinline__ int row(int i, int lane) { return i / TN * 8 + lane / 4; }

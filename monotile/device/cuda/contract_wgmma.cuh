@@ -11,7 +11,7 @@ struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, true> {
   using Base = Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, true>;
   static_assert(DEPTH * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "a line of a panel is 128 bytes");
 
-  // m0, n0: the corner of this warp inside the block.
+  // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
     u32 a = ptx::shared_address(left) + m0 / 64 * 64 * 128, b = ptx::shared_address(right) + n0 * 128;
@@ -20,8 +20,8 @@ struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, true> {
     for (int k = 0; k < DEPTH; k += 16)
       ptx::wgmma<T, COLUMNS / 8>(acc.c[0], ptx::panel_descriptor(a + k * 2), ptx::panel_descriptor(b + k * 2));
     ptx::wgmma_commit();
-    ptx::wgmma_wait();
   }
+  static __device__ __forceinline__ void finish() { ptx::wgmma_wait(); }
 };
 
 }  // namespace mt

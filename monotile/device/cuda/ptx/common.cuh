@@ -1,9 +1,6 @@
 // Instructions that every supported architecture has. Nothing outside `ptx/` holds assembly.
 #pragma once
 
-extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned line,
-                                        const char* function, decltype(sizeof(0)) char_size);
-
 namespace mt::ptx {
 
 // Bits of a 16-bit float.
@@ -112,6 +109,12 @@ __device__ __forceinline__ unsigned long long cycles() {
   unsigned long long t;
   asm volatile("mov.u64 %0, %clock64;" : "=l"(t));
   return t;
+}
+
+// Ends the launch, after `x` has reached the host's memory at `p` (nothing if null).
+__device__ __forceinline__ void trap(unsigned* p, unsigned x) {
+  if (p != nullptr) asm volatile("st.relaxed.sys.global.u32 [%0], %1;\nfence.sc.sys;" ::"l"(p), "r"(x) : "memory");
+  asm volatile("trap;");
 }
 
 // The block's dynamic on-chip memory.

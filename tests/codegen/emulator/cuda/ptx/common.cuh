@@ -2,9 +2,13 @@
 #pragma once
 #include "emulator.h"
 
-inline void __assertfail(const char* message, const char*, unsigned, const char*, size_t) { emulator::fail(message); }
-
 namespace mt::ptx {
+
+inline void trap(unsigned*, unsigned number) {
+  static char text[64];
+  std::snprintf(text, sizeof(text), "failure %u", number - 1);
+  emulator::fail(text);
+}
 
 inline float f16_to_f32(unsigned short x) { return float(emulator_bits<_Float16>(x)); }
 inline unsigned short f32_to_f16(float x) { return emulator_bits<unsigned short>(_Float16(x)); }
