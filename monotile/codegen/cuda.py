@@ -83,10 +83,13 @@ class CudaEmitter(VectorEmitter):
         self._kernel()
         every = list(self.functions)
         functions = "".join(
-            _definition(f, self.passed, apart=len(f.callers) > 1 or len(every) >= MANY)
-            for f in every
+            _definition(f, self.passed, apart=self._apart(f, len(every))) for f in every
         )
         return self._prologue() + functions + self.writer.text
+
+    def _apart(self, f: Function, count: int) -> bool:
+        """Whether the kernel calls `f`, of its `count` functions. ptxas serialises every wgmma if one is in a callee (C7510)."""
+        return "mt::Kernel::WGMMA" not in f.body and (len(f.callers) > 1 or count >= MANY)
 
     def _prologue(self) -> str:
         count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)
