@@ -22,6 +22,7 @@ from monotile.errors import TargetError
 from monotile.runtime.binary import Binary
 from monotile.runtime.driver import Driver, DriverError, LaunchConfig
 from monotile.runtime.failures import Failures, check_all
+from monotile.runtime.tensors import capturing, current_gpu
 from monotile.schedule.plan import Launch
 
 _SLOT = 128  # bytes of sync words that belong to one call at a time
@@ -125,7 +126,7 @@ class CudaKernel:
 
     def launch(self, tensors: Sequence[int], weights: tuple[int, ...]) -> None:
         """Launches once. tensors: addresses of the inputs, then the outputs. weights: of the weights' parts."""
-        if torch.cuda.current_device() != self._device:
+        if current_gpu() != self._device:
             with torch.cuda.device(self._device):
                 self._enqueue(tensors, weights)
         else:
@@ -133,7 +134,7 @@ class CudaKernel:
 
     def _enqueue(self, tensors: Sequence[int], weights: tuple[int, ...]) -> None:
         stream = self._stream()
-        if torch.cuda.is_current_stream_capturing():
+        if capturing():
             on = self._new_state()
         else:
             on = self._streams.get(stream) or self._state_of(stream)
@@ -191,7 +192,7 @@ class CudaKernel:
         """Its address, and what keeps it alive."""
         messages = self._launch.message_bytes
         nbytes = self._launch.workspace_bytes + messages
-        if messages and torch.cuda.is_current_stream_capturing():
+        if messages and capturing():
             return self._driver.zeros(nbytes), None
         memory = self._allocate(nbytes)
         if memory is None:

@@ -7,6 +7,8 @@ import torch
 
 from monotile.ir.dtype import DType
 
+_torch = torch._C  # pyright: ignore[reportPrivateUsage]
+
 ALIGNMENT = 16  # bytes; the launch's ABI promises that every pointer is a multiple of it
 
 
@@ -24,6 +26,12 @@ def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> to
     return torch.from_numpy(array)
 
 
+# What PyTorch's public functions ask once they have looked whether CUDA is initialised, which takes longer than the question.
+current_gpu: Callable[[], int] = getattr(_torch, "_cuda_getDevice", torch.cuda.current_device)
+capturing: Callable[[], bool] = getattr(
+    _torch, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
+
 EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
@@ -39,7 +47,7 @@ def fast_empty_strided(device: torch.device) -> EmptyStrided:
         shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         # The short cut knows only the current GPU.
-        make = short if short and torch.cuda.current_device() == device.index else full
+        make = short if short and current_gpu() == device.index else full
         return make(shape, strides, dtype)
 
     if short is None:

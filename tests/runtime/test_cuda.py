@@ -64,9 +64,9 @@ class Fake:
 def fake(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     it = Fake(library)
     monkeypatch.setattr(cuda, "_stream_getter", lambda _: lambda: it.stream)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(cuda, "current_gpu", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "fake GPU")
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: it.capturing)
+    monkeypatch.setattr(cuda, "capturing", lambda: it.capturing)
     monkeypatch.setattr(
         CudaKernel, "_allocate", lambda _, n: torch.empty(n, dtype=torch.uint8) if n else None
     )

@@ -1,8 +1,11 @@
 """Structures made from their leaves as PyTorch makes them."""
 
 import collections
+from collections import OrderedDict
 from collections.abc import Iterable
 
+import pytest
+import torch
 import torch.utils._pytree as pytree
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,3 +39,47 @@ def test_there_and_back(structure: object) -> None:
     assert found == structure
     assert type(found) is type(structure)
     assert list(rest) == ["one too many"]
+
+
+class Output(OrderedDict[str, object]):
+    """As Hugging Face's: a dict in order whose items are attributes too."""
+
+    made = 0
+
+    def __init__(self, first: object = None, second: object = None, more: object = None) -> None:
+        super().__init__()
+        Output.made += 1
+        for name, value in (("first", first), ("second", second), ("more", more)):
+            object.__setattr__(self, name, value)
+            if value is not None:
+                self[name] = value
+
+
+class Counted(Output):
+    """Holds more than its parts."""
+
+    def __init__(self, **parts: object) -> None:
+        super().__init__(**parts)
+        self.count = len(parts)
+
+
+@pytest.mark.parametrize("kind", [Output, Counted])
+def test_a_dict_in_order_is_made_without_its_init_where_that_is_the_same(
+    kind: type[Output],
+) -> None:
+    def flatten(x: Output) -> tuple[list[object], list[str]]:
+        return list(x.values()), list(x)
+
+    def unflatten(values: Iterable[object], names: list[str]) -> Output:
+        return kind(**dict(zip(names, values, strict=True)))
+
+    if kind not in pytree.SUPPORTED_NODES:
+        pytree.register_pytree_node(kind, flatten, unflatten)
+    leaves = [torch.ones(1), torch.zeros(2)]
+    tree = pytree.tree_structure(kind(first=leaves[0], more=leaves[1]))
+    make, before = constructor(tree), Output.made
+    got = make(iter(leaves))
+    assert type(got) is kind
+    assert list(got.items()) == [("first", leaves[0]), ("more", leaves[1])]
+    assert vars(got) == vars(kind(first=leaves[0], more=leaves[1]))
+    assert (Output.made - before == 1) == (kind is Output)
