@@ -71,14 +71,16 @@ SMALL_FLOATS: Mapping[DType, str] = {DType.F16: "f16", DType.BF16: "bf16"}
 class Range:
     """The part of a Dim that one task walks.
 
-    variable: runs from 0; its extent is the Dim's tile. origin: what to add to it. count: text of how
-    many values it takes, a literal where every task has the whole tile.
+    variable: runs from 0; its extent is the Dim's tile, with its lead. origin: what to add to it. count: text of how
+    many values it takes, a literal where every task has the whole tile. first: coordinate whose task has the lead as
+    well, "" where there is none.
     """
 
     dim: Dim
     variable: Axis
     origin: Expr
     count: str
+    first: str = ""
 
     @property
     def value(self) -> Expr:
@@ -270,12 +272,13 @@ class Emitter(Expressions):
         """The part of `dim` that the current task walks."""
         if dim.stage is None:
             return Range(dim, Axis(variable, dim.extent), idx(0), str(dim.extent))
-        origin = mul(self._task[dim.stage], idx(dim.tile))
-        count = str(dim.tile)
-        if dim.extent % dim.tile:
+        origin, most = mul(self._task[dim.stage], idx(dim.tile)), dim.tile + dim.lead
+        count = str(most)
+        if (dim.extent - dim.lead) % dim.tile:
             rest = Affine(((self._task[dim.stage], -dim.tile),), dim.extent)
-            count = f"mt_min_idx({dim.tile}, {bare(self.total(rest))})"
-        return Range(dim, Axis(variable, dim.tile), origin, count)
+            count = f"mt_min_idx({most}, {bare(self.total(rest))})"
+        first = self._task[dim.stage].name if dim.lead else ""
+        return Range(dim, Axis(variable, most), origin, count, first)
 
     def point(self, anchor: Compute | Scatter, ranges: Sequence[Range]) -> dict[str, Expr]:
         """Every axis of the anchor, and every loop axis, as a function of the ranges' variables."""

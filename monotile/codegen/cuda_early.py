@@ -2,10 +2,10 @@
 
 from monotile.analysis.unconditional import conditional, either
 from monotile.codegen.base import Site
-from monotile.codegen.cuda_steps import placed, turn
+from monotile.codegen.cuda_steps import inside, placed, turn
 from monotile.codegen.turns import Early
 from monotile.codegen.vector import VectorEmitter, lane_of
-from monotile.ir.expr import Expr, Load, loads, substitute
+from monotile.ir.expr import Expr, Load, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Map
 
@@ -25,6 +25,9 @@ def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, name)
     w.write(f"decltype(fetch_{name}(0)) {name}{{}};")
-    with w.open(own.head, ["e"], fence=True):
+    with (
+        w.open(own.head, ["e"], fence=True),
+        inside(e, site.ranges, own.element(site.ranges, idx(0))),
+    ):
         w.write(f"{name} = fetch_{name}(e);")
     return Early(own, names)

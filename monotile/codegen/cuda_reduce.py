@@ -259,16 +259,27 @@ def _number(form: _Form, v: str, u: str) -> str:
 
 
 def _clamped(e: VectorEmitter, site: Site, where: dict[str, Expr]) -> dict[str, Expr]:
-    """`where` moved to the last element inside the tensor, if it lies outside: the result is not stored."""
+    """`where` moved to the last element inside the tensor, if it lies outside: the result is not stored. On chip there is
+    something in either case."""
     out = dict(where)
     for r in site.ranges:
         v = r.variable.name
-        if r.count != str(r.variable.extent):
+        if r.count != str(r.variable.extent) and _reads_far(e, site, r.variable):
             text = bare(e.index(where[v]))
             e.writer.write(f"const idx {v} = mt_min_idx({text}, {r.count} - 1);")
             e.writer.define(v)
             out[v] = r.variable
     return out
+
+
+def _reads_far(e: VectorEmitter, site: Site, variable: Axis) -> bool:
+    """Whether something that depends on `variable` is read from memory, or decides what is read."""
+    body = site.anchor.body if isinstance(site.anchor, Compute) else site.anchor.value
+    for x in loads(body):
+        used = {a for i in x.index for a in axes_of(substitute(i, dict(site.point)))}
+        if any(loads(i) for i in x.index) or (variable in used and not e.on_chip(x.tensor)):
+            return True
+    return not body.dtype.is_float
 
 
 def _finish(e: VectorEmitter, site: Site, form: _Form) -> None:

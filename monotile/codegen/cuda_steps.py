@@ -9,6 +9,7 @@ from monotile.codegen.turns import Turn
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Compute
+from monotile.schedule.early import narrowed
 from monotile.schedule.plan import Map, Serial
 
 
@@ -32,7 +33,7 @@ def vector_width(wanted: int, site: Site, r: Range) -> int:
         return 1
     if not r.dim.axes or r.dim.axes[-1] != len(anchor.axes) - 1:
         return 1
-    return fitting(wanted, r.dim.tile, r.dim.extent, anchor.axes[-1].extent)
+    return fitting(wanted, r.dim.tile, r.dim.extent, r.dim.lead, anchor.axes[-1].extent)
 
 
 def region(ranges: Sequence[Range]) -> int:
@@ -69,6 +70,10 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
             if r.count != str(r.variable.extent):
                 text = bare(e.index(where[r.variable.name]))
                 stack.enter_context(e.writer.open(f"if ({text} < {r.count})", fence=True))
+            if r.first:
+                text = bare(e.index(where[r.variable.name]))
+                head = f"if ({text} >= {r.dim.lead} || {r.first} == 0)"
+                stack.enter_context(e.writer.open(head, fence=True))
         yield
 
 
@@ -79,8 +84,7 @@ def turn(e: VectorEmitter, site: Site, method: Map) -> Turn:
     """
     ranges, threads = site.ranges, e.plan.launch.threads
     width = vector_width(method.vector, site, ranges[-1]) if ranges else 1
-    while width > 1 and region(ranges) * 2 // width <= threads:
-        width //= 2
+    width = narrowed(width, region(ranges), threads)
     groups = region(ranges) // width
     first = e.busy % threads
     warps = -(-groups // e.target.warp)

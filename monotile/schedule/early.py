@@ -36,14 +36,21 @@ def early_maps(
     return tuple(out)
 
 
+def narrowed(width: int, elements: int, threads: int) -> int:
+    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would stand idle."""
+    while width > 1 and elements * 2 // width <= threads:
+        width //= 2
+    return width
+
+
 def _early(
     step: Step, computes: Mapping[str, Compute | Scatter], own: set[str], target: Target
 ) -> bool:
     """own: tensors that the stage computes."""
-    if not isinstance(step.method, Map) or any(d.extent % d.tile for d in step.dims):
+    if not isinstance(step.method, Map):
         return False
-    elements = math.prod(d.tile for d in step.dims)
-    width = step.method.vector
+    elements = math.prod(d.tile + d.lead for d in step.dims)
+    width = narrowed(step.method.vector, elements, target.threads)
     if elements > width * target.threads:
         return False
     statements = [computes[name] for name in step.computes]

@@ -2,7 +2,8 @@
 
 A Group is a list of steps; a step is an anchor with the Computes that follow it element by element. Its
 `rows` are the axes that all its Computes have in common, so that a tile of rows is computed by one
-task without any other task's results and without computing anything twice.
+task without any other task's results and without computing anything twice. A Compute may have some rows in front
+that are no one else's (a wavefront's starting values): its `lead`.
 """
 
 import functools
@@ -10,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from monotile.analysis.affine import Affine, affine
 from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
-from monotile.ir.expr import loads
+from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 
-Row = tuple[tuple[str, int], ...]  # (tensor, position of the axis) for every Compute of the group
+Row = tuple[
+    tuple[str, int, int], ...
+]  # (tensor, position of the axis, lead) for every Compute of the group
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ Allowed = Callable[[Group], bool]
 
 
 def single(s: Compute | Scatter, waits: Waits = MappingProxyType({})) -> Group:
-    rows = tuple(((s.out.name, p),) for p in range(len(s.axes)))
+    rows = tuple(((s.out.name, p, 0),) for p in range(len(s.axes)))
     return Group(((s,),), rows, waits.get(s.out.name, frozenset()))
 
 
@@ -84,7 +88,7 @@ def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list
         if not _follows(first, last):
             return None
         assert isinstance(last, Compute)
-        rows = tuple((*row, (last.out.name, row[0][1])) for row in first.rows)
+        rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
         both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
         return both if allowed(both) else None
 
@@ -101,8 +105,11 @@ def _follows(first: Group, s: Compute | Scatter) -> bool:
     return follows(s, [x for x in loads(s.body) if x.tensor.name in first.tensors])
 
 
-def unite(first: Group, second: Group) -> Group | None:
-    """Both as one group, the rows being those that the two agree on; None if they do not meet."""
+def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
+    """Both as one group, the rows being those that the two agree on; None if they do not meet.
+
+    leads: whether element-wise steps may have rows of their own in front.
+    """
     crossing = [
         (s, x) for s in second.statements() for x in loads_of(s) if x.tensor.name in first.tensors
     ]
@@ -115,22 +122,51 @@ def unite(first: Group, second: Group) -> Group | None:
         return None
     rows: list[Row] = []
     taken: set[int] = set()
-    extents1, extents2 = _extents(first), _extents(second)  # a reader may have more: zeros around
     for row1 in first.rows:
-        where1 = dict(row1)
         for number, row2 in enumerate(second.rows):
-            where2 = dict(row2)
-            if number in taken or extents1[row1[0]] != extents2[row2[0]]:
-                continue
-            if all(is_axis(x, where1[x.tensor.name], s, where2[s.out.name]) for s, x in crossing):
+            met = None if number in taken else _meet(row1, row2, crossing, second, leads=leads)
+            if met is not None and _length(first, row1) == _length(second, met):
                 taken.add(number)
-                rows.append((*row1, *row2))
+                rows.append((*row1, *met))
                 break
     return Group((*first.steps, *second.steps), tuple(rows), first.waits | second.waits)
 
 
-def _extents(group: Group) -> dict[tuple[str, int], int]:
-    return {(s.out.name, p): a.extent for s in group.statements() for p, a in enumerate(s.axes)}
+def _meet(
+    row1: Row,
+    row2: Row,
+    crossing: list[tuple[Compute | Scatter, Load]],
+    second: Group,
+    *,
+    leads: bool,
+) -> Row | None:
+    """`row2` with the leads under which a task that has a part of `row1` reads only that; None if there are none."""
+    where1, where2 = ({name: (p, lead) for name, p, lead in row} for row in (row1, row2))
+    more: set[int | None] = set()
+    for s, x in crossing:
+        (p, lead), (q, own) = where1[x.tensor.name], where2[s.out.name]
+        ahead = 0 if is_axis(x, p, s, q) else _ahead(x.index[p], s.axes[q])
+        more.add(None if ahead is None else lead - ahead - own)
+    if len(more) != 1 or (by := more.pop()) is None:
+        return None
+    met = tuple((name, p, lead + by) for name, p, lead in row2)
+    plain = {s.out.name for s in second.statements() if isinstance(s, Compute) and not s.reduce}
+    if any(lead < 0 or (lead and not (leads and name in plain)) for name, _, lead in met):
+        return None
+    return met
+
+
+def _ahead(index: Expr, axis: Axis) -> int | None:
+    """k where `index` is `axis` + k."""
+    rest = affine(index) + Affine(((axis, -1),))
+    return None if rest.terms else rest.constant
+
+
+def _length(group: Group, row: Row) -> int | None:
+    """How many rows all of a group have in common; None where they differ: a reader may have more, zeros around."""
+    axes = {s.out.name: s.axes for s in group.statements()}
+    found = {axes[name][p].extent - lead for name, p, lead in row}
+    return found.pop() if len(found) == 1 else None
 
 
 def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> list[Node]:

@@ -11,9 +11,8 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import BoxDim, Dim, Stage, Step
 
 Statements = dict[str, Compute | Scatter]
-Cut = tuple[
-    tuple[int, ...], tuple[int, ...], int, int
-]  # dimensions, their extents, tile, tile axis
+# dimensions, extents but the first, tile, tile axis, lead
+Cut = tuple[tuple[int, ...], tuple[int, ...], int, int, int]
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -64,17 +63,26 @@ def _part(stage: Stage, step: Step, s: Compute | Scatter, x: Load) -> Part | Non
         if d.stage is None or stage.grid[d.stage] == 1:
             continue
         axes = [s.axes[q] for q in d.axes if s.axes[q].extent > 1]
-        where = [_dimension(x, a) for a in axes]
-        if step.computes.index(s.out.name) < step.anchor or None in where:
+        found = [_dimension(x, a) for a in axes]
+        where = [p for p in found if p is not None]
+        if step.computes.index(s.out.name) < step.anchor or len(where) < len(found):
+            return None
+        ahead = [k for _, k in where]
+        lead = d.lead + sum(ahead)
+        if (len(axes) > 1 and any(ahead)) or lead < 0:
             return None
         extents = tuple(a.extent for a in axes[1:])  # the first one's plays no part
-        cuts.append((tuple(p for p in where if p is not None), extents, d.tile, d.stage))
+        cuts.append((tuple(p for p, _ in where), extents, d.tile, d.stage, lead))
     return Part(stage.grid, stage.first, frozenset(cuts))
 
 
-def _dimension(x: Load, axis: Axis) -> int | None:
-    """The dimension of `x` that is indexed by `axis` alone."""
-    return next((p for p, i in enumerate(x.index) if i == axis), None)
+def _dimension(x: Load, axis: Axis) -> tuple[int, int] | None:
+    """The dimension of `x` that is indexed by `axis` + k alone, and k."""
+    for p, i in enumerate(x.index):
+        rest = affine(i) + Affine(((axis, -1),))
+        if not rest.terms:
+            return p, rest.constant
+    return None
 
 
 def box_of(stage: Stage, t: Tensor, statements: Statements) -> tuple[BoxDim, ...]:
@@ -118,7 +126,7 @@ def _along(stage: Stage, step: Step, s: Compute | Scatter, i: Expr) -> BoxDim | 
             continue
         rest = bounds(whole + Affine(((atom, -1),)))
         if rest is not None and rest[0] >= 0:
-            return BoxDim(d.stage, d.tile, rest[1] + d.tile)
+            return BoxDim(d.stage, d.tile, rest[1] + d.tile + d.lead)
     return None
 
 

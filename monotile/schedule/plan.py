@@ -8,7 +8,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   register (`computes`, in order); what an Attend computes on the way stands before its anchor. A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
 - A Dim is how a step's task walks some of the anchor's axes, flattened row-major: the task at
-  coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). A Dim whose
+  coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). With a `lead` that many positions
+  are in front of these: the task covers the same plus `lead`, and the first one all in front too. A Dim whose
   `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
   worker itself wrote), "grid" (everything that any worker wrote before). In a Repeat with `messages` tasks hand
@@ -31,6 +32,7 @@ class Dim(Frozen, frozen=True):
     extent: int
     tile: int
     stage: int | None
+    lead: int = 0
 
 
 # How a step computes its anchor over one task's region.

@@ -96,6 +96,7 @@ def _dim(d: Dim) -> str:
     part = (
         f"all {d.extent}" if d.stage is None else f"{d.tile} of {d.extent} by task axis {d.stage}"
     )
+    part += f" after {d.lead}" if d.lead else ""
     return f"{axes}: {part}"
 
 

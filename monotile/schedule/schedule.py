@@ -7,6 +7,7 @@ import msgspec
 from monotile.analysis.states import old_values
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.schedule.draft import Context, Draft
 from monotile.schedule.early import early_maps
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
@@ -14,7 +15,6 @@ from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
 from monotile.schedule.resident import keep, kept_bytes
 from monotile.schedule.sync import synchronise
-from monotile.schedule.tiles import Context, Draft
 from monotile.schedule.tree import Tree, build, drafts_of
 from monotile.target.target import Target
 

@@ -2,20 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-import msgspec
-
-from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.attend import cut_attention
+from monotile.schedule.draft import Context, Draft
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, Ways, product, ways, within_run
+from monotile.schedule.methods import Product, product, ways, within_run
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
-    BoxDim,
     Contract,
     Dim,
     Map,
@@ -24,46 +19,10 @@ from monotile.schedule.plan import (
     Serial,
     Step,
 )
+from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A tensor of which a task holds `box` on chip, at byte `offset`."""
-
-    offset: int
-    box: tuple[BoxDim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A group cut into tasks. shared_bytes: on-chip memory. seconds: the model's guess for the stage."""
-
-    group: Group
-    grid: tuple[int, ...]
-    steps: tuple[Step, ...]
-    local: dict[str, Local]
-    shared_bytes: int
-    seconds: float
-
-    @property
-    def tasks(self) -> int:
-        return math.prod(self.grid)
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
-
-    drafts, ways: what was found for groups and for products so far.
-    """
-
-    tables: dict[str, int]
-    target: Target
-    drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
-    ways: Ways = field(default_factory=dict, repr=False)
 
 
 def cut(group: Group, context: Context) -> Draft | None:
@@ -74,7 +33,7 @@ def cut(group: Group, context: Context) -> Draft | None:
             for seconds, step, grid in cut_attention(group, context.target)
         )
     else:
-        ways = _cut_single(group, context) if len(group.steps) == 1 else _cut_rows(group, context)
+        ways = _cut_single(group, context) if len(group.steps) == 1 else cut_rows(group, context)
     return min(ways, key=lambda d: d.seconds, default=None)
 
 
@@ -92,7 +51,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
             seconds, method, scratch, tiles = best
             dims = _product_dims(anchor, p, tiles)
             grid = tuple(-(-d.extent // d.tile) for d in dims)
-            done = Step(names, dims, _at(method, dims), scratch=0, scratch_bytes=scratch)
+            done = Step(names, dims, last_dims(method, dims), scratch=0, scratch_bytes=scratch)
             yield Draft(group, grid, (done,), {}, scratch, seconds)
             return
     total = math.prod(a.extent for a in anchor.axes)
@@ -217,183 +176,3 @@ def _product_dims(c: Compute, p: Product, tiles: tuple[int, int]) -> tuple[Dim, 
         extent = math.prod(c.axes[a].extent for a in axes)
         sides.append(Dim(axes, extent, tile, len(batch) + i))
     return (*batch, *sides)
-
-
-def _at(c: Contract, dims: tuple[Dim, ...]) -> Contract:
-    return msgspec.structs.replace(c, m=len(dims) - 2, n=len(dims) - 1)
-
-
-# Several steps: tasks hold a tile of rows, everything else whole.
-
-
-def _cut_rows(group: Group, context: Context) -> Iterator[Draft]:
-    for tiles in _row_tiles(group):
-        draft = _rows_draft(group, tiles, context)
-        if draft is not None:
-            yield draft
-
-
-def row_extents(group: Group) -> tuple[int, ...]:
-    by_name = {s.out.name: s for s in group.statements()}
-    return tuple(by_name[row[0][0]].axes[row[0][1]].extent for row in group.rows)
-
-
-def _row_tiles(group: Group) -> Iterator[tuple[int, ...]]:
-    extents = row_extents(group)
-    seen: set[tuple[int, ...]] = {extents}
-    yield extents
-    for position in range(len(extents)):
-        size = 1
-        while size < 2 * extents[position] and size <= 128:
-            inner = extents[position + 1 :]
-            tiles = (*(1 for _ in range(position)), min(size, extents[position]), *inner)
-            ones = (*tiles[: position + 1], *(1 for _ in inner))
-            for option in (tiles, ones):
-                if option not in seen:
-                    seen.add(option)
-                    yield option
-            size *= 2
-
-
-def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft | None:
-    target = context.target
-    bound = [dict(row) for row in group.rows]
-    extents = row_extents(group)
-    grid = tuple(-(-e // t) for e, t in zip(extents, tiles, strict=True))
-    local: dict[str, Local] = {}
-    shared = 0
-    for number, step in enumerate(group.steps):
-        for s in step:
-            name = s.out.name
-            again = any(
-                name in {x.tensor.name for x in loads_of(t)}
-                for later in group.steps[number + 1 :]
-                for t in later
-            )
-            if not again:
-                continue
-            box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
-            local[name] = Local(shared, box)
-            bytes_ = math.prod(b.extent for b in box) * s.out.dtype.itemsize
-            shared += -(-bytes_ // ALIGN) * ALIGN
-    own = frozenset(local)
-    steps: list[Step] = []
-    seconds = 0.0
-    most = 0
-    fresh: set[str] = set()  # written since the last barrier of the block
-    scratch_used = False
-    for step in group.steps:
-        found = _rows_step(step, bound, tiles, own, context, target.shared_bytes - shared)
-        if found is None:
-            return None
-        made, spent = found
-        most = max(most, made.scratch_bytes)
-        reads = {x.tensor.name for s in step for x in loads_of(s)}
-        wait = bool(reads & fresh) or (scratch_used and made.scratch_bytes > 0)
-        if wait:
-            fresh, scratch_used = set(), False
-        fresh |= set(made.computes)
-        scratch_used |= made.scratch_bytes > 0
-        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if wait else 0.0)
-        steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))
-    if shared + most > target.shared_bytes:
-        return None
-    waves = -(-math.prod(grid) // target.workers)
-    return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
-
-
-def _box_dim(
-    axis: Axis, position: int, name: str, bound: list[dict[str, int]], tiles: tuple[int, ...]
-) -> BoxDim:
-    for number, row in enumerate(bound):
-        if row.get(name) == position:
-            return BoxDim(number, tiles[number], min(tiles[number], axis.extent))
-    return BoxDim(None, axis.extent, axis.extent)
-
-
-def _rows_step(
-    step: tuple[Compute | Scatter, ...],
-    bound: list[dict[str, int]],
-    tiles: tuple[int, ...],
-    own: frozenset[str],
-    context: Context,
-    room: int,
-) -> tuple[Step, float] | None:
-    """A step of a group with several, and its time for one task."""
-    anchor, target = step[0], context.target
-    names = tuple(s.out.name for s in step)
-    where = {row[anchor.out.name]: i for i, row in enumerate(bound)}
-    extents = {
-        a.name: min(tiles[where[p]], a.extent) if p in where else a.extent
-        for p, a in enumerate(anchor.axes)
-    }
-    if isinstance(anchor, Compute):
-        extents |= {r.name: r.extent for r in anchor.reduce}
-        p = product(anchor, context.tables, target, own)
-        if p and not p.grain_m and not p.grain_n:  # else rows might be cut inside a run
-            found = _rows_contract(anchor, p, names, where, tiles, extents, context, room)
-            if found:
-                return found
-    total = cost.product(extents, anchor.axes)
-    method = plain_method(anchor, total, 1, target)
-    if isinstance(method, Map) and anchor.axes:
-        innermost = extents[anchor.axes[-1].name]
-        method = Map(min(method.vector, innermost & -innermost))
-    dims = tuple(
-        Dim((p,), a.extent, tiles[where[p]] if p in where else a.extent, where.get(p))
-        for p, a in enumerate(anchor.axes)
-    )
-    seconds = cost.simple_seconds(anchor, extents, access_width(method), own, target)
-    seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
-    made = Step(names, dims, method, scratch_bytes=method_scratch(method, target))
-    return made, seconds
-
-
-def _reads_far(s: Compute | Scatter, own: frozenset[str]) -> bool:
-    return any(x.tensor.name not in own for x in loads_of(s))
-
-
-def _rows_contract(
-    anchor: Compute,
-    p: Product,
-    names: tuple[str, ...],
-    where: dict[int, int],
-    tiles: tuple[int, ...],
-    extents: cost.Extents,
-    context: Context,
-    room: int,
-) -> tuple[Step, float] | None:
-    """A product inside a group: rows cut to one element are batches; a side is one cut axis, or whole ones."""
-    target = context.target
-    single = {q for q in (*p.m, *p.n) if q in where and tiles[where[q]] == 1}
-    m = tuple(q for q in p.m if q not in single)
-    n = tuple(q for q in p.n if q not in single)
-    batch = tuple(q for q in range(len(anchor.axes)) if q not in m and q not in n)
-    if any(q in where and tiles[where[q]] != 1 for q in batch):
-        return None
-    for side in (m, n):
-        if not side or (len(side) > 1 and any(q in where for q in side)):
-            return None
-    size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
-    k = math.prod(anchor.reduce[q].extent for q in p.k)
-    walked = math.prod(extents[anchor.axes[q].name] for q in batch)
-    best: tuple[float, Contract, int] | None = None
-    for method, scratch in ways(p, size_m, size_n, k, target, context.ways):
-        if scratch > room or method.instruction == "wgmma":  # its panels want the first bytes
-            continue
-        seconds = walked * cost.contract_seconds(
-            method, size_m, size_n, k, p.dtype.itemsize, target
-        )
-        if best is None or seconds < best[0]:
-            best = seconds, method, scratch
-    if best is None:
-        return None
-    dims = [
-        Dim((q,), anchor.axes[q].extent, 1 if q in where else anchor.axes[q].extent, where.get(q))
-        for q in batch
-    ]
-    for side, size in ((m, size_m), (n, size_n)):
-        extent = math.prod(anchor.axes[q].extent for q in side)
-        dims.append(Dim(side, extent, size, where.get(side[0])))
-    made = Step(names, tuple(dims), _at(best[1], tuple(dims)), scratch_bytes=best[2])
-    return made, best[0]

@@ -7,8 +7,9 @@ from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.schedule.attend import join_attention
+from monotile.schedule.draft import Context, Draft
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
-from monotile.schedule.tiles import Context, Draft, cut
+from monotile.schedule.tiles import cut
 from monotile.target.target import Target
 
 
@@ -42,7 +43,7 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
-        both = unite(first, second)
+        both = unite(first, second, leads=context.target.kind == "cuda")
         if both is None or not allowed(both):
             return None
         one, a, b = draft(both), draft(first), draft(second)

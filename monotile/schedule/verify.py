@@ -128,10 +128,14 @@ def _check_step(
             _fail(f"{stage.name}: a dim of {anchor.out.name} has the wrong extent")
         if d.stage is None and d.tile < d.extent:
             _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
-        if d.stage is not None and stage.grid[d.stage] * d.tile < d.extent:
+        if d.stage is not None and stage.grid[d.stage] * d.tile + d.lead < d.extent:
             _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
-        if d.stage is not None and (stage.grid[d.stage] - 1) * d.tile >= max(d.extent, 1):
+        if d.stage is not None and (stage.grid[d.stage] - 1) * d.tile >= max(d.extent - d.lead, 1):
             _fail(f"{stage.name}: a task has no part of {anchor.out.name}")
+        if d.lead and not (
+            isinstance(step.method, Map) and d.stage is not None and len(d.axes) == 1
+        ):
+            _fail(f"{stage.name}: {anchor.out.name} cannot have rows in front")
     bound = {d.stage for d in step.dims if d.stage is not None}
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:

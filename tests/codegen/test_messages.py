@@ -16,7 +16,7 @@ from tests.codegen.emulate import COMPILER, Memory
 from tests.codegen.recurrent import H100, Built, Cells, build
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-OPTIONS = Options(workers=12, cache=False)
+OPTIONS = Options(workers=11, cache=False)
 WIDTH = 16
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (lambda: nn.LSTM(WIDTH, WIDTH, 3), (5, 1, WIDTH)),
@@ -25,6 +25,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm_bidirectional": (lambda: nn.LSTM(WIDTH, WIDTH, 1, bidirectional=True), (4, 1, WIDTH)),
     "gru_batch": (lambda: nn.GRU(WIDTH, WIDTH, 2), (5, 2, WIDTH)),
     "rnn_odd": (lambda: nn.RNN(13, 13, 2), (5, 1, 13)),
+    "lstm_a_layer_a_task": (lambda: nn.LSTM(20, 20, 5), (4, 1, 20)),
     "by_hand": (lambda: Cells(WIDTH, 3), (5, 1, WIDTH)),
     "by_hand_two_stages": (lambda: Cells(128, 1, hidden=True), (4, 1, 128)),
 }

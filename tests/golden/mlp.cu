@@ -10,14 +10,9 @@ struct Params {
 };
 #define MT_POINTER(n) p.pointers[n]
 
-static __device__ __noinline__ void mt_failed(int number) {
-  switch (number) {
-    default: break;
-  }
-}
 static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {
   if ((uint64_t)i < (uint64_t)extent) return (idx)i;
-  mt_failed(number);
+  mt::fail(number);
   return 0;
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
@@ -38,26 +33,26 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
         auto left = mt::linear<mt::f16, 64, 1>((const mt::f16*)(x_1 + c0 * 1024));
         auto right = mt::linear<mt::f16, 1, 64>((const mt::f16*)(w1_2));
         auto fetch = [&](idx d0, idx d1) {
-          __builtin_assume(d1 % 2 == 0);
-          const idx d1_vector = (uint32_t)d1 / 2u;
+          __builtin_assume(d1 % 4 == 0);
+          const idx d1_vector = (uint32_t)d1 / 4u;
           {
             return mt::Nothing{};
           }
         };
-        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 2>& sums, const decltype(fetch(0, 0))& held) {
-          __builtin_assume(d1 % 2 == 0);
-          const idx d1_vector = (uint32_t)d1 / 2u;
+        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& held) {
+          __builtin_assume(d1 % 4 == 0);
+          const idx d1_vector = (uint32_t)d1 / 4u;
           {
-            mt::Pack<uint16_t, 2> s4;
+            mt::Pack<uint16_t, 4> s4;
             #pragma unroll
-            for (idx lane = 0; lane < 2; ++lane) {
+            for (idx lane = 0; lane < 4; ++lane) {
               const float x3 = sums[lane];
               mt_store_f16(&s4.value[lane], mt_round_f16(mt_max_f32(x3, 0.0f)));
             }
-            mt::store(active_5 + d0 * 64 + d1_vector * 2, s4);
+            mt::store(active_5 + d0 * 64 + d1_vector * 4, s4);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 2>;
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 4>;
         static_assert(Shape::BYTES <= 20480, "the Plan gives a contraction too little memory");
         mt::contract<Shape>(scratch + 6400, m0, 16, n0, 64, left, right, fetch, epilogue);
       }
@@ -83,25 +78,25 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
         });
         auto right = mt::linear<mt::f16, 1, 64>((const mt::f16*)(w2_8));
         auto fetch = [&](idx d0, idx d1) {
-          __builtin_assume(d1 % 2 == 0);
-          const idx d1_vector = (uint32_t)d1 / 2u;
+          __builtin_assume(d1 % 4 == 0);
+          const idx d1_vector = (uint32_t)d1 / 4u;
           {
             return mt::Nothing{};
           }
         };
-        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 2>& sums, const decltype(fetch(0, 0))& held) {
-          __builtin_assume(d1 % 2 == 0);
-          const idx d1_vector = (uint32_t)d1 / 2u;
+        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& held) {
+          __builtin_assume(d1 % 4 == 0);
+          const idx d1_vector = (uint32_t)d1 / 4u;
           {
-            mt::Pack<uint16_t, 2> s9;
+            mt::Pack<uint16_t, 4> s9;
             #pragma unroll
-            for (idx lane = 0; lane < 2; ++lane) {
+            for (idx lane = 0; lane < 4; ++lane) {
               mt_store_f16(&s9.value[lane], sums[lane]);
             }
-            mt::store(scores_10 + d0 * 64 + d1_vector * 2, s9);
+            mt::store(scores_10 + d0 * 64 + d1_vector * 4, s9);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ELEMENT, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 2>;
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ELEMENT, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 4>;
         static_assert(Shape::BYTES <= 20480, "the Plan gives a contraction too little memory");
         mt::contract<Shape>(scratch + 6400, m0, 16, n0, 64, left, right, fetch, epilogue);
       }

@@ -10,14 +10,9 @@ struct Params {
 };
 #define MT_POINTER(n) p.pointers[n]
 
-static __device__ __noinline__ void mt_failed(int number) {
-  switch (number) {
-    default: break;
-  }
-}
 static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {
   if ((uint64_t)i < (uint64_t)extent) return (idx)i;
-  mt_failed(number);
+  mt::fail(number);
   return 0;
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)

@@ -1,7 +1,7 @@
 """Which Computes share a stage."""
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Load, Select, const, idx
+from monotile.ir.expr import Axis, Binary, Load, Select, add, const, idx
 from monotile.ir.program import Compute, Statement, compute
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, single, singles, unite
 from tests.schedule import programs as p
@@ -55,7 +55,7 @@ def test_softmax_is_one_group_cut_along_its_rows() -> None:
     (group,) = merge(fuse_epilogues(singles(body)), unite)
     assert isinstance(group, Group)
     (row,) = group.rows
-    assert dict(row) == {s.out.name: 0 for s in body}
+    assert row == tuple((s.out.name, 0, 0) for s in body)
 
 
 def test_a_reduction_over_everything_leaves_no_rows() -> None:
@@ -76,7 +76,7 @@ def test_a_transposed_reader_agrees_on_other_rows() -> None:
     )
     united = unite(single(y), single(t))
     assert united is not None
-    assert [dict(row) for row in united.rows] == [{"y": 1, "t": 0}]
+    assert united.rows == ((("y", 1, 0), ("t", 0, 0)),)
 
 
 def test_no_stage_waits_for_itself() -> None:
@@ -114,4 +114,26 @@ def test_rows_of_other_lengths_are_not_shared() -> None:
     )
     (group,) = merge(fuse_epilogues(singles([y, longer])), unite)
     assert isinstance(group, Group)
-    assert group.rows == ((("y", 1), ("z", 1)),)
+    assert group.rows == ((("y", 1, 0), ("z", 1, 0)),)
+
+
+def test_a_row_of_ones_own_in_front() -> None:
+    """A wavefront's states: row 0 is where it starts, row i + 1 follows from row i of what is summed."""
+    y = p.total("y", p.tensor("c", 4, 8, 3))
+    start = p.tensor("start", 8)
+
+    def body(i: Axis, j: Axis) -> Select:
+        before = Load(y.out, (Binary("sub", i, idx(1)), j))
+        return Select(Binary("lt", i, idx(1)), Load(start, (j,)), before)
+
+    rows = compute(p.tensor("rows", 5, 8), body)
+    after = compute(p.tensor("after", 4, 8), lambda i, j: Load(rows.out, (add(i, idx(1)), j)))
+    united = unite(single(y), single(rows), leads=True)
+    assert united is not None
+    assert united.rows == ((("y", 0, 0), ("rows", 0, 1)), (("y", 1, 0), ("rows", 1, 0)))
+    both = unite(united, single(after), leads=True)
+    assert both is not None
+    assert both.rows[0] == (("y", 0, 0), ("rows", 0, 1), ("after", 0, 0))
+    without = unite(single(y), single(rows))
+    assert without is not None
+    assert without.rows == ((("y", 1, 0), ("rows", 1, 0)),)

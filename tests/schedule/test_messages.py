@@ -10,7 +10,7 @@ from torch import nn
 
 from monotile.config import Options
 from monotile.errors import VerificationError
-from monotile.schedule.plan import BoxDim, Launch, Plan, Repeat, Shared, Stage
+from monotile.schedule.plan import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
 from monotile.schedule.printer import show_stages
 from monotile.schedule.verify import verify
 from tests.codegen.recurrent import H100, Built, Cells, build
@@ -65,7 +65,18 @@ def test_two_stages_of_one_iteration() -> None:
 def test_a_batch_keeps_to_its_rows() -> None:
     (loop,) = lstm(layers=2, batch=4).loops
     (receive,) = loop.receives
-    assert [(d.stage, d.extent) for d in receive.place.box] == [(None, 3), (0, 1), (None, 256)]
+    assert [(d.stage, d.extent) for d in receive.place.box] == [(0, 2), (1, 1), (None, 256)]
+
+
+def test_a_task_of_one_layer_reads_two_rows() -> None:
+    """Its own and the one below; the row of the network's input has no task of its own."""
+    (loop,) = LSTM.loops
+    (stage,), (receive,) = loop.body, loop.receives
+    assert isinstance(stage, Stage)
+    assert stage.grid == (3, 1, 43)
+    assert [(d.stage, d.extent) for d in receive.place.box] == [(0, 2), (None, 1), (None, 256)]
+    (rows,) = (s.dims[0] for s in stage.steps if "lstm_l0_hidden_next" in s.computes)
+    assert rows == Dim((0,), 4, 1, 0, lead=1)
 
 
 def test_projections() -> None:
@@ -77,7 +88,7 @@ def test_projections() -> None:
     ("change", "words"),
     [
         (stages(lambda s: replace(s, handoff="none")), "hands on messages"),
-        (stages(lambda s: replace(s, grid=(1, 256))), "hands on messages|never computed|no part"),
+        (stages(lambda s: replace(s, grid=(3, 1, 86))), "hands on messages|never computed|no part"),
         (lambda n: replace(n, handoff="none"), "begins without waiting"),
         (lambda n: replace(n, messages=()), "waits for messages and has none"),
         (lambda n: replace(n, receives=()), "task of another worker"),

@@ -1,0 +1,46 @@
+"""A group cut into tasks, and what cutting needs to know."""
+
+import math
+from dataclasses import dataclass, field
+
+from monotile.schedule.groups import Group
+from monotile.schedule.methods import Ways
+from monotile.schedule.plan import BoxDim, Step
+from monotile.target.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A tensor of which a task holds `box` on chip, at byte `offset`."""
+
+    offset: int
+    box: tuple[BoxDim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A group cut into tasks. shared_bytes: on-chip memory. seconds: the model's guess for the stage."""
+
+    group: Group
+    grid: tuple[int, ...]
+    steps: tuple[Step, ...]
+    local: dict[str, Local]
+    shared_bytes: int
+    seconds: float
+
+    @property
+    def tasks(self) -> int:
+        return math.prod(self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
+
+    drafts, ways: what was found for groups and for products so far.
+    """
+
+    tables: dict[str, int]
+    target: Target
+    drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
+    ways: Ways = field(default_factory=dict, repr=False)
