@@ -3,21 +3,42 @@
 out = sum over k of body  becomes  parts[s, ...] = sum over the k of part s, out = parts[0, ...] + parts[1, ...] + ...
 The second is pointwise: it joins the stage that uses `out`, so it costs no barrier of its own where a reduction (a
 normalisation, say) follows. Its order is fixed, so results repeat to the bit.
+
+A reduction of much to a value or a few (whether any element is infinite, a mean of everything) would be one task: it is split
+in the same way, and what its readers need of the few is computed by each of them.
 """
 
+import math
 from collections.abc import Iterator
 
 import msgspec
 
-from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, mul, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Tensor,
+    add,
+    cast,
+    idx,
+    loads,
+    mul,
+    substitute,
+)
 from monotile.ir.program import Compute, Loop, Program, Statement, statements
 from monotile.schedule.groups import single
 from monotile.schedule.methods import product
 from monotile.schedule.tiles import Context, cut
 from monotile.schedule.tree import build, seconds
 from monotile.target.target import Target
+from monotile.transform.dead import remove_dead
+from monotile.transform.inline import inline_where
 
 PARTS = (2, 4, 8)
+FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
+# Of truths by bits: `or` would ask for one part after the other.
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bitor", "all": "bitand"}
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
@@ -34,6 +55,8 @@ def split_reductions(program: Program, target: Target) -> Program:
             if f"{c.out.name}_parts" in names:
                 continue
             candidate = _replace(program, c, _split(c, parts))
+            if c.out.size <= FEW:
+                candidate = _by_readers(candidate, f"{c.out.name}_parts")
             spent = seconds(build(candidate, context), target)
             if spent < best:
                 program, best = candidate, spent
@@ -42,7 +65,12 @@ def split_reductions(program: Program, target: Target) -> Program:
 
 
 def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
-    """Numbers of parts that make the product itself faster, the fastest first."""
+    """Numbers of parts that make the product itself faster, the fastest first; the most for a reduction to few values."""
+    if c.combiner in _COMBINE and c.out.size <= FEW:
+        terms = math.prod(a.extent for a in c.reduce)
+        if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
+            yield PARTS[-1]
+        return
     if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
         return
     whole = cut(single(c), context)
@@ -58,19 +86,37 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
     yield from (parts for _, parts in sorted(found))
 
 
+def _divided(c: Compute, parts: int) -> int | None:
+    """The first reduce axis that falls into so many equal parts."""
+    return next((p for p, a in enumerate(c.reduce) if a.extent % parts == 0), None)
+
+
 def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
-    """The partial sums, and their sum under the old name."""
-    share = c.reduce[0].extent // parts
+    """The partial results, and what they give together under the old name."""
+    at = _divided(c, parts)
+    assert at is not None
+    assert c.combiner is not None
+    share = c.reduce[at].extent // parts
     out = Tensor(f"{c.out.name}_parts", (parts, *c.out.shape), c.body.dtype)
     axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(out.shape))
-    inner = Axis("r0", share)
+    inner = Axis(c.reduce[at].name, share)
+    reduce = (*c.reduce[:at], inner, *c.reduce[at + 1 :])
     moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
-    moved["r0"] = add(mul(axes[0], idx(share)), inner)
-    first = Compute(out, axes, (inner,), "sum", substitute(c.body, moved), c.origin)
+    moved[inner.name] = add(mul(axes[0], idx(share)), inner)
+    first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin)
     total: Expr = Load(out, (idx(0), *c.axes))
     for part in range(1, parts):
-        total = add(total, Load(out, (idx(part), *c.axes)))
-    return first, Compute(c.out, c.axes, (), None, total, c.origin)
+        total = Binary(_COMBINE[c.combiner], total, Load(out, (idx(part), *c.axes)))
+    return first, Compute(c.out, c.axes, (), None, cast(total, c.out.dtype), c.origin)
+
+
+def _by_readers(program: Program, parts: str) -> Program:
+    """`program` with what is made of the tensor `parts`, element by element and as small, evaluated where it is read."""
+
+    def small(p: Compute) -> bool:
+        return p.out.size <= FEW and parts in {x.tensor.name for x in loads(p.body)}
+
+    return remove_dead(inline_where(program, small))
 
 
 def _replace(program: Program, old: Compute, new: tuple[Compute, Compute]) -> Program:

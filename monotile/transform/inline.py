@@ -38,6 +38,15 @@ def inline_views(program: Program) -> Program:
     return with_body(program, _inline(program.body, {}, decide))
 
 
+def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program:
+    """`program` with those pointwise producers that are `chosen` evaluated by their readers, but for products."""
+
+    def decide(p: Compute, consumer: Statement) -> bool:
+        return chosen(p) and not (isinstance(consumer, Compute) and _repeats_operands(consumer))
+
+    return with_body(program, _inline(program.body, {}, decide))
+
+
 def is_view(s: Compute) -> bool:
     """Whether `s` only renames elements of another tensor, or is made of its axes alone.
 
