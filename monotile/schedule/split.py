@@ -38,7 +38,14 @@ from monotile.transform.inline import inline_where
 PARTS = (2, 4, 8)
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
 # Of truths by bits: `or` would ask for one part after the other.
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bitor", "all": "bitand"}
+_COMBINE = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "max",
+    "min": "min",
+    "any": "bitor",
+    "all": "bitand",
+}
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
