@@ -21,6 +21,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
+from monotile.schedule.draft import Context
 from monotile.schedule.plan import Plan
 from monotile.schedule.printer import show as show_plan
 from monotile.schedule.schedule import schedule
@@ -76,11 +77,12 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
     program, results = stack_results(program)
-    program = split_reductions(program, target)
+    context = Context.of(program, target)
+    program = split_reductions(program, target, context)
     dump.program("split", program)
     verify_program(program)
 
-    plan = schedule(program, target, options)
+    plan = schedule(program, target, options, context)
     dump.plan(plan)
     verify_plan(plan, program, target)
 

@@ -1,6 +1,7 @@
 """Element types."""
 
 import enum
+import functools
 
 import ml_dtypes
 import numpy as np
@@ -20,11 +21,11 @@ class DType(enum.Enum):
     F32 = "float32"
     F64 = "float64"
 
-    @property
+    @functools.cached_property
     def numpy(self) -> "np.dtype[np.generic]":
         return np.dtype(ml_dtypes.bfloat16) if self is DType.BF16 else np.dtype(self.value)
 
-    @property
+    @functools.cached_property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return self.numpy.itemsize

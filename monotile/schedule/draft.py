@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from monotile.ir.program import Program
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Ways
 from monotile.schedule.plan import BoxDim, Step
@@ -43,4 +44,8 @@ class Context:
     tables: dict[str, int]
     target: Target
     drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
-    ways: Ways = field(default_factory=dict, repr=False)
+    ways: Ways = field(default_factory=Ways, repr=False)
+
+    @staticmethod
+    def of(program: Program, target: Target) -> "Context":
+        return Context({w.tensor.name: w.table for w in program.weights if w.table}, target)

@@ -75,7 +75,12 @@ def writes_of(node: Node) -> frozenset[str]:
 
 
 def reads_of(node: Node) -> frozenset[str]:
-    return node.reads if isinstance(node, Group) else frozenset(t.name for t in used(node))
+    return node.reads if isinstance(node, Group) else _reads_of_loop(node)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reads_of_loop(loop: Loop) -> frozenset[str]:
+    return frozenset(t.name for t in used(loop))
 
 
 def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list[Node]:

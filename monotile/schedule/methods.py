@@ -4,10 +4,9 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
@@ -15,6 +14,7 @@ from monotile.analysis.contraction import Contraction, contraction
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute, walk
 from monotile.ir.program import Compute
+from monotile.schedule.cost import contract_seconds
 from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
@@ -185,17 +185,41 @@ def _gathers(x: Load) -> bool:
     return any(loads(i) for i in x.index)
 
 
-Ways = dict[tuple[Product, int, int, int], tuple[tuple[Contract, int], ...]]
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How products may be cut, as far as it was asked for one target: with the on-chip bytes; by their seconds."""
+
+    all: dict[tuple[object, ...], tuple[tuple[Contract, int], ...]] = field(default_factory=dict)
+    ranked: dict[tuple[object, ...], tuple[tuple[float, Contract, int], ...]] = field(
+        default_factory=dict
+    )
 
 
 def ways(
     p: Product, m: int, n: int, k: int, target: Target, known: Ways
 ) -> tuple[tuple[Contract, int], ...]:
-    """What `blocks` gives, each with its on-chip bytes. known: what was found for this target so far."""
-    key = (p, m, n, k)
-    if key not in known:
-        known[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
-    return known[key]
+    """What `blocks` gives, each with its on-chip bytes."""
+    key = _cut_key(p, m, n, k)
+    if key not in known.all:
+        known.all[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
+    return known.all[key]
+
+
+def ranked(
+    p: Product, m: int, n: int, k: int, target: Target, known: Ways
+) -> tuple[tuple[float, Contract, int], ...]:
+    """`ways` with the seconds of one task that has all of the product, the fastest first."""
+    key = _cut_key(p, m, n, k)
+    if key not in known.ranked:
+        size = p.dtype.itemsize
+        timed = ((contract_seconds(c, m, n, k, size, target), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
+        known.ranked[key] = tuple(sorted(timed, key=lambda way: way[0]))
+    return known.ranked[key]
+
+
+def _cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
+    """All that `blocks` looks at."""
+    return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), m, n, k)
 
 
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
@@ -252,15 +276,14 @@ def _cuda_blocks(
                 continue
             if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
                 continue
-            found = Contract(
-                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
-                instruction=instruction, left=p.left, right=p.right,
-                warps_m=warps_m, warps_n=warps_n, slices=slices, depth=2,
-            )  # fmt: skip
             ring = slices * 2 * (block_m + block_n) * block_k * size
             depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
             if depth >= 2:
-                yield msgspec.structs.replace(found, depth=depth)
+                yield Contract(
+                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                    instruction=instruction, left=p.left, right=p.right,
+                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
+                )  # fmt: skip
 
 
 def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) -> int:

@@ -11,7 +11,7 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.draft import Context, Draft, Local
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, product, ways
+from monotile.schedule.methods import Product, product, ranked
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
@@ -192,15 +192,12 @@ def _rows_contract(
     size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
     k = math.prod(anchor.reduce[q].extent for q in p.k)
     walked = math.prod(extents[anchor.axes[q].name] for q in batch)
-    best: tuple[float, Contract, int] | None = None
-    for method, scratch in ways(p, size_m, size_n, k, target, context.ways):
-        if scratch > room or method.instruction == "wgmma":  # its panels want the first bytes
-            continue
-        seconds = walked * cost.contract_seconds(
-            method, size_m, size_n, k, p.dtype.itemsize, target
-        )
-        if best is None or seconds < best[0]:
-            best = seconds, method, scratch
+    fitting = (
+        way
+        for way in ranked(p, size_m, size_n, k, target, context.ways)
+        if way[2] <= room and way[1].instruction != "wgmma"  # its panels want the first bytes
+    )
+    best = next(fitting, None)
     if best is None:
         return None
     dims = [
@@ -211,7 +208,7 @@ def _rows_contract(
         extent = math.prod(anchor.axes[q].extent for q in side)
         dims.append(Dim(side, extent, size, where.get(side[0])))
     made = Step(names, tuple(dims), last_dims(best[1], tuple(dims)), scratch_bytes=best[2])
-    return made, best[0]
+    return made, walked * best[0]
 
 
 def last_dims(c: Contract, dims: tuple[Dim, ...]) -> Contract:

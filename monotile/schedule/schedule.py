@@ -19,15 +19,19 @@ from monotile.schedule.tree import Tree, build, drafts_of
 from monotile.target.target import Target
 
 
-def schedule(program: Program, target: Target, options: Options) -> Plan:
+def schedule(
+    program: Program, target: Target, options: Options, context: Context | None = None
+) -> Plan:
     """Stages, tiles, memory, placement and hand-offs for `program` on `target`.
 
+    context: what was found before for a program with these weights.
     Raises ScheduleError where no legal Plan exists.
     """
     if options.workers is not None:
         target = msgspec.structs.replace(target, workers=options.workers)
-    tables = {w.tensor.name: w.table for w in program.weights if w.table}
-    tree = build(program, Context(tables, target))
+    if context is None or context.target != target:
+        context = Context.of(program, target)
+    tree = build(program, context)
     memory = place(program, tree)
     by_name = computes_of(program)
     old, weights = overwritten(program), frozenset(w.tensor.name for w in program.weights)

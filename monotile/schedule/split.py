@@ -27,9 +27,10 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute, Loop, Program, Statement, statements
+from monotile.schedule.draft import Context
 from monotile.schedule.groups import single
 from monotile.schedule.methods import product
-from monotile.schedule.tiles import Context, cut
+from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.target.target import Target
 from monotile.transform.dead import remove_dead
@@ -49,12 +50,11 @@ _COMBINE = {
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
-def split_reductions(program: Program, target: Target) -> Program:
+def split_reductions(program: Program, target: Target, context: Context | None = None) -> Program:
     """`program` with those products split whose split makes the whole schedule faster, by the cost model."""
     if target.kind == "cpu":  # few workers: there is no lack of tasks
         return program
-    tables = {w.tensor.name: w.table for w in program.weights if w.table}
-    context = Context(tables, target)
+    context = context or Context.of(program, target)
     best = seconds(build(program, context), target)
     names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
     for c in [s for s in statements(program.body) if isinstance(s, Compute)]:

@@ -27,6 +27,12 @@ ALIGN = 128  # bytes between things in on-chip memory
 
 def cut(group: Group, context: Context) -> Draft | None:
     """The best way to cut `group` into tasks, or None if none fits the on-chip memory."""
+    if group not in context.drafts:
+        context.drafts[group] = _cut(group, context)
+    return context.drafts[group]
+
+
+def _cut(group: Group, context: Context) -> Draft | None:
     if group.streamed:
         ways = (
             Draft(group, grid, (step,), {}, step.scratch_bytes, seconds)

@@ -1,6 +1,6 @@
 """The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from monotile.analysis.states import may_share, waits
@@ -36,17 +36,12 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
                 f"control flow that depends on data is not scheduled yet ({s.origin or 'no source line'})"
             )
 
-    def draft(g: Group) -> Draft | None:
-        if g not in context.drafts:
-            context.drafts[g] = cut(g, context)
-        return context.drafts[g]
-
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
         both = unite(first, second, leads=context.target.kind == "cuda")
         if both is None or not allowed(both):
             return None
-        one, a, b = draft(both), draft(first), draft(second)
+        one, a, b = (cut(g, context) for g in (both, first, second))
         if one is None or a is None or b is None:
             return None
         apart = a.seconds + b.seconds + context.target.barrier_seconds
@@ -56,17 +51,15 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         return not program.states or may_share(g.steps, program)
 
     nodes = fuse_epilogues(singles(body, waits(program)), allowed)
-    nodes = join_attention(nodes, program, context.target, lambda g: draft(g) is not None)
+    nodes = join_attention(nodes, program, context.target, lambda g: cut(g, context) is not None)
     nodes = merge(nodes, join)
-    return tuple(_node(n, draft, context, program) for n in nodes)
+    return tuple(_node(n, context, program) for n in nodes)
 
 
-def _node(
-    n: Node, draft: Callable[[Group], Draft | None], context: Context, program: Program
-) -> Draft | Nest:
+def _node(n: Node, context: Context, program: Program) -> Draft | Nest:
     if isinstance(n, Loop):
         return Nest(n, _level(n.body, context, program))
-    found = draft(n)
+    found = cut(n, context)
     if found is None:
         names = ", ".join(sorted(n.tensors))
         raise ScheduleError(f"no way to compute {names} fits the memory of {context.target.name}")
