@@ -88,8 +88,13 @@ class CudaEmitter(VectorEmitter):
         return self._prologue() + functions + self.writer.text
 
     def _apart(self, f: Function, count: int) -> bool:
-        """Whether the kernel calls `f`, of its `count` functions. ptxas serialises every wgmma if one is in a callee (C7510)."""
-        return "mt::Kernel::WGMMA" not in f.body and (len(f.callers) > 1 or count >= MANY)
+        """Whether the kernel calls `f`, of its `count` functions.
+
+        ptxas serialises every wgmma if one is in a callee (C7510). Attention needs all registers for itself.
+        """
+        if "mt::Kernel::WGMMA" in f.body:
+            return False
+        return "mt::attend<" in f.body or len(f.callers) > 1 or count >= MANY
 
     def _prologue(self) -> str:
         count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)
@@ -173,9 +178,9 @@ class CudaEmitter(VectorEmitter):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
-            first = "blockIdx.x"
+            first = "mt::ptx::anew(blockIdx.x)"
             if stage.first % workers:
-                first = f"(blockIdx.x + {workers - stage.first % workers}) % {workers}"
+                first = f"(mt::ptx::anew(blockIdx.x) + {workers - stage.first % workers}) % {workers}"
             if tasks <= workers:
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:

@@ -24,7 +24,7 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
   uint16_t* const most_13 = (uint16_t*)(scratch + 4096);
   uint16_t* const powers_20 = (uint16_t*)(scratch + 4224);
   uint16_t* const denominator_23 = (uint16_t*)(scratch + 6272);
-  if (const idx task = blockIdx.x; task < 1) {
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 1) {
     const idx c0 = 0;
     {
       {

@@ -20,7 +20,7 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const unsigned tag, idx loop_l, float* const h_4, const float* const w_8, const float* const x_14, float* const y_16, float* const y_17) {
   char* const scratch = mt::ptx::shared_memory();
   float* const h_here0_1 = (float*)(scratch);
-  if (const idx task = blockIdx.x; task < 8) {
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 8) {
     const idx c0 = task;
     if (loop_l == 0) {
       for (idx e = threadIdx.x; e < 4; e += 256) {

@@ -136,12 +136,13 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Core = typename S::Core;
   using Sum = typename S::Sum;
   constexpr int RING = S::RING;
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned self = ptx::anew(threadIdx.x);
+  int warp = self / 32, lane = self % 32;
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
   if constexpr (S::GROUPS) warp_m = member % S::WARPS_M * S::WARP_M, warp_n = member / S::WARPS_M * S::WARP_N;
 
-  int thread = int(threadIdx.x) - slice * S::SLICE_THREADS;
+  int thread = int(self) - slice * S::SLICE_THREADS;
   char* ring = shared + slice * (RING * S::STAGE_BYTES);
   Feed<S, typename S::Left, typename S::LeftIntake, Left> left_feed(left, m0, m1, slice, thread);
   Feed<S, typename S::Right, typename S::RightIntake, Right> right_feed(right, n0, n1, slice, thread);
@@ -179,7 +180,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
   Held held[AHEAD];
   auto mine = [&](int round) {
-    unsigned e = round * S::THREADS + threadIdx.x;
+    unsigned e = round * S::THREADS + self;
     int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
     bool exists = (TOTAL % S::THREADS == 0 && ROUNDS % AHEAD == 0) || e < TOTAL;
     bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < n1);

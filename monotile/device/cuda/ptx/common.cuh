@@ -123,6 +123,13 @@ __device__ __forceinline__ char* shared_memory() {
   return monotile_shared;
 }
 
+// `x`, computed anew: what is made of it stays where it stands. Else the compiler moves what depends on the thread alone out of
+// the loop over layers, and all of it lives in registers for the whole launch.
+__device__ __forceinline__ unsigned anew(unsigned x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Tells the compiler that `p` points into global memory, which it cannot see through a call.
 __device__ __forceinline__ void assume_global(const void* p) { __builtin_assume(__isGlobal(p)); }
 

@@ -4,6 +4,7 @@
 
 namespace mt::ptx {
 
+inline unsigned anew(unsigned x) { return x; }
 inline void trap(unsigned*, unsigned number) {
   static char text[64];
   std::snprintf(text, sizeof(text), "failure %u", number - 1);
