@@ -180,7 +180,9 @@ class CudaEmitter(VectorEmitter):
             w.write("char* const scratch = mt::ptx::shared_memory();")
             first = "mt::ptx::anew(blockIdx.x)"
             if stage.first % workers:
-                first = f"(mt::ptx::anew(blockIdx.x) + {workers - stage.first % workers}) % {workers}"
+                first = (
+                    f"(mt::ptx::anew(blockIdx.x) + {workers - stage.first % workers}) % {workers}"
+                )
             if tasks <= workers:
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
