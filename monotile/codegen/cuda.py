@@ -17,6 +17,7 @@ from monotile.codegen.base import Site
 from monotile.codegen.cuda_attend import write_attend
 from monotile.codegen.cuda_contract import write_contract
 from monotile.codegen.cuda_early import write_early
+from monotile.codegen.cuda_held import Held, held_of, write_hold
 from monotile.codegen.cuda_messages import (
     Received,
     on_chip,
@@ -35,7 +36,7 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.schedule.plan import Attend, Contract, Map, Plan, Reduce, Repeat, Serial, Stage
+from monotile.schedule.plan import Attend, Contract, Map, Place, Plan, Reduce, Repeat, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
@@ -68,6 +69,7 @@ class CudaEmitter(VectorEmitter):
         self.received = received_of(plan, self.slots)
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
+        self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
         self.passed = GIVEN | self.profiling.given
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
@@ -75,10 +77,12 @@ class CudaEmitter(VectorEmitter):
     def source(self) -> str:
         """The whole translation unit."""
         for stage, axes in self.stages():
+            own = [k for k in self.kept if k.stage.name == stage.name]
+            for k in own:
+                self._fill(k, axes[: axes.index(k.loop)])
+                if k.resident.held:
+                    self._hold(k, axes[: axes.index(k.loop)])
             self._stage(stage, axes)
-            for k in self.kept:
-                if k.stage.name == stage.name:
-                    self._fill(k, axes[: axes.index(k.loop)])
         self.writer = Writer()
         self._kernel()
         every = list(self.functions)
@@ -90,9 +94,10 @@ class CudaEmitter(VectorEmitter):
     def _apart(self, f: Function, count: int) -> bool:
         """Whether the kernel calls `f`, of its `count` functions.
 
-        ptxas serialises every wgmma if one is in a callee (C7510). Attention needs all registers for itself.
+        ptxas serialises every wgmma if one is in a callee (C7510), and a callee has none of the kernel's registers.
+        Attention needs all registers for itself.
         """
-        if "mt::Kernel::WGMMA" in f.body:
+        if "mt::Kernel::WGMMA" in f.body or any("mt::Held" in k for k in f.parameters.values()):
             return False
         return "mt::attend<" in f.body or len(f.callers) > 1 or count >= MANY
 
@@ -118,7 +123,12 @@ class CudaEmitter(VectorEmitter):
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs this worker's tasks in ascending order."""
-        with self._tasks(stage.name, stage, axes):
+        held = [
+            self.in_registers[k.image.name]
+            for k in self.kept
+            if k.stage.name == stage.name and k.image.name in self.in_registers
+        ]
+        with self._tasks(stage.name, stage, axes, held):
             w = self.writer
             received = self._received(stage)
             if received:
@@ -170,11 +180,38 @@ class CudaEmitter(VectorEmitter):
                 if site.step.computes[0] == kept.resident.compute:
                     write_fill(self, kept, site.ranges, site.point)
 
+    def _hold(self, kept: Kept, axes: tuple[str, ...]) -> None:
+        """A function that brings that into the threads' registers, where they can have it there."""
+        self.writer = Writer()
+        with self.writer.open(
+            "", GIVEN, fence=True
+        ):  # to look at the step; nothing of it is written
+            self._coordinates(kept.stage)
+            sites = [
+                s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
+            ]
+            held = held_of(self, kept, self._with_kept(sites[0]))
+        if held is None:
+            return
+        self.in_registers[kept.image.name] = held
+        with self._tasks(held.fill, kept.stage, axes, [held]):
+            for site in self.sites(kept.stage):
+                if site.step.computes[0] == kept.resident.compute:
+                    write_hold(self, kept, self._with_kept(site), held)
+
+    def packed(self, tensor: Tensor, first: Sequence[Expr], place: Place, width: int) -> str:
+        held = self.in_registers.get(tensor.name)
+        if held is None:
+            return super().packed(tensor, first, place, width)
+        return f"{held.name}.value[{held.number}]"
+
     @contextmanager
-    def _tasks(self, name: str, stage: Stage, axes: tuple[str, ...]) -> Generator[None]:
-        """The function `name`; inside, a task's coordinates are variables."""
+    def _tasks(
+        self, name: str, stage: Stage, axes: tuple[str, ...], held: Sequence[Held] = ()
+    ) -> Generator[None]:
+        """The function `name`; inside, a task's coordinates are variables. held: what it is given in registers."""
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        with self.function(name, axes, self.passed):
+        with self.function(name, axes, self.passed | {h.name: f"{h.kind}&" for h in held}):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
@@ -235,6 +272,10 @@ class CudaEmitter(VectorEmitter):
                     with self.profiling.fill(self.writer, k.stage, loop.axis):
                         self.write_call(_fill_name(k))
             self.writer.write("mt::block_barrier();")
+            for k in self.kept:
+                if k.resident in loop.resident and (held := self.in_registers.get(k.image.name)):
+                    self.writer.write(f"{held.kind} {held.name};")
+                    self.write_call(held.fill)
         if loop.messages:
             if loop.handoff == "grid":
                 self.writer.write("grid.wait();")

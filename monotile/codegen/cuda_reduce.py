@@ -5,7 +5,8 @@ neighbouring groups read and write side by side. A group of many lanes reads sid
 outputs share it loads once.
 """
 
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from monotile.codegen.base import VALUES, Site, unflatten
@@ -56,7 +57,7 @@ COMBINER = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class Form:
     """How a step reduces.
 
     axes: the reduce axes in the order in which they are flattened. width: neighbours a lane takes at once. vectors:
@@ -110,11 +111,9 @@ class _Form:
 
 def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
     """`lanes` neighbouring threads an output, several outputs at the same time."""
-    anchor = site.anchor
-    if not isinstance(anchor, Compute) or anchor.combiner is None:
-        raise InternalError(f"step {site.step.computes} has nothing to reduce")
-    form = _form(e, site, anchor, method)
-    op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
+    form = form_of(e, site, method)
+    anchor = form.anchor
+    op = f"mt::{COMBINER[str(anchor.combiner)]}<{VALUES[anchor.body.dtype]}>"
     lanes, w = form.lanes, e.writer
     with w.open("", fence=True):
         w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
@@ -136,8 +135,11 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
             _finish(e, site, form)
 
 
-def _form(e: VectorEmitter, site: Site, anchor: Compute, method: Reduce) -> _Form:
+def form_of(e: VectorEmitter, site: Site, method: Reduce) -> Form:
     """The number of outputs at once that costs least: round trips to memory, and what is loaded."""
+    anchor = site.anchor
+    if not isinstance(anchor, Compute) or anchor.combiner is None:
+        raise InternalError(f"step {site.step.computes} has nothing to reduce")
     order = method.order or tuple(range(len(anchor.reduce)))
     axes = tuple(anchor.reduce[p] for p in order)
     points = 1
@@ -147,7 +149,7 @@ def _form(e: VectorEmitter, site: Site, anchor: Compute, method: Reduce) -> _For
     read = tuple(
         dict.fromkeys(x for x in loads(anchor.body) if any(axes_of(i) & set(axes) for i in x.index))
     )
-    form = _Form(
+    form = Form(
         anchor=anchor,
         axes=axes,
         lanes=method.lanes,
@@ -204,18 +206,39 @@ def _divides(e: Expr) -> bool:
     return isinstance(e, Binary) and e.op in ("floordiv", "mod", "div")
 
 
-def _words(x: Load, site: Site, form: _Form) -> int:
+def _words(x: Load, site: Site, form: Form) -> int:
     """Registers that a vector of `x` takes for each turn: once for all outputs that share it."""
+    words = -(-form.width * x.dtype.itemsize // 4)
+    by_run, by_u = differs(x, site, form)
+    return words * (form.parts if by_u else form.runs if by_run else 1)
+
+
+def differs(x: Load, site: Site, form: Form) -> tuple[bool, bool]:
+    """Whether runs, and neighbouring outputs of one run, read different vectors of `x`."""
     run, u = Axis("run", max(1, form.all_runs)), Axis("u", form.together)
     where = spread(add(mul(run, idx(form.together)), u), site.ranges)
     where |= placed(site.point, where)
     used = frozenset[Axis]().union(*(axes_of(substitute(i, where)) for i in x.index))
-    words = -(-form.width * x.dtype.itemsize // 4)
-    return words * (form.parts if u in used else form.runs if run in used else 1)
+    return run in used, u in used
 
 
-def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str) -> None:
-    """Each lane's part of every output. What lies over the last run is computed as the last, but not stored."""
+def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
+    """Each lane's part of every output."""
+    with each_vector(e, site, form) as point, e.vector(form.width):
+        text = bare(e.body(form.anchor.body, point))
+        if form.anchor.combiner in ("argmax", "argmin"):
+            flat: Expr = idx(0)
+            for a in form.anchor.reduce:
+                flat = add(mul(flat, idx(a.extent)), point[a.name])
+            text = f"{op}::Part{{{text}, (int32_t){bare(e.index(flat))}}}"
+        number = _number(form, "v", "u")
+        e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+
+
+@contextmanager
+def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str, Expr]]:
+    """A block in loops over a lane's vectors, for each of its outputs; gives the axes there. What lies over the last run is
+    taken as the last, but not stored."""
     w = e.writer
     start, run = Axis("start", form.vectors), Axis("run", form.all_runs)
     with ExitStack() as stack:
@@ -239,19 +262,10 @@ def _accumulate(e: VectorEmitter, site: Site, form: _Form, op: str) -> None:
         output = add(mul(run, idx(form.together)), u)
         where = _clamped(e, site, spread(output, site.ranges))
         position = add(mul(start, idx(form.width)), lane_of(form.width))
-        point = placed(site.point, where) | where | unflatten(position, form.axes)
-        stack.enter_context(e.vector(form.width))
-        text = bare(e.body(form.anchor.body, point))
-        if form.anchor.combiner in ("argmax", "argmin"):
-            flat: Expr = idx(0)
-            for a in form.anchor.reduce:
-                flat = add(mul(flat, idx(a.extent)), point[a.name])
-            text = f"{op}::Part{{{text}, (int32_t){bare(e.index(flat))}}}"
-        number = _number(form, "v", "u")
-        w.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+        yield placed(site.point, where) | where | unflatten(position, form.axes)
 
 
-def _number(form: _Form, v: str, u: str) -> str:
+def _number(form: Form, v: str, u: str) -> str:
     """Text of the number of the part of output `u` of run `v`."""
     if form.together == 1:
         return v if form.runs > 1 else "0"
@@ -282,7 +296,7 @@ def _reads_far(e: VectorEmitter, site: Site, variable: Axis) -> bool:
     return not body.dtype.is_float
 
 
-def _finish(e: VectorEmitter, site: Site, form: _Form) -> None:
+def _finish(e: VectorEmitter, site: Site, form: Form) -> None:
     """Outputs are finished side by side by the first lanes of a group, or one after the other by its only ones."""
     w, together = e.writer, form.together
     tests: list[str] = []

@@ -172,11 +172,16 @@ class VectorEmitter(StageEmitter):
             known = self.writer.fresh("p")
             home = self.home(Load(e.tensor, first))
             with self.writer.at(home):
-                start = plus(*self.address(e.tensor, first, place))
-                function = "load_constant" if e.tensor.name in self.constant else "load"
-                self.writer.write(f"const auto {known} = mt::{function}<{width}>({start});")
+                text = self.packed(e.tensor, first, place, width)
+                self.writer.write(f"const auto {known} = {text};")
             home.names[key] = known
         return known
+
+    def packed(self, tensor: Tensor, first: Sequence[Expr], place: Place, width: int) -> str:
+        """Text of the load of a pack that begins at the index `first`."""
+        start = plus(*self.address(tensor, first, place))
+        function = "load_constant" if tensor.name in self.constant else "load"
+        return f"mt::{function}<{width}>({start})"
 
     def computed(self, tensor: Tensor) -> bool:
         """Whether the current stage computes `tensor`."""

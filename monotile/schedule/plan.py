@@ -221,6 +221,8 @@ class Resident(Frozen, frozen=True):
     compute: the anchor of a Reduce step of `stage`. load: which of the distinct Loads of its body, in order.
     Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
     axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
+    held: from there each thread takes what it multiplies with in every iteration into registers, if it finishes all its
+    outputs in one round.
     """
 
     stage: str
@@ -228,6 +230,7 @@ class Resident(Frozen, frozen=True):
     load: int
     offset: int
     nbytes: int
+    held: bool = False
 
 
 class Message(Frozen, frozen=True):

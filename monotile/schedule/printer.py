@@ -75,7 +75,8 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                     )
                     yield f"{indent}  {r.stage} receives {r.tensor}{before}: {show_place(r.place)}"
                 for r in node.resident:
-                    yield f"{indent}  keeps load {r.load} of {r.compute} on chip: {r.nbytes} bytes at {r.offset}"
+                    where = "on chip and in registers" if r.held else "on chip"
+                    yield f"{indent}  keeps load {r.load} of {r.compute} {where}: {r.nbytes} bytes at {r.offset}"
                 yield from _nodes(inner, indent + "  ")
             case Stage():
                 first = f"workers from {node.first}"

@@ -8,10 +8,11 @@ import msgspec
 from monotile.analysis.unconditional import unconditional
 from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Dim, PlanNode, Reduce, Repeat, Resident, Stage, Step
+from monotile.schedule.plan import Dim, Map, PlanNode, Reduce, Repeat, Resident, Stage, Step
 from monotile.target.target import Target
 
 ALIGN = 128
+OWN_REGISTERS = 96  # that a thread needs for all else
 FEWEST = 4  # iterations that repay the copy
 
 
@@ -49,6 +50,33 @@ def kept_bytes(body: tuple[PlanNode, ...]) -> int:
     """All that the loops keep."""
     loops = [n for n in body if isinstance(n, Repeat)]
     return sum(kept_bytes(n.body) + sum(r.nbytes for r in n.resident) for n in loops)
+
+
+def hold(
+    body: tuple[PlanNode, ...], target: Target, room: int | None = None
+) -> tuple[PlanNode, ...]:
+    """`body` with what is kept held in registers where these suffice; outer loops first.
+
+    room: registers of a thread. A loop with products or attention needs them itself.
+    """
+    left = target.registers // target.threads - OWN_REGISTERS if room is None else room
+    out: list[PlanNode] = []
+    for node in body:
+        if not isinstance(node, Repeat):
+            out.append(node)
+            continue
+        steps = {s.computes[0]: s for _, s in _steps(node.body)}
+        light = all(isinstance(s.method, (Map, Reduce)) for s in steps.values())
+        free = left if light else 0
+        residents: list[Resident] = []
+        for r in node.resident:
+            method, words = steps[r.compute].method, -(-r.nbytes // (4 * target.threads))
+            held = isinstance(method, Reduce) and method.vector > 1 and words <= free
+            free -= words if held else 0
+            residents.append(msgspec.structs.replace(r, held=held))
+        inner = hold(node.body, target, free)
+        out.append(msgspec.structs.replace(node, body=inner, resident=tuple(residents)))
+    return tuple(out)
 
 
 class _Keeper:

@@ -13,7 +13,7 @@ from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
-from monotile.schedule.resident import keep, kept_bytes
+from monotile.schedule.resident import hold, keep, kept_bytes
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tree import Tree, build, drafts_of
 from monotile.target.target import Target
@@ -49,7 +49,7 @@ def schedule(
         handed = plain  # weights on chip are worth more
         body, shared_bytes = finished(plain)
     if target.kind == "cuda":
-        body = early_maps(body, by_name, target)
+        body = hold(early_maps(body, by_name, target), target)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,

@@ -267,8 +267,11 @@ def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
     return out
 
 
-def _check_kept(nodes: tuple[PlanNode, ...], target: Target) -> None:
-    """What a loop keeps belongs to a reduction of one of its stages, whose tasks stay on their workers."""
+def _check_kept(nodes: tuple[PlanNode, ...], target: Target, held: int = 0) -> None:
+    """What a loop keeps belongs to a reduction of one of its stages, whose tasks stay on their workers.
+
+    held: bytes that the loops round `nodes` hold in registers.
+    """
     for node in nodes:
         if not isinstance(node, Repeat):
             continue
@@ -282,4 +285,7 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target) -> None:
                 )
             if stage and math.prod(stage.grid) > target.workers:
                 _fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
-        _check_kept(node.body, target)
+        inner = held + sum(r.nbytes for r in node.resident if r.held)
+        if inner > 4 * target.registers:
+            _fail(f"the loop over {node.axis} holds {inner} bytes in registers")
+        _check_kept(node.body, target, inner)

@@ -12,6 +12,7 @@ from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.schedule.plan import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
 from monotile.schedule.printer import show_stages
+from monotile.schedule.resident import hold
 from monotile.schedule.verify import verify
 from tests.codegen.recurrent import H100, Built, Cells, build
 
@@ -77,6 +78,24 @@ def test_a_task_of_one_layer_reads_two_rows() -> None:
     assert [(d.stage, d.extent) for d in receive.place.box] == [(0, 2), (None, 1), (None, 256)]
     (rows,) = (s.dims[0] for s in stage.steps if "lstm_l0_hidden_next" in s.computes)
     assert rows == Dim((0,), 4, 1, 0, lead=1)
+
+
+def test_weights_are_held_in_registers() -> None:
+    """As far as they suffice; where a product needs them, none."""
+    for b in (LSTM, TWO):
+        assert all(r.held for loop in b.loops for r in loop.resident)
+    assert "on chip and in registers: " in show_stages(LSTM.plan)
+    few = replace(H100, registers=128 * H100.threads)
+    held = [
+        [r.held for r in n.resident] for n in hold(LSTM.plan.body, few) if isinstance(n, Repeat)
+    ]
+    assert held == [[False]]
+    two = [[r.held for r in n.resident] for n in hold(TWO.plan.body, few) if isinstance(n, Repeat)]
+    assert two == [[True, True]]
+    much = changed(
+        LSTM, lambda n: replace(n, resident=tuple(replace(r, nbytes=1 << 20) for r in n.resident))
+    )
+    refused(LSTM, much, "bytes in registers|bytes on chip")
 
 
 def test_projections() -> None:

@@ -31,6 +31,12 @@ struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Pack {
   __device__ __forceinline__ const T& operator[](int i) const { return value[i]; }
 };
 
+// What a thread holds in registers; only indexed by literals.
+template <class T, int WIDTH, int COUNT>
+struct Held {
+  Pack<T, WIDTH> value[COUNT];
+};
+
 template <class A, class B>
 inline constexpr bool same = false;
 template <class A>
