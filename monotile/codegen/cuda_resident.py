@@ -95,7 +95,7 @@ def write_fill(
     count = region(rows) * vectors
     with ExitStack() as stack:
         head = f"for (idx e = threadIdx.x; e < {count}; e += {threads})"
-        stack.enter_context(e.writer.open(head, ["e"], fence=True)).pragma = "#pragma unroll 4"
+        stack.enter_context(e.writer.open(head, ["e"], fence=True)).pragma = "#pragma unroll 8"
         parts = unflatten(Axis("e", count), [Axis("row", region(rows)), Axis("vector", vectors)])
         where = spread(parts["row"], rows)
         for r in rows:
