@@ -1,5 +1,8 @@
 """Contractions and attention."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -95,3 +98,11 @@ def test_attention_of_one_head() -> None:
 def test_multihead_attention() -> None:
     model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     check(model, (torch.randn(2, 5, 8),) * 3)
+
+
+def test_attention_of_scores_that_are_all_minus_infinity_is_zero() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        plain = F.scaled_dot_product_attention(x, y, y)
+        return plain, F.scaled_dot_product_attention(x, y, y, is_causal=True)
+
+    check_operators({"f": f}, torch.full((2, 3, 4), -math.inf), torch.rand(2, 3, 4) + 0.1)

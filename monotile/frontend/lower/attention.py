@@ -8,9 +8,8 @@ from monotile.errors import CaptureError
 from monotile.frontend.builder import Builder, broadcast, element, load, raised
 from monotile.frontend.lower import scalar as s
 from monotile.frontend.lower.reduce import reduce_dims, without
-from monotile.frontend.lower.softmax import softmax_parts
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, const
+from monotile.ir.expr import Expr, Tensor
 
 Lowering = Callable[..., Any]
 
@@ -74,17 +73,11 @@ def attention(
 
     scores = b.emit(products.shape, wide, score, part="scores")
     last = (len(scores.shape) - 1,)
-    if attn_mask is None:
-        _, powers, added = softmax_parts(b, last, scores)
-        least = None
-    else:
-        powers, added = _safe_softmax_parts(b, last, scores)
-        least = const(1.0, wide)
+    powers, added = _safe_softmax_parts(b, last, scores)
 
     def probability(*i: Expr) -> Expr:
-        # A sum is at least exp(0) = 1 unless the whole row is masked.
-        over = load(added, without(last, i))
-        return s.div(load(powers, i), over if least is None else s.maximum(over, least))
+        # A sum is at least exp(0) = 1 unless the whole row is -inf.
+        return s.div(load(powers, i), s.maximum(load(added, without(last, i)), 1))
 
     shares = b.emit(scores.shape, value.dtype, probability, part="probabilities")
 
