@@ -14,7 +14,9 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from monotile.errors import CaptureError
 from monotile.frontend.layouts import Layouts
+from monotile.frontend.origin import origin
 
 # Views or copies, by the strides that they find.
 _BY_STRIDES = frozenset(
@@ -44,6 +46,7 @@ def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
 
     Raises CaptureError where it cannot be written so.
     """
+    _refuse_windows(exported.graph)
     if not _unsure(exported.graph):
         return exported
     graph = copy.deepcopy(exported.graph)
@@ -66,6 +69,24 @@ def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
         exported.constants,
         verifiers=exported.verifiers,
     )
+
+
+def _refuse_windows(graph: fx.Graph) -> None:
+    """Raises CaptureError for an update through `unfold`: what no window has would be zero afterwards."""
+    todo = [(node, changed) for node in graph.nodes for changed in _changed(node)]
+    while todo:
+        by, node = todo.pop()
+        todo += [(by, source) for source in _sources(node)]
+        if _packet(node) == "aten.unfold":
+            _, dim, size, step = node.args
+            length = node.all_input_nodes[0].meta["val"].shape[dim]
+            if step != size or length % size:
+                where = origin(by.stack_trace)
+                raise CaptureError(
+                    f"{by.target} updates windows of a tensor (unfold) in place"
+                    + (f", at {where}" if where else "")
+                    + ", and torch.export loses what lies between them: update slices of the tensor"
+                )
 
 
 def _needed(nodes: list[fx.Node]) -> set[fx.Node]:

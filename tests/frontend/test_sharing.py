@@ -90,3 +90,16 @@ def test_ordinary_updates_cost_nothing() -> None:
     model = nn.Sequential(Block(), nn.Unflatten(1, (3, 64)), nn.Unflatten(2, (8, 8)), Block())
     exported = export(model.eval(), (torch.randn(2, 3, 8, 8),))
     assert shared_as_run(exported) is exported
+
+
+def test_an_update_of_windows_keeps_what_lies_between_them_or_is_refused() -> None:
+    def f(x: torch.Tensor, size: int, step: int) -> torch.Tensor:
+        x = x.exp()
+        x.unfold(1, size, step).mul_(2)
+        return x
+
+    x = torch.randn(3, 12)
+    check_operators({"whole": lambda x: f(x, 3, 3)}, x)
+    for size, step in ((2, 3), (5, 5)):
+        with pytest.raises(CaptureError, match=r"windows.*update slices"):
+            capture(Operators({"f": lambda x, size=size, step=step: f(x, size, step)}), (x,))
