@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -77,6 +77,24 @@ def product(
     right = _operand(found.right, c, n, k, target, on_chip)
     dtype = types[0] if half else c.body.dtype
     return Product(batch, m, n, k, left, right, dtype, half, grain_m, grain_n)
+
+
+def with_sides(
+    p: Product,
+    c: Compute,
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    target: Target,
+    on_chip: frozenset[str],
+) -> Product:
+    """`p` with fewer axes on its two sides, and operands read along those."""
+    m, n = sides
+    if (m, n) == (p.m, p.n):
+        return p
+    found = contraction(c)
+    assert found is not None
+    left = _operand(found.left, c, m, p.k, target, on_chip)
+    right = _operand(found.right, c, n, p.k, target, on_chip)
+    return replace(p, m=m, n=n, left=left, right=right)
 
 
 def _extent(c: Compute, positions: tuple[int, ...]) -> int:

@@ -11,7 +11,7 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.draft import Context, Draft, Local
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, product, ranked
+from monotile.schedule.methods import Product, product, ranked, with_sides
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
@@ -144,7 +144,7 @@ def _rows_step(
         extents |= {r.name: r.extent for r in anchor.reduce}
         p = product(anchor, context.tables, target, own)
         if p and not p.grain_m and not p.grain_n:  # else rows might be cut inside a run
-            found = _rows_contract(anchor, p, names, where, tiles, extents, context, room)
+            found = _rows_contract(anchor, p, names, where, tiles, extents, own, context, room)
             if found:
                 return found
     total = cost.product(extents, anchor.axes)
@@ -175,6 +175,7 @@ def _rows_contract(
     where: dict[int, int],
     tiles: tuple[int, ...],
     extents: cost.Extents,
+    own: frozenset[str],
     context: Context,
     room: int,
 ) -> tuple[Step, float] | None:
@@ -189,6 +190,7 @@ def _rows_contract(
     for side in (m, n):
         if not side or (len(side) > 1 and any(q in where for q in side)):
             return None
+    p = with_sides(p, anchor, (m, n), target, own)
     size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
     k = math.prod(anchor.reduce[q].extent for q in p.k)
     walked = math.prod(extents[anchor.axes[q].name] for q in batch)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from monotile.frontend.capture import capture
+from monotile.frontend.capture import capture, export
+from monotile.frontend.decompose import decompose
 from monotile.ir.program import Compute, Loop
 from tests.frontend.against import check
 
@@ -58,3 +59,15 @@ def test_every_layer_is_one_loop_of_one_shape() -> None:
     assert [loop.axis.extent for loop in loops] == [5, 5, 5]
     kinds = [[s.combiner for s in loop.body if isinstance(s, Compute)] for loop in loops]
     assert kinds == [["sum", "sum", None, None]] * 3
+
+
+def test_final_states_have_their_own_shape_whatever_the_tracer_says() -> None:
+    """On a GPU PyTorch 2.11 traces them as [layers, 1, batch, width]."""
+    model, x = nn.LSTM(4, 6, 2), torch.randn(5, 3, 4)
+    exported = decompose(export(model, (x,)))
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten.lstm.input:
+            out, h, c = node.meta["val"]
+            node.meta["val"] = (out, h.unsqueeze(1), c.unsqueeze(1))
+    program = capture(exported).program
+    assert [t.shape for t in program.outputs] == [(5, 3, 6), (2, 3, 6), (2, 3, 6)]

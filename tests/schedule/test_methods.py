@@ -8,7 +8,15 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
 from monotile.ir.program import compute
-from monotile.schedule.methods import MOST_HELD, Product, blocks, product, scratch_bytes, within_run
+from monotile.schedule.methods import (
+    MOST_HELD,
+    Product,
+    blocks,
+    product,
+    scratch_bytes,
+    with_sides,
+    within_run,
+)
 from monotile.schedule.plan import Operand
 from monotile.target.target import cpu_target
 from tests.schedule import programs as p
@@ -88,6 +96,24 @@ def test_a_filter_is_read_in_vectors_and_an_image_by_neighbours_in_memory() -> N
     out = product(c, {}, p.H100)
     assert out is not None
     assert {out.left, out.right} == {Operand("k", 8, "async"), Operand("mn", 1, "element")}
+
+
+def test_fewer_axes_on_a_side_change_how_it_is_read() -> None:
+    """A side that loses its innermost axis, along which an operand is contiguous, has no vectors along it."""
+    x, w = p.tensor("x", 32, 16, 28, dtype=F16), p.tensor("w", 24, 16, dtype=F16)
+    c = compute(
+        p.tensor("y", 32, 24, 28, dtype=F16),
+        lambda n, o, j, k: half(Load(w, (o, k)), Load(x, (n, k, j))),
+        reduce=(16,),
+        combiner="sum",
+    )
+    whole = product(c, {}, p.H100)
+    assert whole is not None
+    assert {whole.m, whole.n} == {(1,), (0, 2)}
+    images = whole.right if whole.n == (0, 2) else whole.left
+    assert images == Operand("mn", 4, "async")
+    fewer = with_sides(whole, c, ((1,), (0,)), p.H100, frozenset())
+    assert fewer.right.vector == 1
 
 
 def test_what_the_stage_holds_is_not_copied_from_global_memory() -> None:

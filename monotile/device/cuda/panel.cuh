@@ -107,6 +107,7 @@ struct Intake {
   template <class Operand>
   static __device__ __forceinline__ void issue(char* panel, const Operand& operand, int row0,
                                                int row_end, int k0, int thread) {
+    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
     constexpr int BYTES = VECTOR * int(sizeof(T));
     u32 base = ptx::shared_address(panel);
 #pragma unroll
@@ -124,11 +125,17 @@ struct Intake {
     }
   }
 
+  // Whether a vector's elements are neighbours in memory.
+  template <class Operand>
+  static constexpr bool SIDE_BY_SIDE =
+      VECTOR == 1 || !Operand::LINEAR || (K_MAJOR ? Operand::K_STEP : Operand::ROW_STEP) == 1;
+
   // Walks a linear operand chunk by chunk: a pointer that moves on, and constants.
   static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
 
   template <class Operand>
   struct Walk {
+    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
     const T* from;
     int offset, rows_left, k_left;
 
