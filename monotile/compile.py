@@ -16,6 +16,7 @@ from monotile.runtime import build_cpu, build_cuda
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.binary import Binary
 from monotile.runtime.cache import Cache
+from monotile.runtime.collector import collecting_later
 from monotile.runtime.detect import detect_target
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
@@ -51,7 +52,18 @@ def compile(
     Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError or BuildError, all of them
     MonotileError.
     """
-    hardware = detect_target(target, options)
+    with collecting_later():
+        return _compiled(model, args, kwargs, detect_target(target, options), options)
+
+
+def _compiled(
+    model: Model,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    hardware: Target,
+    options: Options,
+) -> CompiledModule:
+    """From the cache, if it is there."""
     with step("capturing the model", shown=options.progress):
         exported = export(model, args, kwargs, results=apart)
     key = exported_key(exported, hardware, options)

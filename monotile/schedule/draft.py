@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from monotile.ir.program import Program
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Ways
-from monotile.schedule.plan import BoxDim, Step
+from monotile.schedule.plan import BoxDim, Contract, Step
 from monotile.target.target import Target
 
 
@@ -34,17 +34,22 @@ class Draft:
         return math.prod(self.grid)
 
 
+# A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
+Choice = tuple[float, Contract, int, tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
 
-    drafts, ways: what was found for groups and for products so far.
+    drafts, ways, choices: what was found for groups and for products so far.
     """
 
     tables: dict[str, int]
     target: Target
     drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
     ways: Ways = field(default_factory=Ways, repr=False)
+    choices: "dict[tuple[object, ...], Choice | None]" = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(program: Program, target: Target) -> "Context":

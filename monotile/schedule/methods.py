@@ -217,7 +217,7 @@ def ways(
     p: Product, m: int, n: int, k: int, target: Target, known: Ways
 ) -> tuple[tuple[Contract, int], ...]:
     """What `blocks` gives, each with its on-chip bytes."""
-    key = _cut_key(p, m, n, k)
+    key = cut_key(p, m, n, k)
     if key not in known.all:
         known.all[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
     return known.all[key]
@@ -227,7 +227,7 @@ def ranked(
     p: Product, m: int, n: int, k: int, target: Target, known: Ways
 ) -> tuple[tuple[float, Contract, int], ...]:
     """`ways` with the seconds of one task that has all of the product, the fastest first."""
-    key = _cut_key(p, m, n, k)
+    key = cut_key(p, m, n, k)
     if key not in known.ranked:
         size = p.dtype.itemsize
         timed = ((contract_seconds(c, m, n, k, size, target), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
@@ -235,7 +235,7 @@ def ranked(
     return known.ranked[key]
 
 
-def _cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
+def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
     """All that `blocks` looks at."""
     return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), m, n, k)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.attend import cut_attention
-from monotile.schedule.draft import Context, Draft
+from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, product, ways, within_run
+from monotile.schedule.methods import Product, cut_key, product, ways, within_run
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
     Contract,
@@ -51,8 +51,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
     anchor, target = step[0], context.target
     names = tuple(s.out.name for s in step)
     if isinstance(anchor, Compute) and (p := product(anchor, context.tables, target)):
-        choices = _contract_choices(anchor, p, step, context)
-        best = min(choices, key=lambda way: way[0], default=None)
+        best = _best_choice(anchor, p, step, context)
         if best is not None:
             seconds, method, scratch, tiles = best
             dims = _product_dims(anchor, p, tiles)
@@ -133,19 +132,30 @@ def _flat_tiles(total: int, method: Method, target: Target) -> Iterator[int]:
         yield smaller
 
 
-def _contract_choices(
+def _best_choice(
     anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
-) -> Iterator[tuple[float, Contract, int, tuple[int, int]]]:
-    """(seconds of the stage, method, its on-chip bytes, tile) of every way to cut the product."""
-    target = context.target
+) -> Choice | None:
+    """The fastest way to cut the product; None if there is none."""
     m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
     k = math.prod(anchor.reduce[a].extent for a in p.k)
     batches = math.prod(anchor.axes[a].extent for a in p.batch)
     if 0 in (m, n, k, batches):
-        return
+        return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after, itemsize = sum(cost.operations(s) for s in step[1:]), p.dtype.itemsize
+    after = sum(cost.operations(s) for s in step[1:])
+    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after)
+    if key not in context.choices:
+        choices = _choices(p, m, n, k, batches, after, context)
+        context.choices[key] = min(choices, key=lambda way: way[0], default=None)
+    return context.choices[key]
+
+
+def _choices(
+    p: Product, m: int, n: int, k: int, batches: int, after: float, context: Context
+) -> Iterator[Choice]:
+    """Every way to cut the product. after: operations that follow an element."""
+    target, itemsize = context.target, p.dtype.itemsize
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
             continue
