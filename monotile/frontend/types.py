@@ -36,10 +36,18 @@ def type_of(x: torch.Tensor) -> Type:
     return Type(tuple(x.shape), dtype_of(x.dtype))
 
 
+# PyTorch 2.11's tracer takes their final states for [layers, 1, batch, width] on a GPU; they have no second dimension.
+_RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
+
+
 def results_of(node: fx.Node) -> tuple[Type, ...]:
     """The types of what `node` gives; values that are no tensors are left out."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
+    if node.target in _RECURRENT:
+        values = [
+            v.squeeze(1) if isinstance(v, torch.Tensor) and v.ndim == 4 else v for v in values
+        ]
     try:
         return tuple(type_of(v) for v in values if isinstance(v, torch.Tensor))
     except CaptureError as e:

@@ -179,10 +179,7 @@ def _both_directions(b: Builder, forward: Tensor, backward: Tensor) -> Tensor:
 
 
 def _stacked(b: Builder, tensors: Sequence[Tensor], index: int) -> Tensor:
-    """Result `index`: `tensors` along a new first dimension, by a balanced tree of Selects.
-
-    PyTorch 2.11's tracer takes it for [layers, 1, batch, width] on a GPU, which it is not.
-    """
+    """Result `index`: `tensors` along a new first dimension, by a balanced tree of Selects."""
 
     def pick(i: Sequence[Expr], low: int, high: int) -> Expr:
         if high - low == 1:
@@ -190,8 +187,7 @@ def _stacked(b: Builder, tensors: Sequence[Tensor], index: int) -> Tensor:
         half = (low + high) // 2
         return s.select(s.lt(i[0], half), pick(i, low, half), pick(i, half, high))
 
-    shape, (_, dtype) = (len(tensors), *tensors[0].shape), b.results[index]
-    return b.emit(shape, dtype, lambda *i: pick(i, 0, len(tensors)), part=str(index))
+    return b.result(lambda *i: pick(i, 0, len(tensors)), index=index)
 
 
 def _take_weights(params: Sequence[Tensor], biases: bool, projected: bool) -> list[Weights]:
