@@ -127,8 +127,8 @@ struct Place {
 };
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
-// epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched while the
-// operands come in, if registers allow. Shared memory is free to use for others when this returns.
+// epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
+// turns ahead, at first while the operands come in. Shared memory is free to use for others when this returns.
 template <class S, class Left, class Right, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Fetch& fetch,
