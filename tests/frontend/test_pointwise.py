@@ -68,6 +68,8 @@ def test_special_values() -> None:
     y = torch.tensor([1.0, NAN, 2.0, -0.0, 0.0, NAN])
     check_operators(
         {
+            "sign": lambda a, b: torch.sign(a),
+            "sgn": lambda a, b: torch.sgn(a),
             "relu": lambda a, b: F.relu(a),
             "maximum": torch.maximum,
             "minimum": torch.minimum,

@@ -11,7 +11,7 @@ torch.rsqrt torch.log torch.log1p torch.expm1 torch.reciprocal torch.floor torch
 torch.sign torch.atan torch.asinh torch.sinh torch.cosh torch.tan torch.exp2 torch.log2 torch.log10 torch.isnan torch.isfinite
 torch.signbit torch.nan_to_num torch.erfc torch.acos torch.atanh torch.logit torch.sinc torch.lgamma torch.deg2rad torch.sgn
 F.gelu F.silu F.softplus F.elu F.leaky_relu F.relu6 F.hardswish F.hardsigmoid F.mish F.selu F.celu F.logsigmoid F.softsign
-F.tanhshrink F.hardtanh F.softshrink F.hardshrink torch.positive torch.isinf
+F.hardtanh F.softshrink F.hardshrink torch.positive torch.isinf
 """.split()
 BINARY = """
 torch.maximum torch.minimum torch.fmax torch.fmin torch.atan2 torch.hypot torch.copysign torch.logaddexp torch.xlogy

@@ -201,11 +201,8 @@ def sign(b: Builder, x: Tensor) -> Tensor:
         return x
 
     def f(v: Expr) -> Expr:
-        one, zero = const(1, v.dtype), const(0, v.dtype)
-        negative = s.select(
-            s.lt(v, 0), const(-1, v.dtype), s.mul(v, zero) if (v.dtype.is_float) else zero
-        )
-        return s.select(s.gt(v, 0), one, negative)
+        negative = s.select(s.lt(v, 0), const(-1, v.dtype), const(0, v.dtype))  # NaN gives 0
+        return s.select(s.gt(v, 0), const(1, v.dtype), negative)
 
     if x.dtype is DType.U8:
         return elementwise(b, (x,), lambda v: s.minimum(v, 1), x.dtype)
