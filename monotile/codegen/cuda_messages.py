@@ -1,7 +1,7 @@
 """Messages of a loop: what a task reads of them as tensors of their own on chip, and the lines that send and wait."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,7 +13,7 @@ from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, mul
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule.messages import message_stride
-from monotile.schedule.plan import BoxDim, Plan, PlanNode, Receive, Repeat, Shared, Stage
+from monotile.schedule.plan import BoxDim, Plan, Receive, Shared, Stage, repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def slots_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> dict[str,
     first = plan.launch.workspace_bytes
     return {
         m.tensor: Slots(t, node.axis, first + m.offset, message_stride(t))
-        for node in _repeats(plan.body)
+        for node in repeats(plan.body)
         for m in node.messages
         for t in (computes[m.tensor].out,)
     }
@@ -73,7 +73,7 @@ def slots_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> dict[str,
 
 def received_of(plan: Plan, slots: Mapping[str, Slots]) -> tuple[Received, ...]:
     """All that stages receive."""
-    receives = [r for node in _repeats(plan.body) for r in node.receives]
+    receives = [r for node in repeats(plan.body) for r in node.receives]
     out: list[Received] = []
     for number, r in enumerate(receives):
         t = slots[r.message].tensor
@@ -81,13 +81,6 @@ def received_of(plan: Plan, slots: Mapping[str, Slots]) -> tuple[Received, ...]:
         image = Tensor(f"{r.tensor}_here{number}", t.shape, t.dtype)
         out.append(Received(r, slots[r.message], read, image))
     return tuple(out)
-
-
-def _repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
-    for node in nodes:
-        if isinstance(node, Repeat):
-            yield node
-            yield from _repeats(node.body)
 
 
 def on_chip(site: Site, received: tuple[Received, ...]) -> Site:

@@ -16,6 +16,7 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   on values themselves.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -310,3 +311,11 @@ class Plan(Frozen, frozen=True):
     @staticmethod
     def from_json(text: str) -> "Plan":
         return msgspec.json.decode(text, type=Plan)
+
+
+def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
+    """Every loop, those inside another after it."""
+    for node in nodes:
+        if isinstance(node, Repeat):
+            yield node
+            yield from repeats(node.body)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable
 
 from monotile.analysis.states import old_values, scattered
-from monotile.errors import VerificationError
 from monotile.ir.program import Compute, Program, Scatter, updates
 from monotile.schedule.hazards import Touch, touches
+from monotile.schedule.invalid import fail
 from monotile.schedule.plan import Plan, PlanNode, Repeat, Stage
 from monotile.schedule.ranges import (
     WORKSPACE,
@@ -24,10 +24,6 @@ MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
 def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     """Raises VerificationError where a stage may read or write what another one is not done with."""
     _Replay(plan, program, computes).run()
-
-
-def _fail(message: str) -> None:
-    raise VerificationError(f"the Plan is not valid: {message}")
 
 
 class _Replay:
@@ -85,7 +81,7 @@ class _Replay:
         if loop.handoff == "grid":
             self.reads, self.writes = [], []
         if self.reads or self.writes or (iterations and loop.handoff != "grid"):
-            _fail(f"the loop over {loop.axis} begins without waiting for what was before it")
+            fail(f"the loop over {loop.axis} begins without waiting for what was before it")
         self.loop_reads, self.loop_writes = [], []
 
     def _handed(self, loop: Repeat, stage: Stage, iterations: dict[str, int]) -> None:
@@ -102,7 +98,7 @@ class _Replay:
             for t in mine:
                 for other in others:
                     if t.clashes(other):
-                        _fail(
+                        fail(
                             f"{stage.name} uses {t.name} while a task of another worker may still use"
                             f" {other.name}, which lies in the same place"
                         )
@@ -126,7 +122,7 @@ class _Replay:
             if isinstance(self.computes[name], Scatter) and not any(
                 overlap(b, w) for w in self.written
             ):
-                _fail(f"{stage.name} updates {name} before anything wrote it")
+                fail(f"{stage.name} updates {name} before anything wrote it")
             self._clash(stage, name, b, self.writes, me, "writes")
             self._clash(stage, name, b, self.reads, me, "writes")
         self.reads += [(b, me) for _, b in touched.reads]
@@ -135,19 +131,19 @@ class _Replay:
     def _check_own(self, stage: Stage, name: str, b: Bytes) -> None:
         space, _, end = b
         if space not in self.own:
-            _fail(f"{stage.name} writes {name} to {space}, which is not its own")
+            fail(f"{stage.name} writes {name} to {space}, which is not its own")
         if end > self.own[space]:
-            _fail(f"{name} reaches past the {self.own[space]} bytes of {space}")
+            fail(f"{name} reaches past the {self.own[space]} bytes of {space}")
 
     def _check_read(self, stage: Stage, name: str, b: Bytes, writes: list[Bytes]) -> None:
         """writes: of the same stage."""
         if not any(overlap(b, w) for w in self.written):
-            _fail(f"{stage.name} reads {name} before anything wrote it")
+            fail(f"{stage.name} reads {name} before anything wrote it")
         if name in self.lost:
-            _fail(f"{stage.name} reads {name} when its memory has a state's new value")
+            fail(f"{stage.name} reads {name} when its memory has a state's new value")
         several = math.prod(stage.grid) > 1
         if several and name not in self.kept and any(overlap(b, w) for w in writes):
-            _fail(f"{stage.name} writes over {name} while it reads it")
+            fail(f"{stage.name} writes over {name} while it reads it")
 
     def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
         found = [b for _, b in writes]
@@ -169,7 +165,7 @@ class _Replay:
             if overlap(b, other) and not (
                 stage.handoff == "block" and worker is not None and worker == me
             ):
-                _fail(
+                fail(
                     f"{stage.name} {verb} {name} without waiting for the stage that used it before"
                 )
 

@@ -9,8 +9,8 @@ from collections import Counter
 from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
 from monotile.analysis.states import may_share, scattered
-from monotile.errors import VerificationError
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
+from monotile.schedule.invalid import fail
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -43,7 +43,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_loops(plan, program)
     stages = list(_stages(plan.body))
     if len({s.name for s in stages}) != len(stages):
-        _fail("two stages have one name")
+        fail("two stages have one name")
     done: set[str] = set()
     for stage in stages:
         for step in stage.steps:
@@ -51,16 +51,12 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
-            _fail(f"{stage.name} overwrites a state that another of its tasks may still read")
+            fail(f"{stage.name} overwrites a state that another of its tasks may still read")
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
-        _fail(f"no stage computes {', '.join(sorted(missing))}")
+        fail(f"no stage computes {', '.join(sorted(missing))}")
     check_messages(plan, program, computes)
     replay(plan, program, computes)
-
-
-def _fail(message: str) -> None:
-    raise VerificationError(f"the Plan is not valid: {message}")
 
 
 def _stages(nodes: tuple[PlanNode, ...]) -> list[Stage]:
@@ -77,27 +73,25 @@ def _stages(nodes: tuple[PlanNode, ...]) -> list[Stage]:
 def _check_launch(plan: Plan, target: Target) -> None:
     launch = plan.launch
     if not 1 <= launch.workers or launch.threads > 1024:
-        _fail(f"a launch of {launch.workers} workers with {launch.threads} threads")
+        fail(f"a launch of {launch.workers} workers with {launch.threads} threads")
     if target.kind == "cuda" and launch.workers > target.workers:
-        _fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
+        fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
     if target.kind == "cuda" and launch.shared_bytes > target.shared_bytes:
-        _fail(
-            f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}"
-        )
+        fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
 
 
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
     if plan.outputs != tuple(t.name for t in program.results):
-        _fail("its outputs are not the Program's")
+        fail("its outputs are not the Program's")
     names = [t.name for t in (*program.inputs, *program.outputs)]
     names += [w.tensor.name for w in program.weights]
     for name in dict.fromkeys((*names, *computes)):
         if not plan.places.get(name):
-            _fail(f"{name} has no place")
+            fail(f"{name} has no place")
         for place in plan.places[name]:
             if isinstance(place, Pointer) and not 0 <= place.slot < count:
-                _fail(f"{name} lies at pointer {place.slot} of {count}")
+                fail(f"{name} lies at pointer {place.slot} of {count}")
 
 
 def _check_loops(plan: Plan, program: Program) -> None:
@@ -109,7 +103,7 @@ def _check_loops(plan: Plan, program: Program) -> None:
 
     wanted = {(s.axis.name, s.axis.extent) for s in statements(program.body) if isinstance(s, Loop)}
     if of(plan.body) != wanted:
-        _fail(f"its loops are {sorted(of(plan.body))}, the Program's are {sorted(wanted)}")
+        fail(f"its loops are {sorted(of(plan.body))}, the Program's are {sorted(wanted)}")
 
 
 def _check_step(
@@ -117,42 +111,42 @@ def _check_step(
 ) -> None:
     missing = [name for name in step.computes if name not in computes]
     if missing:
-        _fail(f"{stage.name} computes {missing[0]}, which the Program does not have")
+        fail(f"{stage.name} computes {missing[0]}, which the Program does not have")
         return
     anchor = computes[step.computes[step.anchor]]
     named = sorted(p for d in step.dims for p in d.axes)
     if named != list(range(len(anchor.axes))):
-        _fail(f"{stage.name}: the dims of {anchor.out.name} do not name each axis once")
+        fail(f"{stage.name}: the dims of {anchor.out.name} do not name each axis once")
     for d in step.dims:
         if d.extent != math.prod(anchor.axes[p].extent for p in d.axes):
-            _fail(f"{stage.name}: a dim of {anchor.out.name} has the wrong extent")
+            fail(f"{stage.name}: a dim of {anchor.out.name} has the wrong extent")
         if d.stage is None and d.tile < d.extent:
-            _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
+            fail(f"{stage.name}: part of {anchor.out.name} is never computed")
         if d.stage is not None and stage.grid[d.stage] * d.tile + d.lead < d.extent:
-            _fail(f"{stage.name}: part of {anchor.out.name} is never computed")
+            fail(f"{stage.name}: part of {anchor.out.name} is never computed")
         if d.stage is not None and (stage.grid[d.stage] - 1) * d.tile >= max(d.extent - d.lead, 1):
-            _fail(f"{stage.name}: a task has no part of {anchor.out.name}")
+            fail(f"{stage.name}: a task has no part of {anchor.out.name}")
         if d.lead and not (
             isinstance(step.method, Map) and d.stage is not None and len(d.axes) == 1
         ):
-            _fail(f"{stage.name}: {anchor.out.name} cannot have rows in front")
+            fail(f"{stage.name}: {anchor.out.name} cannot have rows in front")
     bound = {d.stage for d in step.dims if d.stage is not None}
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:
-            _fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
+            fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
     for name in step.computes[step.anchor + 1 :]:
         follower = computes[name]
         own = [x for x in loads_of(follower) if x.tensor.name in step.computes]
         if follower.out.shape != anchor.out.shape or not follows(follower, own):
-            _fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
+            fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     match step.method:
         case Attend():
             _check_attention(stage, step, computes)
         case Contract() as c if target.kind == "cuda":
             if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
-                _fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
+                fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
-            _fail(f"{stage.name}: {lanes} lanes")
+            fail(f"{stage.name}: {lanes} lanes")
         case _:
             pass
     if isinstance(anchor, Scatter):
@@ -165,7 +159,7 @@ def _check_attention(stage: Stage, step: Step, computes: dict[str, Compute | Sca
     anchor = made.get(step.computes[step.anchor])
     found = attention(anchor, made) if anchor is not None else None
     if found is None or tuple(s.out.name for s in found.inner) != step.computes[: step.anchor]:
-        _fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
+        fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
 
 
 def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
@@ -176,11 +170,11 @@ def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
         case Serial(parallel):
             shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
         case Reduce() | Contract() | Attend():
-            _fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
+            fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
             return
     apart = independent(s.index, s.axes)
     if any(p not in apart for k in shared for p in step.dims[k].axes):
-        _fail(f"{stage.name}: writes of {s.out.name} may collide")
+        fail(f"{stage.name}: writes of {s.out.name} may collide")
 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -195,10 +189,10 @@ def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | S
     for s in computes.values():
         if isinstance(s, Scatter):
             if set(plan.places[s.base.name]) != set(plan.places[s.out.name]):
-                _fail(f"{s.out.name} does not lie where {s.base.name}, which it updates, does")
+                fail(f"{s.out.name} does not lie where {s.base.name}, which it updates, does")
             own = s.base.name in computes and uses[s.base.name] == 1
             if not own and states.get(s.out.name) != s.base.name:
-                _fail(f"{s.base.name}, which {s.out.name} updates in place, is used elsewhere")
+                fail(f"{s.base.name}, which {s.out.name} updates in place, is used elsewhere")
 
 
 def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -210,7 +204,7 @@ def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Sc
     makers: dict[str, int] = {}
     for u in updates(program):
         if plan.places[u.result.name] != (Pointer(slots[u.name]),):
-            _fail(f"{u.result.name} does not lie where the state {u.name} does")
+            fail(f"{u.result.name} does not lie where the state {u.name} does")
         maker: Compute | Scatter | None = computes.get(u.result.name)
         while maker is not None:
             makers[maker.out.name] = slots[u.name]
@@ -222,7 +216,7 @@ def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Sc
                 and place.slot in given
                 and makers.get(name) != place.slot
             ):
-                _fail(f"{name} lies where a state does, and is not its new value")
+                fail(f"{name} lies where a state does, and is not its new value")
 
 
 def _check_chip(
@@ -245,17 +239,17 @@ def _check_chip(
     for i, (name, low, high) in enumerate(taken):
         for other, low2, high2 in taken[i + 1 :]:
             if low < high2 and low2 < high:
-                _fail(f"{stage.name}: {name} and {other} share on-chip memory")
+                fail(f"{stage.name}: {name} and {other} share on-chip memory")
         for step in stage.steps:
             if (
                 step.scratch_bytes
                 and low < step.scratch + step.scratch_bytes
                 and step.scratch < high
             ):
-                _fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
+                fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
     ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
     if ends and max(ends) > plan.launch.shared_bytes and target.kind == "cuda":
-        _fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
+        fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
 
 
 def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
@@ -280,12 +274,12 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target, held: int = 0) -> N
             stage = inside.get(r.stage)
             steps = stage.steps if stage else ()
             if not any(s.computes[0] == r.compute and isinstance(s.method, Reduce) for s in steps):
-                _fail(
+                fail(
                     f"the loop over {node.axis} keeps a weight for {r.compute}, no reduction of its own"
                 )
             if stage and math.prod(stage.grid) > target.workers:
-                _fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
+                fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
         inner = held + sum(r.nbytes for r in node.resident if r.held)
         if inner > 4 * target.registers:
-            _fail(f"the loop over {node.axis} holds {inner} bytes in registers")
+            fail(f"the loop over {node.axis} holds {inner} bytes in registers")
         _check_kept(node.body, target, inner)

@@ -7,28 +7,28 @@ a message is computed in each iteration, so no slot keeps the tag of the call be
 
 import math
 
-from monotile.errors import VerificationError
 from monotile.ir.program import Compute, Loop, Program, statements
+from monotile.schedule.invalid import fail
 from monotile.schedule.messages import TAGGED, WIDEST, message_stride
 from monotile.schedule.parts import Statements, box_of, covers, loads_in
-from monotile.schedule.plan import Attend, Contract, Plan, PlanNode, Receive, Repeat, Stage
+from monotile.schedule.plan import Attend, Contract, Plan, Receive, Repeat, Stage, repeats
 
 
 def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
     """Raises VerificationError naming the loop or the stage at fault. `schedule.replay` looks at all other memory."""
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
     taken: list[tuple[str, int, int]] = []
-    for node in _repeats(plan.body):
+    for node in repeats(plan.body):
         if not node.messages:
             if node.receives or node.handoff != "none":
-                _fail(f"the loop over {node.axis} waits for messages and has none")
+                fail(f"the loop over {node.axis} waits for messages and has none")
             continue
         stages = [n for n in node.body if isinstance(n, Stage)]
         if len(stages) < len(node.body):
-            _fail(f"the loop over {node.axis} has messages and a loop inside")
+            fail(f"the loop over {node.axis} has messages and a loop inside")
         for stage in stages:
             if stage.handoff != "block" or math.prod(stage.grid) > plan.launch.workers:
-                _fail(f"{stage.name} hands on messages, and its tasks are not a block each")
+                fail(f"{stage.name} hands on messages, and its tasks are not a block each")
         makers = _makers(node, stages, computes)
         for m in node.messages:
             size = node.extent * message_stride(computes[m.tensor].out)
@@ -37,26 +37,17 @@ def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
             _check_receive(r, loops[node.axis], stages, makers, computes)
         names = [(r.stage, r.tensor) for r in node.receives]
         if len(set(names)) < len(names):
-            _fail(f"a stage of the loop over {node.axis} receives a message twice")
+            fail(f"a stage of the loop over {node.axis} receives a message twice")
     _check_memory(taken, plan.launch.message_bytes)
 
 
 def received_bytes(stage: Stage, plan: Plan, computes: Statements) -> list[tuple[str, int, int]]:
     """(what, first byte, byte after the last) on chip of what the stage receives."""
     out: list[tuple[str, int, int]] = []
-    for r in (r for node in _repeats(plan.body) for r in node.receives if r.stage == stage.name):
+    for r in (r for node in repeats(plan.body) for r in node.receives if r.stage == stage.name):
         size = math.prod(b.extent for b in r.place.box) * computes[r.message].out.dtype.itemsize
         out.append((f"the message {r.tensor}", r.place.offset, r.place.offset + size))
     return out
-
-
-def _fail(message: str) -> None:
-    raise VerificationError(f"the Plan is not valid: {message}")
-
-
-def _repeats(nodes: tuple[PlanNode, ...]) -> list[Repeat]:
-    found = [n for n in nodes if isinstance(n, Repeat)]
-    return found + [inner for n in found for inner in _repeats(n.body)]
 
 
 def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str, int]:
@@ -69,7 +60,7 @@ def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str
                     out[m.tensor] = number
         s = computes.get(m.tensor)
         if m.tensor not in out or not isinstance(s, Compute) or s.out.dtype.itemsize > WIDEST:
-            _fail(f"{m.tensor} is no message that the loop over {node.axis} makes")
+            fail(f"{m.tensor} is no message that the loop over {node.axis} makes")
     return out
 
 
@@ -78,29 +69,29 @@ def _check_receive(
 ) -> None:
     number = next((k for k, s in enumerate(stages) if s.name == r.stage), None)
     if number is None or r.message not in makers:
-        _fail(f"{r.stage} receives {r.message}, which is no message of its loop")
+        fail(f"{r.stage} receives {r.message}, which is no message of its loop")
         return
     stage, t = stages[number], computes[r.message].out
     if r.tensor == r.message:
         if makers[r.message] >= number:
-            _fail(f"{r.stage} waits for {r.message}, which is made after it")
+            fail(f"{r.stage} waits for {r.message}, which is made after it")
     elif not any(c.param.name == r.tensor and c.result == t for c in loop.carried):
-        _fail(f"{r.tensor} is not what {r.message} was an iteration before")
+        fail(f"{r.tensor} is not what {r.message} was an iteration before")
     uses = [(step, x) for step, _, x in loads_in(stage, r.tensor, computes)]
     box = r.place.box
     if not uses or not covers(box, box_of(stage, uses[0][1].tensor, computes), t):
-        _fail(f"{r.stage} reads more of {r.tensor} than it receives")
+        fail(f"{r.stage} reads more of {r.tensor} than it receives")
     if any(isinstance(step.method, (Contract, Attend)) for step, _ in uses):
-        _fail(f"{r.stage} cannot read {r.tensor} on chip")
+        fail(f"{r.stage} cannot read {r.tensor} on chip")
     if r.place.offset % 16 or r.place.pitch != (box[-1].extent if box else 1):
-        _fail(f"{r.stage} receives {r.tensor} where vectors of it cannot be stored")
+        fail(f"{r.stage} receives {r.tensor} where vectors of it cannot be stored")
 
 
 def _check_memory(taken: list[tuple[str, int, int]], size: int) -> None:
     """Messages have memory of their own, in pairs of values."""
     for i, (name, low, high) in enumerate(taken):
         if low % (2 * TAGGED) or low < 0 or high > size:
-            _fail(f"the message {name} reaches past the {size} bytes for messages")
+            fail(f"the message {name} reaches past the {size} bytes for messages")
         for other, low2, high2 in taken[i + 1 :]:
             if low < high2 and low2 < high:
-                _fail(f"the messages {name} and {other} share memory")
+                fail(f"the messages {name} and {other} share memory")
