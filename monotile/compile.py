@@ -25,6 +25,7 @@ from monotile.runtime.progress import step
 from monotile.schedule.draft import Context
 from monotile.schedule.plan import Plan
 from monotile.schedule.printer import show as show_plan
+from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.schedule import schedule
 from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
@@ -92,6 +93,8 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     context = Context.of(program, target)
     program = split_reductions(program, target, context)
     dump.program("split", program)
+    program = rotate_loops(program, target, context)
+    dump.program("rotate", program)
     verify_program(program)
 
     plan = schedule(program, target, options, context)

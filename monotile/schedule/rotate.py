@@ -1,0 +1,127 @@
+"""Loop rotation: what an iteration begins with is done at the end of the one before.
+
+A layer that begins by normalising what the last one has added up costs two stages, one on each side of the loop's edge,
+though both work row by row. Rotated, the normalised value is carried beside the sum, and the two are one stage:
+
+loop l:  y = norm(x, l); x' = x + f(y)    becomes    y0 = norm(x0, 0); loop l:  x' = x + f(y); y' = norm(x', l + 1)
+
+The last iteration prepares one that does not come: it reads the last layer's weights again, and no one its result.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from monotile.analysis.states import old_values
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, substitute
+from monotile.ir.program import Carry, Compute, Loop, Program, Statement, defined, used
+from monotile.schedule.draft import Context, Draft
+from monotile.schedule.methods import product
+from monotile.schedule.split import split_reductions
+from monotile.schedule.tree import Nest, Tree, build, seconds
+from monotile.target.target import Target
+from monotile.transform.dead import remove_dead
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, with_body
+
+
+def rotate_loops(program: Program, target: Target, context: Context) -> Program:
+    """`program` with those loops rotated where that makes the whole schedule faster, by the cost model."""
+    tried: set[str] = set()
+    while True:
+        tree = build(program, context)
+        nest = next((n for n in _nests(tree) if n.loop.axis.name not in tried), None)
+        if nest is None:
+            return program
+        tried.add(nest.loop.axis.name)
+        program = _tried(program, tree, nest, target, context)
+
+
+def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Context) -> Program:
+    """`program` with the loop of `nest` rotated by one of its stages, if there is one with which it is faster."""
+    best, states = seconds(tree, target), old_values(program)
+    for draft in nest.body:
+        if not isinstance(draft, Draft) or not _begins(draft, nest.loop, states, context):
+            continue
+        rotated = _rotated(program, nest.loop, draft.group.tensors)
+        if seconds(build(rotated, context), target) < best:
+            return rotated
+        # A product whose parts are added up by what follows it may now be worth its split.
+        rotated = split_reductions(rotated, target, context)
+        if seconds(build(rotated, context), target) < best:
+            return rotated
+    return program
+
+
+def _nests(tree: Tree) -> Iterator[Nest]:
+    """Every loop, outer ones after those inside."""
+    for node in tree:
+        if isinstance(node, Nest):
+            yield from _nests(node.body)
+            yield node
+
+
+def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) -> bool:
+    """Whether the stage needs only what the iteration before has handed on, and does no products."""
+    made = {t.name for s in loop.body for t in defined(s)}
+    kept = {c.result.name for c in loop.carried} | {k.value.name for k in loop.stacked}
+    params = {c.param.name for c in loop.carried}
+    group = draft.group
+    return (
+        loop.axis.extent > 1
+        and bool(group.reads & params)
+        and not group.reads & (made | states)
+        and not group.waits
+        and not group.tensors & kept
+        and all(
+            isinstance(s, Compute) and not product(s, context.tables, context.target)
+            for s in group.statements()
+        )
+    )
+
+
+def _rotated(program: Program, loop: Loop, names: frozenset[str]) -> Program:
+    """`program` with the Computes `names` of the loop's body done an iteration ahead."""
+    fresh = Names(program)
+    moved = [s for s in loop.body if isinstance(s, Compute) and s.out.name in names]
+    rest = [s for s in loop.body if not any(s is m for m in moved)]
+    wanted = {t.name for s in rest for t in used(s)}
+    last = binary("min", add(loop.axis, idx(1)), idx(loop.axis.extent - 1))
+    first = _copies(moved, {c.param.name: c.init for c in loop.carried}, loop.axis, idx(0), fresh)
+    ahead = _copies(moved, {c.param.name: c.result for c in loop.carried}, loop.axis, last, fresh)
+    carried = tuple(
+        Carry(
+            a.out,
+            s.out,
+            b.out,
+            msgspec.structs.replace(s.out, name=fresh.fresh(f"{s.out.name}_over")),
+        )
+        for s, a, b in zip(moved, first, ahead, strict=True)
+        if s.out.name in wanted
+    )
+    new = msgspec.structs.replace(loop, carried=(*loop.carried, *carried), body=(*rest, *ahead))
+
+    def go(body: Body) -> Body:
+        out: list[Statement] = []
+        for s in body:
+            out += [*first, new] if s is loop else [map_bodies(s, go)]
+        return tuple(out)
+
+    return remove_dead(with_body(program, go(program.body)))
+
+
+def _copies(
+    moved: list[Compute], given: Mapping[str, Tensor], axis: Axis, value: Expr, fresh: Names
+) -> list[Compute]:
+    """`moved` under other names, for the iteration `value`, reading `given` in place of what is carried."""
+    renamed = dict(given)
+    out: list[Compute] = []
+    for s in moved:
+        tensor = msgspec.structs.replace(s.out, name=fresh.fresh(s.out.name))
+        body = map_loads(
+            substitute(s.body, {axis.name: value}),
+            lambda x: Load(renamed.get(x.tensor.name, x.tensor), x.index),
+        )
+        out.append(Compute(tensor, s.axes, s.reduce, s.combiner, body, s.origin))
+        renamed[s.out.name] = tensor
+    return out
