@@ -4,6 +4,7 @@ A model to rank by (Roller), scored by the memory level that each operand comes 
 """
 
 import functools
+import math
 
 from monotile.analysis.reuse import footprint
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
@@ -15,7 +16,11 @@ COSTLY = 12.0  # operations that a transcendental function counts for
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
+# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; a tenth off on average; docs/measurements.md).
+PRODUCT_FILL = 1.3  # latencies: the first chunk, the sums of the slices, the last store
+CROWD = 1.2  # the path from L2 where all workers read at once
 RING_BARRIER = 0.07  # of the latency: the warps of a slice wait for each other, for every chunk
+WRITE_COST = 7.5  # what a stored byte costs in bytes of operands, whichever worker stores it
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
@@ -73,10 +78,8 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     size: bytes of an operand's element.
     """
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
-    rate = (
-        target.flops["mma16" if c.instruction in ("mma.m16n8k16", "wgmma") else "fma"]
-        / target.workers
-    )
+    tensor_cores = c.instruction in ("mma.m16n8k16", "wgmma")
+    rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
     work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
     if (
         target.kind == "cpu"
@@ -87,13 +90,21 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         return target.latency_seconds + packing + max(moved, blocks * work)
     left = min(c.block_m, m) / _line_use(c.left, c.block_m, c.block_k, size)
     right = min(c.block_n, n) / _line_use(c.right, c.block_n, c.block_k, size)
-    moved = (left + right) * k * size / target.worker_bandwidth
-    partial = 2 * c.slices * c.block_m * c.block_n * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
+    moved = CROWD * (left + right) * k * size / target.worker_bandwidth
     steps = -(-k // (c.block_k * c.slices))
-    rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
     waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
-    fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
-    return blocks * (fill + max(moved, work) + partial)
+    rounds = 0.5 * (steps - 1) if c.depth == 2 else 0.0  # copies that nothing hides
+    fill = target.latency_seconds * (PRODUCT_FILL + waits + rounds)
+    # Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden.
+    busy = moved + work if c.instruction == "mma.m16n8k16" else max(moved, work)
+    return blocks * (fill + busy)
+
+
+def store_seconds(nbytes: int, target: Target) -> float:
+    """All of a product's results on their way out, of all tasks together."""
+    if target.kind == "cpu":
+        return 0.0
+    return WRITE_COST * nbytes / (target.worker_bandwidth * target.workers)
 
 
 def attend_seconds(
@@ -120,7 +131,7 @@ def _efficiency(c: Contract) -> float:
     """The part of the arithmetic rate that a warp's tile can reach."""
     match c.instruction:
         case "mma.m16n8k16":
-            return 0.45
+            return 0.8
         case "wgmma":
             return 0.7
         case "fma":  # a thread's tile is about square: operands read against products made of them
@@ -133,11 +144,16 @@ def _efficiency(c: Contract) -> float:
 
 
 def _line_use(side: Operand, block: int, block_k: int, size: int) -> float:
-    """The part of the bandwidth that a panel's lines use (H100: 64-byte segments reach 0.65 of it)."""
+    """The part of the bandwidth that a panel's runs use, by the lines that they touch: H100: runs of half a line reach
+    0.65 of it. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
     if side.copy == "element":
         return 0.35
     run = (block_k if side.major == "k" else block) * size
-    return min(1.0, (run / LINE) ** 0.6)
+    aligned = math.gcd(run, LINE) == min(run, LINE)
+    lines = (
+        1 + (run - math.gcd(run, LINE)) / LINE
+    )  # runs lie one after the other, the first at the start of a line
+    return (run / (lines * LINE)) ** (0.6 if aligned else 1.2)
 
 
 def _access_use(width: int, target: Target) -> float:

@@ -144,17 +144,18 @@ def _best_choice(
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
     after = sum(cost.operations(s) for s in step[1:])
-    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after)
+    stored = step[-1].out.dtype.itemsize
+    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
     if key not in context.choices:
-        choices = _choices(p, m, n, k, batches, after, context)
+        choices = _choices(p, m, n, k, batches, after, stored, context)
         context.choices[key] = min(choices, key=lambda way: way[0], default=None)
     return context.choices[key]
 
 
 def _choices(
-    p: Product, m: int, n: int, k: int, batches: int, after: float, context: Context
+    p: Product, m: int, n: int, k: int, batches: int, after: float, stored: int, context: Context
 ) -> Iterator[Choice]:
-    """Every way to cut the product. after: operations that follow an element."""
+    """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it."""
     target, itemsize = context.target, p.dtype.itemsize
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
@@ -167,7 +168,8 @@ def _choices(
         seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
         waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
-        yield waves * seconds, method, scratch, (tile_m, tile_n)
+        out = cost.store_seconds(batches * m * n * stored, target)
+        yield waves * seconds + out, method, scratch, (tile_m, tile_n)
 
 
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from monotile.target.target import cuda_target
 from tests.codegen.cpu_run import Compiled, random_values
 from tests.codegen.emulate import COMPILER, emulate
 
-SIZE = 64
+SIZE = 96
 OPTIONS = Options(cache=False, workers=3)
 
 

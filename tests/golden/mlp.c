@@ -17,42 +17,42 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
   for (int worker = thread; worker < 2; worker += call->threads) {
-    char* const scratch = workspace + 0 + worker * (size_t)3328;
+    char* const scratch = workspace + 0 + worker * (size_t)49408;
     (void)scratch;
     uint16_t* const active_9 = (uint16_t*)(scratch);
-    uint16_t* const scores_14 = (uint16_t*)(scratch + 1024);
-    uint16_t* const most_21 = (uint16_t*)(scratch + 2048);
-    uint16_t* const powers_26 = (uint16_t*)(scratch + 2176);
-    uint16_t* const denominator_31 = (uint16_t*)(scratch + 3200);
+    uint16_t* const scores_14 = (uint16_t*)(scratch + 16384);
+    uint16_t* const most_21 = (uint16_t*)(scratch + 32768);
+    uint16_t* const powers_26 = (uint16_t*)(scratch + 32896);
+    uint16_t* const denominator_31 = (uint16_t*)(scratch + 49280);
     for (idx task = worker; task < 2; task += 2) {
       const idx c0 = task;
-      const idx o3 = c0 * 512;
+      const idx o3 = c0 * 8192;
       {
-        _Alignas(64) float sums[512];
-        _Alignas(64) float left[512];
-        for (idx row = 0; row < 8; ++row) {
-          const idx o4 = o3 + row * 64;
-          const idx o5 = row * 64;
+        _Alignas(64) float sums[8192];
+        _Alignas(64) float left[8192];
+        for (idx row = 0; row < 32; ++row) {
+          const idx o4 = o3 + row * 256;
+          const idx o5 = row * 256;
           #pragma omp simd
-          for (idx depth = 0; depth < 64; ++depth) {
+          for (idx depth = 0; depth < 256; ++depth) {
             const float v1 = mt_load_f16(x_2 + o4 + depth);
             left[o5 + depth] = v1;
           }
         }
-        for (idx nb = 0; nb < 64; nb += 16) {
-          for (idx mb = 0; mb < 8; mb += 4) {
+        for (idx nb = 0; nb < 256; nb += 16) {
+          for (idx mb = 0; mb < 32; mb += 4) {
             const float* a[4];
             for (idx i = 0; i < 4; ++i) {
-              const idx row = mt_min_idx(mb + i, 8 - 1);
-              a[i] = left + row * 64;
+              const idx row = mt_min_idx(mb + i, 32 - 1);
+              a[i] = left + row * 256;
             }
-            outer_4_2_f32_f16(a, 1, w1_6 + nb, 64, 64, sums + mb * 64 + nb, 64, true);
+            outer_4_2_f32_f16(a, 1, w1_6 + nb, 256, 256, sums + mb * 256 + nb, 256, true);
           }
         }
-        for (idx row = 0; row < 8; ++row) {
-          const idx o7 = row * 64;
+        for (idx row = 0; row < 32; ++row) {
+          const idx o7 = row * 256;
           #pragma omp simd
-          for (idx column = 0; column < 64; ++column) {
+          for (idx column = 0; column < 256; ++column) {
             const float x8 = sums[o7 + column];
             mt_store_f16(active_9 + o7 + column, mt_round_f16(mt_max_f32(x8, 0.0f)));
           }
@@ -60,43 +60,43 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
       }
       mt_fence();
       {
-        _Alignas(64) float sums[512];
-        _Alignas(64) float left[512];
-        for (idx row = 0; row < 8; ++row) {
-          const idx o11 = row * 64;
+        _Alignas(64) float sums[8192];
+        _Alignas(64) float left[8192];
+        for (idx row = 0; row < 32; ++row) {
+          const idx o11 = row * 256;
           #pragma omp simd
-          for (idx depth = 0; depth < 64; ++depth) {
+          for (idx depth = 0; depth < 256; ++depth) {
             const float v10 = mt_load_f16(active_9 + o11 + depth);
             left[o11 + depth] = v10;
           }
         }
-        for (idx nb = 0; nb < 64; nb += 16) {
-          for (idx mb = 0; mb < 8; mb += 4) {
+        for (idx nb = 0; nb < 256; nb += 16) {
+          for (idx mb = 0; mb < 32; mb += 4) {
             const float* a[4];
             for (idx i = 0; i < 4; ++i) {
-              const idx row = mt_min_idx(mb + i, 8 - 1);
-              a[i] = left + row * 64;
+              const idx row = mt_min_idx(mb + i, 32 - 1);
+              a[i] = left + row * 256;
             }
-            outer_4_2_f32_f16(a, 1, w2_12 + nb, 64, 64, sums + mb * 64 + nb, 64, true);
+            outer_4_2_f32_f16(a, 1, w2_12 + nb, 256, 256, sums + mb * 256 + nb, 256, true);
           }
         }
-        for (idx row = 0; row < 8; ++row) {
-          const idx o13 = row * 64;
+        for (idx row = 0; row < 32; ++row) {
+          const idx o13 = row * 256;
           #pragma omp simd
-          for (idx column = 0; column < 64; ++column) {
+          for (idx column = 0; column < 256; ++column) {
             mt_store_f16(scores_14 + o13 + column, sums[o13 + column]);
           }
         }
       }
       mt_fence();
       {
-        for (idx d0 = 0; d0 < 8; ++d0) {
+        for (idx d0 = 0; d0 < 32; ++d0) {
           float s15 = -MT_INF;
           float p16 = -MT_INF;
           int bad17 = 0;
-          const idx o19 = d0 * 64;
+          const idx o19 = d0 * 256;
           #pragma omp simd reduction(max : p16) reduction(| : bad17)
-          for (idx r = 0; r < 64; ++r) {
+          for (idx r = 0; r < 256; ++r) {
             const float v18 = mt_load_f16(scores_14 + o19 + r);
             const float x20 = v18;
             p16 = x20 > p16 ? x20 : p16;
@@ -108,11 +108,11 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
       }
       mt_fence();
       {
-        for (idx d0 = 0; d0 < 8; ++d0) {
-          const idx o23 = d0 * 64;
+        for (idx d0 = 0; d0 < 32; ++d0) {
+          const idx o23 = d0 * 256;
           const float v24 = mt_load_f16(most_21 + d0);
           #pragma omp simd
-          for (idx d1 = 0; d1 < 64; ++d1) {
+          for (idx d1 = 0; d1 < 256; ++d1) {
             const float v22 = mt_load_f16(scores_14 + o23 + d1);
             const float x25 = mt_round_f16(v22 - v24);
             mt_store_f16(powers_26 + o23 + d1, mt_round_f16(mt_exp_f32(x25)));
@@ -121,12 +121,12 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
       }
       mt_fence();
       {
-        for (idx d0 = 0; d0 < 8; ++d0) {
+        for (idx d0 = 0; d0 < 32; ++d0) {
           float s27 = 0.0f;
           float p28 = 0.0f;
-          const idx o30 = d0 * 64;
+          const idx o30 = d0 * 256;
           #pragma omp simd reduction(+ : p28)
-          for (idx r = 0; r < 64; ++r) {
+          for (idx r = 0; r < 256; ++r) {
             const float v29 = mt_load_f16(powers_26 + o30 + r);
             p28 += v29;
           }
@@ -136,12 +136,12 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
       }
       mt_fence();
       {
-        for (idx d0 = 0; d0 < 8; ++d0) {
-          const idx o33 = d0 * 64;
+        for (idx d0 = 0; d0 < 32; ++d0) {
+          const idx o33 = d0 * 256;
           const float v34 = mt_load_f16(denominator_31 + d0);
-          const idx o36 = o3 + d0 * 64;
+          const idx o36 = o3 + d0 * 256;
           #pragma omp simd
-          for (idx d1 = 0; d1 < 64; ++d1) {
+          for (idx d1 = 0; d1 < 256; ++d1) {
             const float v32 = mt_load_f16(powers_26 + o33 + d1);
             mt_store_f16(y_35 + o36 + d1, mt_round_f16(v32 / v34));
           }

@@ -17,21 +17,18 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
 
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const uint16_t* const x_1, const uint16_t* const w1_2, const uint16_t* const w2_8, uint16_t* const y_29) {
+static __device__ __forceinline__ void stage_active(const Params& p, char* const workspace, const uint16_t* const x_1, const uint16_t* const w1_2, uint16_t* const active_5) {
   char* const scratch = mt::ptx::shared_memory();
-  uint16_t* const active_5 = (uint16_t*)(scratch);
-  uint16_t* const scores_10 = (uint16_t*)(scratch + 2048);
-  uint16_t* const most_13 = (uint16_t*)(scratch + 4096);
-  uint16_t* const powers_20 = (uint16_t*)(scratch + 4224);
-  uint16_t* const denominator_23 = (uint16_t*)(scratch + 6272);
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 1) {
-    const idx c0 = 0;
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 128) {
+    const idx c0 = (uint32_t)task / 32u;
+    const idx c1 = (uint32_t)task % 32u;
+    const idx o6 = c0 * 4096 + c1 * 8;
     {
       {
         const idx m0 = 0;
         const idx n0 = 0;
-        auto left = mt::linear<mt::f16, 64, 1>((const mt::f16*)(x_1 + c0 * 1024));
-        auto right = mt::linear<mt::f16, 1, 64>((const mt::f16*)(w1_2));
+        auto left = mt::linear<mt::f16, 256, 1>((const mt::f16*)(x_1 + c0 * 4096));
+        auto right = mt::linear<mt::f16, 1, 256>((const mt::f16*)(w1_2 + c1 * 8));
         auto fetch = [&](idx d0, idx d1) {
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
@@ -49,34 +46,30 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
               const float x3 = sums[lane];
               mt_store_f16(&s4.value[lane], mt_round_f16(mt_max_f32(x3, 0.0f)));
             }
-            mt::store(active_5 + d0 * 64 + d1_vector * 4, s4);
+            mt::store(active_5 + o6 + d0 * 256 + d1_vector * 4, s4);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 4>;
-        static_assert(Shape::BYTES <= 20480, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 6400, m0, 16, n0, 64, left, right, fetch, epilogue);
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
+        static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
       }
     }
+  }
+}
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const y_25) {
+  char* const scratch = mt::ptx::shared_memory();
+  uint16_t* const scores_4 = (uint16_t*)(scratch);
+  uint16_t* const most_8 = (uint16_t*)(scratch + 8192);
+  uint16_t* const powers_15 = (uint16_t*)(scratch + 8320);
+  uint16_t* const denominator_19 = (uint16_t*)(scratch + 16512);
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 4) {
+    const idx c0 = task;
     {
-      mt::block_barrier();
       {
         const idx m0 = 0;
         const idx n0 = 0;
-        auto left = mt::evaluated<mt::f16, 8>([&](idx d0, idx k) {
-          __builtin_assume(k % 8 == 0);
-          const idx k_vector = (uint32_t)k / 8u;
-          mt::Pack<mt::f16, 8> values;
-          const auto p7 = mt::load<8>(active_5 + d0 * 64 + k_vector * 8);
-          {
-            #pragma unroll
-            for (idx lane = 0; lane < 8; ++lane) {
-              const float v6 = mt_load_f16(&p7.value[lane]);
-              values[lane] = mt::cast<mt::f16>(v6);
-            }
-          }
-          return values;
-        });
-        auto right = mt::linear<mt::f16, 1, 64>((const mt::f16*)(w2_8));
+        auto left = mt::linear<mt::f16, 256, 1>((const mt::f16*)(active_1 + c0 * 4096));
+        auto right = mt::linear<mt::f16, 1, 256>((const mt::f16*)(w2_2));
         auto fetch = [&](idx d0, idx d1) {
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
@@ -88,112 +81,122 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
           {
-            mt::Pack<uint16_t, 4> s9;
+            mt::Pack<uint16_t, 4> s3;
             #pragma unroll
             for (idx lane = 0; lane < 4; ++lane) {
-              mt_store_f16(&s9.value[lane], sums[lane]);
+              mt_store_f16(&s3.value[lane], sums[lane]);
             }
-            mt::store(scores_10 + d0 * 64 + d1_vector * 4, s9);
+            mt::store(scores_4 + d0 * 256 + d1_vector * 4, s3);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ELEMENT, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 64, 16, 64, 64, 1, 8, 1, 2, 4>;
-        static_assert(Shape::BYTES <= 20480, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 6400, m0, 16, n0, 64, left, right, fetch, epilogue);
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 256, 64, 1, 4, 2, 3, 4>;
+        static_assert(Shape::BYTES <= 208896, "the Plan gives a contraction too little memory");
+        mt::contract<Shape>(scratch + 16640, m0, 16, n0, 256, left, right, fetch, epilogue);
       }
     }
     {
       mt::block_barrier();
       {
-        const idx group_lane = threadIdx.x % 8, group = threadIdx.x / 8;
+        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
         #pragma unroll 1
         for (idx round = 0; round < 1; ++round) {
-          mt::Max<float>::Part part[1];
+          mt::Max<float>::Part part[2];
           #pragma unroll
-          for (idx u = 0; u < 1; ++u) part[u] = mt::Max<float>::identity();
+          for (idx u = 0; u < 2; ++u) part[u] = mt::Max<float>::identity();
           #pragma unroll 1
           for (idx turn = 0; turn < 1; ++turn) {
-            const idx start = turn * 8 + group_lane;
-            const idx run = mt_min_idx(group, 15);
-            const auto p12 = mt::load<8>(scores_10 + run * 64 + start * 8);
-            {
-              #pragma unroll
-              for (idx lane = 0; lane < 8; ++lane) {
-                const float v11 = mt_load_f16(&p12.value[lane]);
-                part[0] = mt::Max<float>::combine(part[0], v11);
+            const idx start = turn * 32 + group_lane;
+            const idx o7 = start * 8;
+            #pragma unroll
+            for (idx v = 0; v < 2; ++v) {
+              const idx run = v * 8 + group;
+              const auto p6 = mt::load<8>(scores_4 + o7 + run * 256);
+              {
+                #pragma unroll
+                for (idx lane = 0; lane < 8; ++lane) {
+                  const float v5 = mt_load_f16(&p6.value[lane]);
+                  part[v] = mt::Max<float>::combine(part[v], v5);
+                }
               }
             }
           }
-          mt::across<mt::Max<float>, 8, 1>(part, nullptr);
-          const idx run = group;
-          if (group_lane == 0 && run < 16) {
-            mt_store_f16(most_13 + run, part[0]);
+          const mt::Max<float>::Part mine = mt::across_spread<mt::Max<float>, 32, 2>(part, nullptr);
+          const idx v = group_lane / 1, u = group_lane % 1;
+          const idx run = v * 8 + group;
+          if (group_lane < 2) {
+            mt_store_f16(most_8 + run, mine);
           }
         }
       }
     }
     {
       mt::block_barrier();
-      if (const idx e = threadIdx.x; e < 256) {
-        const auto p15 = mt::load<4>(scores_10 + e * 4);
-        const idx o17 = (idx)((uint32_t)e / 16u);
-        const float v16 = mt_load_f16(most_13 + o17);
+      for (idx e = threadIdx.x; e < 512; e += 256) {
+        const auto p10 = mt::load<8>(scores_4 + e * 8);
+        const idx o12 = (idx)((uint32_t)e / 32u);
+        const float v11 = mt_load_f16(most_8 + o12);
         {
-          mt::Pack<uint16_t, 4> s19;
+          mt::Pack<uint16_t, 8> s14;
           #pragma unroll
-          for (idx lane = 0; lane < 4; ++lane) {
-            const float v14 = mt_load_f16(&p15.value[lane]);
-            const float x18 = mt_round_f16(v14 - v16);
-            mt_store_f16(&s19.value[lane], mt_round_f16(mt_exp_f32(x18)));
+          for (idx lane = 0; lane < 8; ++lane) {
+            const float v9 = mt_load_f16(&p10.value[lane]);
+            const float x13 = mt_round_f16(v9 - v11);
+            mt_store_f16(&s14.value[lane], mt_round_f16(mt_exp_f32(x13)));
           }
-          mt::store(powers_20 + e * 4, s19);
+          mt::store(powers_15 + e * 8, s14);
         }
       }
     }
     {
       mt::block_barrier();
       {
-        const idx group_lane = threadIdx.x % 8, group = threadIdx.x / 8;
+        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
         #pragma unroll 1
         for (idx round = 0; round < 1; ++round) {
-          mt::Sum<float>::Part part[1];
+          mt::Sum<float>::Part part[2];
           #pragma unroll
-          for (idx u = 0; u < 1; ++u) part[u] = mt::Sum<float>::identity();
+          for (idx u = 0; u < 2; ++u) part[u] = mt::Sum<float>::identity();
           #pragma unroll 1
           for (idx turn = 0; turn < 1; ++turn) {
-            const idx start = turn * 8 + group_lane;
-            const idx run = mt_min_idx(group, 15);
-            const auto p22 = mt::load<8>(powers_20 + run * 64 + start * 8);
-            {
-              #pragma unroll
-              for (idx lane = 0; lane < 8; ++lane) {
-                const float v21 = mt_load_f16(&p22.value[lane]);
-                part[0] = mt::Sum<float>::combine(part[0], v21);
+            const idx start = turn * 32 + group_lane;
+            const idx o18 = start * 8;
+            #pragma unroll
+            for (idx v = 0; v < 2; ++v) {
+              const idx run = v * 8 + group;
+              const auto p17 = mt::load<8>(powers_15 + o18 + run * 256);
+              {
+                #pragma unroll
+                for (idx lane = 0; lane < 8; ++lane) {
+                  const float v16 = mt_load_f16(&p17.value[lane]);
+                  part[v] = mt::Sum<float>::combine(part[v], v16);
+                }
               }
             }
           }
-          mt::across<mt::Sum<float>, 8, 1>(part, nullptr);
-          const idx run = group;
-          if (group_lane == 0 && run < 16) {
-            mt_store_f16(denominator_23 + run, part[0]);
+          const mt::Sum<float>::Part mine = mt::across_spread<mt::Sum<float>, 32, 2>(part, nullptr);
+          const idx v = group_lane / 1, u = group_lane % 1;
+          const idx run = v * 8 + group;
+          if (group_lane < 2) {
+            mt_store_f16(denominator_19 + run, mine);
           }
         }
       }
     }
-    const idx o30 = c0 * 1024;
+    const idx o26 = c0 * 4096;
     {
       mt::block_barrier();
-      if (const idx e = threadIdx.x; e < 256) {
-        const auto p25 = mt::load<4>(powers_20 + e * 4);
-        const idx o27 = (idx)((uint32_t)e / 16u);
-        const float v26 = mt_load_f16(denominator_23 + o27);
+      for (idx e = threadIdx.x; e < 512; e += 256) {
+        const auto p21 = mt::load<8>(powers_15 + e * 8);
+        const idx o23 = (idx)((uint32_t)e / 32u);
+        const float v22 = mt_load_f16(denominator_19 + o23);
         {
-          mt::Pack<uint16_t, 4> s28;
+          mt::Pack<uint16_t, 8> s24;
           #pragma unroll
-          for (idx lane = 0; lane < 4; ++lane) {
-            const float v24 = mt_load_f16(&p25.value[lane]);
-            mt_store_f16(&s28.value[lane], mt_round_f16(v24 / v26));
+          for (idx lane = 0; lane < 8; ++lane) {
+            const float v20 = mt_load_f16(&p21.value[lane]);
+            mt_store_f16(&s24.value[lane], mt_round_f16(v20 / v22));
           }
-          mt::store(y_29 + o30 + e * 4, s28);
+          mt::store(y_25 + o26 + e * 8, s24);
         }
       }
     }
@@ -202,5 +205,8 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
 extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __grid_constant__ Params p) {
   char* const workspace = p.workspace;
   mt::GridBarrier grid(p.sync);
-  stage_y(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)((char*)MT_POINTER(1)));
+  stage_active(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (uint16_t*)(workspace));
+  grid.wait();
+  stage_y(p, workspace, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)((char*)MT_POINTER(1)));
+  grid.leave();
 }

@@ -10,7 +10,7 @@ from monotile.ir.dtype import DType
 from monotile.schedule.verify import verify
 from tests.schedule import programs as p
 
-PROGRAMS = {"mlp": p.mlp(16, 64, DType.F16), "recurrence": p.recurrence()}
+PROGRAMS = {"mlp": p.mlp(64, 256, DType.F16), "recurrence": p.recurrence()}
 EMITTERS = {"cpu": (p.CPU, cpu.emit, "c"), "cuda": (p.H100, cuda.emit, "cu")}
 
 
