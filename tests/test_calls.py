@@ -95,15 +95,16 @@ def test_a_library_s_own_output_class() -> None:
 def test_results_share_no_memory_but_an_argument_s_own() -> None:
     def forward(m: Model, x: torch.Tensor) -> object:
         y = x + 1
-        return x, x.t(), x[1:], x.expand(2, 3, 4), m.linear.weight, y, y
+        return x, x.t(), x[1:], x.expand(2, 3, 4), m.linear.weight, y, y, y.clone(), y[1].clone()
 
     model = Model(forward)
     fast = check(model, (X,))
-    same, *views, weight, y, z = fast(X)
+    same, *views, weight, y, z, clone, row = fast(X)
     assert same is X
     memory = {X.untyped_storage().data_ptr(), model.linear.weight.untyped_storage().data_ptr()}
     assert memory.isdisjoint(v.untyped_storage().data_ptr() for v in (*views, weight, y))
     assert y is z
+    assert len({v.untyped_storage().data_ptr() for v in (*views, weight, y, clone, row)}) == 7
 
 
 def test_one_tensor_given_twice_is_two_arguments() -> None:

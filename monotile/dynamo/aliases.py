@@ -5,54 +5,74 @@ gives the tensors that were viewed, and the views are taken of these by PyTorch,
 """
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from monotile.dynamo.memory import Memory, Place, places
+from monotile.frontend.layouts import Layout
+
 
 class Cut(NamedTuple):
-    """kernel: the graph with `bases`, the tensors that are viewed, after its other results.
+    """kernel: the graph with the tensors that results share memory with as its results, each in the order in which it lies.
     views: makes all of the results of the graph's inputs, then of the kernel's results."""
 
     kernel: fx.GraphModule
     views: fx.GraphModule
 
 
-def separate(module: fx.GraphModule) -> Cut | None:
-    """None where no result is a view of an input or of another result. Raises ValueError where a result shares
-    memory in another way."""
-    owner = _owners(module.graph)
+def separate(module: fx.GraphModule, args: Sequence[Any]) -> Cut | None:
+    """None where the results are tensors of their own and lie row by row. Raises ValueError where a result shares memory in
+    another way than as a view of an input or of another result. args: of a call."""
+    where = places(module, args)
+    owner = _owners(where)
     (output,) = module.graph.find_nodes(op="output")
     results = [n for n in output.all_input_nodes if n in owner]
     shared = Counter(owner[n] for n in results)
     views = [n for n in results if owner[n].op == "placeholder" or shared[owner[n]] > 1]
-    if all(n.op == "placeholder" for n in views):
-        return None
     chains = _chains(views, owner)
+    for n in {owner[n] for n in views if owner[n] is not n}:
+        if n.op != "placeholder" and not _dense(where[n]):
+            raise ValueError(f"results are views of {n.name}, which lies with gaps in memory")
     given = {owner[n] for n in views} | {n for n in results if n not in views}
     given = [n for n in module.graph.nodes if n in given and n.op != "placeholder"]
-    return Cut(_only(module, given), _rest(module, given, chains))
+    orders = {n: order for n in given if (order := _order(where[n]))}
+    if not orders and all(n.op == "placeholder" for n in views):
+        return None
+    return Cut(_only(module, given, orders), _rest(module, given, orders, chains))
 
 
-def _owners(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+def _owners(where: Mapping[fx.Node, tuple[Place, ...]]) -> dict[fx.Node, fx.Node]:
     """Of every node that is a tensor, or several with one memory, the first node with its memory."""
-    first: dict[int, fx.Node] = {}
+    first: dict[Memory, fx.Node] = {}
     out: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        memories = _memories(node.meta.get("example_value", node.meta.get("val")))
+    for node, found in where.items():
+        memories = {p.memory for p in found}
         if len(memories) == 1:
             out[node] = first.setdefault(memories.pop(), node)
     return out
 
 
-def _memories(value: object) -> set[int]:
-    if isinstance(value, tuple | list):
-        return set[int]().union(*map(_memories, value))
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return {value.untyped_storage()._cdata}  # pyright: ignore[reportPrivateUsage]
-    return set()
+def _order(where: tuple[Place, ...]) -> list[int] | None:
+    """The dimensions of a tensor in the order in which they lie in memory without gaps; None if that is row by row."""
+    layout = where[0].layout
+    if not _dense(where) or layout is None or _contiguous(layout, range(len(layout.shape))):
+        return None
+    return layout.order
+
+
+def _dense(where: tuple[Place, ...]) -> bool:
+    """Whether it is known to be one tensor without gaps."""
+    (layout, *more) = (p.layout for p in where)
+    return layout is not None and not more and _contiguous(layout, layout.order)
+
+
+def _contiguous(layout: Layout, order: Sequence[int]) -> bool:
+    shape = torch.empty_strided(layout.shape, layout.stride, device="meta")
+    return shape.permute(tuple(order)).is_contiguous()
 
 
 def _chains(views: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> set[fx.Node]:
@@ -72,9 +92,10 @@ def _chains(views: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> set[fx.Node]
 
 _VIEWS = frozenset(
     """
-    alias as_strided broadcast_to chunk contiguous cpu cuda detach diagonal dropout expand expand_as flatten float
-    getattr getitem hsplit movedim narrow permute real reshape reshape_as select slice split split_with_sizes squeeze
-    swapaxes swapdims t tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as vsplit
+    adjoint alias as_strided atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_to chunk contiguous cpu cuda detach
+    diagonal double dropout dsplit expand expand_as flatten float getattr getitem half hsplit int long moveaxis movedim
+    narrow permute positive ravel real reshape reshape_as select slice split split_with_sizes squeeze swapaxes swapdims t
+    tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as vsplit
     """.split()
 )
 
@@ -94,22 +115,35 @@ def _name(node: fx.Node) -> str:
     return name.partition(".")[0]
 
 
-def _only(module: fx.GraphModule, given: list[fx.Node]) -> fx.GraphModule:
-    """`module`, but its results are `given`."""
+def _only(
+    module: fx.GraphModule, given: list[fx.Node], orders: Mapping[fx.Node, list[int]]
+) -> fx.GraphModule:
+    """`module`, but its results are `given`, with the dimensions in those orders."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(module.graph, copied)
-    graph.output(tuple(copied[n] for n in given))
+    graph.output(tuple(_permuted(graph, copied[n], orders.get(n)) for n in given))
     return fx.GraphModule(module, graph)
 
 
-def _rest(module: fx.GraphModule, given: list[fx.Node], chains: set[fx.Node]) -> fx.GraphModule:
+def _permuted(graph: fx.Graph, node: fx.Node, order: list[int] | None) -> fx.Node:
+    return graph.call_method("permute", (node, *order)) if order else node
+
+
+def _rest(
+    module: fx.GraphModule,
+    given: list[fx.Node],
+    orders: Mapping[fx.Node, list[int]],
+    chains: set[fx.Node],
+) -> fx.GraphModule:
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         copied[node] = graph.node_copy(node)
-    for k, node in enumerate(given):
-        copied[node] = graph.placeholder(f"given_{k}")
+    made = [graph.placeholder(f"given_{k}") for k in range(len(given))]
+    for node, x in zip(given, made, strict=True):
+        order = orders.get(node)
+        copied[node] = _permuted(graph, x, order and [order.index(d) for d in range(len(order))])
     for node in module.graph.nodes:
         if node in chains and node not in copied:
             missing = [n for n in node.all_input_nodes if n not in copied]

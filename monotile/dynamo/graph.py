@@ -104,7 +104,7 @@ class Graph:
 
     def _compiled(self, args: Sequence[Any]) -> Run:
         try:
-            cut = separate(self._module)
+            cut = separate(self._module, args)
         except ValueError as e:
             return self._eager(str(e))
         if cut is None:

@@ -277,6 +277,7 @@ def _lower(exported: ExportedProgram) -> Captured:
     outputs: list[Tensor] = []
     states: dict[str, Tensor] = {}
     leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    places: dict[str, int] = {}
     for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value
@@ -288,10 +289,12 @@ def _lower(exported: ExportedProgram) -> Captured:
         if not isinstance(value, Tensor):
             leaves.append(ValueLeaf(value))
             continue
-        tensor = _copy(b, value) if value in given else value
-        if tensor not in outputs:
-            outputs.append(tensor)
-        leaves.append(OutputLeaf(outputs.index(tensor)))
+        if (
+            name not in places
+        ):  # a tensor that the graph takes for another, such as a clone, is one of its own
+            places[name] = len(outputs)
+            outputs.append(_copy(b, value) if value in given or value in outputs else value)
+        leaves.append(OutputLeaf(places[name]))
 
     outputs += states.values()
     body = _live(b.statements, outputs)
@@ -316,7 +319,7 @@ def _lower(exported: ExportedProgram) -> Captured:
 
 
 def _copy(b: Builder, t: Tensor) -> Tensor:
-    """An output that is an input or a weight has to be a tensor of its own."""
+    """An output that is an input, a weight or another output has to be a tensor of its own."""
     b.begin(f"{t.name}_out", "", ())
     return b.emit(t.shape, t.dtype, lambda *i: load(t, i))
 

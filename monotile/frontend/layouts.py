@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """How a tensor lies in memory."""
 
     shape: tuple[int, ...]
@@ -26,10 +26,15 @@ class _Layout:
     dtype: torch.dtype
     device: torch.device
 
-    def like(self, other: "_Layout") -> bool:
+    def like(self, other: "Layout") -> bool:
         """Whether every element lies where it does in the other, counted from the first."""
         pairs = zip(self.shape, self.stride, other.stride, strict=True)
         return all(n == 1 or x == y for n, x, y in pairs) or 0 in self.shape
+
+    @property
+    def order(self) -> list[int]:
+        """The dimensions, from the one with the longest steps on."""
+        return sorted(range(len(self.shape)), key=lambda d: -self.stride[d])
 
     def zeros(self) -> torch.Tensor:
         reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
@@ -39,10 +44,11 @@ class _Layout:
         return held.set_(held.untyped_storage(), 0, self.shape, self.stride)  # and no view
 
 
-def _layout(x: Any) -> Any:
+def layout_of(x: Any) -> Any:
+    """Of a tensor; anything else stays."""
     if not isinstance(x, torch.Tensor):
         return x
-    return _Layout(tuple(x.shape), x.stride(), x.dtype, x.device)
+    return Layout(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
 class _Known(NamedTuple):
@@ -70,7 +76,7 @@ class Layouts:
 
     def settle(self, node: fx.Node) -> None:
         """Called for nodes in order, those that each depends on before it."""
-        self._of[node] = pytree.tree_map(_layout, node.meta.get("val"))
+        self._of[node] = pytree.tree_map(layout_of, node.meta.get("val"))
         if node.target is operator.getitem:
             source = node.all_input_nodes[0]
             self._of[node] = self._of[source][node.args[1]]
@@ -80,8 +86,8 @@ class Layouts:
             self._operator(node, self._run(node, node.target))
         if not self._moved.isdisjoint(node.all_input_nodes):
             self._moved.add(node)
-        if node in self._new and isinstance(self._of[node], _Layout):
-            traced = _layout(node.meta["val"])
+        if node in self._new and isinstance(self._of[node], Layout):
+            traced = layout_of(node.meta["val"])
             if node in self._moved or not traced.like(self._of[node]):
                 moved = _laid_out(node, self._of[node])
                 self._of[moved] = self._of[node]
@@ -105,7 +111,7 @@ class Layouts:
         key = f"{op} {args} {kwargs}"
         if key not in self._known:
             leaves, tree = pytree.tree_flatten((args, kwargs))
-            given = [x.zeros() if isinstance(x, _Layout) else x for x in leaves]
+            given = [x.zeros() if isinstance(x, Layout) else x for x in leaves]
             args, kwargs = pytree.tree_unflatten(given, tree)
             try:
                 with torch.no_grad():
@@ -114,33 +120,34 @@ class Layouts:
                 raise _refusal(node, f"cannot be run on zeros ({e})") from e
             mine = [x for x in given if isinstance(x, torch.Tensor)]
             self._known[key] = _Known(
-                pytree.tree_map(_layout, found), *_shared(pytree.tree_leaves(found), mine)
+                pytree.tree_map(layout_of, found), *_shared(pytree.tree_leaves(found), mine)
             )
         return self._known[key]
 
 
-def _storage(x: torch.Tensor) -> int:
+def storage_of(x: torch.Tensor) -> int:
+    """Equal for tensors that share memory, while one of them lives."""
     return x.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
 def _shared(found: list[Any], given: list[torch.Tensor]) -> tuple[bool, bool]:
-    places = {_storage(x) for x in given}
+    places = {storage_of(x) for x in given}
     results = [x for x in found if isinstance(x, torch.Tensor)]
-    shares = any(_storage(x) in places for x in results)
+    shares = any(storage_of(x) in places for x in results)
     first = given[0] if shares else None
     same = len(results) == 1 and first is not None and results[0].is_set_to(first)
     return shares, same
 
 
-def _laid_out(node: fx.Node, layout: _Layout) -> fx.Node:
+def _laid_out(node: fx.Node, layout: Layout) -> fx.Node:
     """A copy of `node` that lies so, which its users now read."""
-    order = sorted(range(len(layout.shape)), key=lambda d: -layout.stride[d])
+    order = layout.order
     back = [order.index(d) for d in range(len(order))]
     users = list(node.users)
     x = _after(node, aten.permute.default, node, order)
     x = _after(x, aten.clone.default, x, memory_format=torch.contiguous_format)
     x = _after(x, aten.permute.default, x, back)
-    if not _layout(x.meta["val"]).like(layout):
+    if not layout_of(x.meta["val"]).like(layout):
         raise _refusal(node, "leaves gaps in memory")
     for user in users:
         user.replace_input_with(node, x)

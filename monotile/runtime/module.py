@@ -47,8 +47,8 @@ class CompiledModule:
     Buffers and arguments that the model changes in place are changed where they lie, by the same launch. As in
     PyTorch, calls that change the same tensor must not overlap.
 
-    Results never require a gradient, and share no memory with an argument or a parameter, but for an
-    argument that the model returns unchanged, which is given back itself. On a GPU the launch goes to PyTorch's current stream and may be
+    Results never require a gradient, and share no memory with an argument, a parameter or each other, but for an
+    argument that the model returns unchanged, which is given back itself, and a tensor that it returns twice. On a GPU the launch goes to PyTorch's current stream and may be
     captured in a CUDA graph. Threads and streams may call at once.
     """
 

@@ -10,6 +10,8 @@ from monotile.ir.expr import Const, Load, Tensor
 from monotile.ir.program import Compute, Program, Statement, used
 from monotile.ir.signature import OutputLeaf
 
+Row = tuple[Tensor, tuple[int, ...]]
+
 
 def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     """`program`, and where each of its former results is in the new ones.
@@ -18,15 +20,20 @@ def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     """
     made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
     states = program.outputs[len(program.results) :]
-    # What is the caller's already: a result is a tensor of its own.
-    given = {t.name for t in (*program.inputs, *(w.tensor for w in program.weights), *states)}
+    # What is the caller's already: a result is a tensor of its own, and so is each of its rows.
+    own = (*program.inputs, *(w.tensor for w in program.weights), *program.outputs)
+    given = {t.name for t in own}
     read = {t.name for s in program.body for t in used(s)}
     outputs: list[Tensor] = []
     places: list[OutputLeaf] = []
     copies: set[str] = set()
+    taken: list[Row] = []
     for t in program.results:
         found = None if t.name in read or t.name not in made else _row(made[t.name])
-        whole, row = (t, ()) if found is None or found[0].name in given else found
+        if found is not None and (found[0].name in given or _overlaps(found, taken)):
+            found = None
+        whole, row = found or (t, ())
+        taken.append((whole, row))
         if row:
             copies.add(t.name)
         if whole not in outputs:
@@ -42,7 +49,13 @@ def _defines(s: Statement, names: set[str]) -> bool:
     return isinstance(s, Compute) and s.out.name in names
 
 
-def _row(s: Compute) -> tuple[Tensor, tuple[int, ...]] | None:
+def _overlaps(row: Row, taken: list[Row]) -> bool:
+    """Whether some of `row` is someone's already."""
+    whole, at = row
+    return any(w == whole and all(a == b for a, b in zip(at, r, strict=False)) for w, r in taken)
+
+
+def _row(s: Compute) -> Row | None:
     """The tensor and the indices of its first dimensions of which `s` is a copy, if it is one."""
     if s.combiner is not None or not isinstance(s.body, Load):
         return None

@@ -43,3 +43,17 @@ def test_a_row_that_is_read_or_of_an_input_stays_a_tensor() -> None:
     n.add(compute(row, lambda i: Load(xs, (idx(1), i))), row)
     p = n.program(row)
     assert stack_results(p) == (p, (OutputLeaf(0),))
+
+
+def test_no_row_is_given_twice_nor_of_another_result() -> None:
+    n = Net()
+    whole = n.pointwise("tanh", n.input(2, 3, 4))
+    rows = [Tensor(f"row{k}", (3, 4), whole.dtype) for k in range(2)]
+    part = Tensor("part", (4,), whole.dtype)
+    for r in rows:
+        n.add(compute(r, lambda i, j: Load(whole, (idx(1), i, j))), r)
+    n.add(compute(part, lambda i: Load(whole, (idx(1), idx(2), i))), part)
+    q, places = stack_results(n.program(*rows, part))
+    verify(q)
+    assert places == (OutputLeaf(0, (1,)), OutputLeaf(1), OutputLeaf(2))
+    assert stack_results(n.program(whole, rows[0]))[1] == (OutputLeaf(0), OutputLeaf(1))

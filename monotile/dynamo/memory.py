@@ -1,0 +1,165 @@
+"""Where the tensors of one of Dynamo's graphs lie when PyTorch runs it: in what order, and which share memory.
+
+PyTorch's tracer guesses both, and not always right. So each node is run once, alone, on zeros that lie as its arguments do.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
+
+from monotile.frontend.layouts import Layout, layout_of, storage_of
+
+SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
+Memory = tuple[fx.Node, int]  # the node that made it, and which of its results has it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a tensor. layout: None where it is not known."""
+
+    memory: Memory
+    layout: Layout | None
+
+
+def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[Place, ...]]:
+    """Of every node's tensors. args: of a call."""
+    run = _Run(module)
+    devices = {x.device for x in args if isinstance(x, torch.Tensor) and x.is_cuda}
+    given = iter(args)
+    with torch.random.fork_rng(sorted(d.index for d in devices)), torch.no_grad():
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                run.value[node] = run.placed(node, next(given))
+            elif node.op != "output":
+                run.node(node)
+    return {
+        n: tuple(x for x in pytree.tree_leaves(v) if isinstance(x, Place))
+        for n, v in run.value.items()
+    }
+
+
+class _Run:
+    """value: of every node, with places for tensors; a tensor of one element that is no result stays itself."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.value: dict[fx.Node, Any] = {}
+        self._module = module
+        self._traced: dict[int, Memory] = {}
+        self._known: dict[str, tuple[Any, tuple[int | None, ...]]] = {}
+
+    def placed(self, node: fx.Node, value: Any) -> Any:
+        """`value` in memory of its own, as an argument or attribute of the graph is. Numbers that the graph takes stay."""
+        if isinstance(value, torch.Tensor) and any(n.target == "item" for n in node.users):
+            return value
+        self._fake(node)  # so that what the tracer takes for a view of it is one
+        return pytree.tree_map_only(torch.Tensor, lambda x: Place((node, 0), layout_of(x)), value)
+
+    def node(self, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            found: Any = self._module
+            for name in str(node.target).split("."):
+                found = getattr(found, name)
+            self.value[node] = self.placed(node, found)
+            return
+        if node.target is operator.getitem:
+            args: Any = map_arg(node.args, lambda n: self.value[n])
+            if isinstance(args[0], tuple | list):
+                self.value[node] = args[0][args[1]]
+                return
+        self.value[node] = self._ran(node)
+
+    def _ran(self, node: fx.Node) -> Any:
+        """What the node gives when it is run; what the tracer says of it where that is impossible or something else."""
+        traced = self._fake(node)
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: self.value[n])
+        leaves = pytree.tree_leaves((args, kwargs))
+        given = [x for x in leaves if isinstance(x, Place)]
+        if not _harmless(node, leaves) or any(x.layout is None for x in given):
+            return traced
+        key = f"{node.op} {node.target} {[x.layout if isinstance(x, Place) else x for x in leaves]}"
+        try:
+            if key not in self._known:
+                self._known[key] = self._alone(node, args, kwargs)
+        except Exception:  # an operator that cannot take zeros, say
+            return traced
+        found, sources = self._known[key]
+        which = iter(range(len(sources)))
+
+        def place(layout: Layout) -> Place:
+            k = next(which)
+            source = sources[k]
+            return Place((node, k) if source is None else given[source].memory, layout)
+
+        made = pytree.tree_map_only(Layout, place, found)
+        return made if _alike(made, traced) else traced
+
+    def _alone(self, node: fx.Node, args: Any, kwargs: Any) -> tuple[Any, tuple[int | None, ...]]:
+        """The results, with layouts for tensors, and which of the arguments each of these shares memory with."""
+        zeros: list[torch.Tensor] = []
+
+        def zero(x: Place) -> torch.Tensor:
+            assert x.layout is not None
+            zeros.append(x.layout.zeros())
+            return zeros[-1]
+
+        args, kwargs = pytree.tree_map_only(Place, zero, (args, kwargs))
+        if node.op == "call_method":
+            found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            assert callable(node.target)
+            found = node.target(*args, **kwargs)
+        memory = {storage_of(x): k for k, x in reversed([*enumerate(zeros)])}
+        results = [x for x in pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+        return pytree.tree_map(layout_of, found), tuple(memory.get(storage_of(x)) for x in results)
+
+    def _fake(self, node: fx.Node) -> Any:
+        """What the tracer says."""
+        value = node.meta.get("example_value", node.meta.get("val"))
+        number = iter(range(len(pytree.tree_leaves(value))))
+
+        def place(x: torch.Tensor) -> Place:
+            own = (node, next(number))
+            if x.layout is not torch.strided:
+                return Place(own, None)
+            known = not any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride()))
+            memory = self._traced.setdefault(storage_of(x), own)
+            return Place(memory, layout_of(x) if known else None)
+
+        return pytree.tree_map_only(torch.Tensor, place, value)
+
+
+def _harmless(node: fx.Node, leaves: Sequence[Any]) -> bool:
+    """Whether to run the node alone tells something and changes nothing: functions without tensors may change PyTorch's own
+    state, those of others anything."""
+    if node.op == "call_module" or any(isinstance(x, SYMBOLS) for x in leaves):
+        return False
+    module = getattr(node.target, "__module__", None) or "torch"
+    if module in ("_operator", "math", "builtins"):
+        return True
+    if isinstance(node.target, OpOverload):
+        known = node.target.namespace in ("aten", "prims")
+    else:
+        known = module.startswith("torch") and not isinstance(node.target, HigherOrderOperator)
+    return known and any(isinstance(x, Place | torch.Tensor) for x in leaves)
+
+
+def _alike(made: Any, traced: Any) -> bool:
+    """Whether both have tensors of the same shapes and types, as far as they are known."""
+    mine, theirs = (
+        [x for x in pytree.tree_leaves(v) if isinstance(x, Place)] for v in (made, traced)
+    )
+    return len(mine) == len(theirs) and all(
+        y.layout is None
+        or (
+            x.layout is not None
+            and (x.layout.shape, x.layout.dtype) == (y.layout.shape, y.layout.dtype)
+        )
+        for x, y in zip(mine, theirs, strict=True)
+    )
