@@ -246,7 +246,7 @@ def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contr
         yield from _cpu_blocks(p, m, n, target)
     elif p.half and "mma.sync" in target.instructions:
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
-        if "wgmma" in target.instructions and p.left.major == "k" and p.right.major == "k":
+        if "wgmma" in target.instructions and p.left.major == "k" and p.right.major != "none":
             yield from _warpgroup_blocks(p, m, n, k, target)
     elif p.dtype is DType.F32 or p.half:
         yield from _cuda_blocks(p, m, n, k, target, "fma")
@@ -317,9 +317,12 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
 def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
     """Warpgroups of 64 rows: each with a part of K, or side by side, or one above the other."""
     groups = target.threads // (4 * target.warp)
+    turned = p.right.major == "mn"  # then a line of a panel is all of a block's columns
     for slices, down, across in ((groups, 1, 1), (1, groups, 1), (1, 1, groups)):
-        for columns in _WARPGROUP_COLUMNS:
+        for columns in (WARPGROUP_DEPTH,) if turned else _WARPGROUP_COLUMNS:
             block_m, block_n = 64 * down, columns * across
+            if turned and across > 1:
+                continue
             if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
                 continue
             if _held(p, block_m, block_n, WARPGROUP_DEPTH, target.threads // slices) > MOST_HELD:

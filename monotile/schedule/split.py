@@ -47,9 +47,6 @@ _COMBINE = {
     "any": "bitor",
     "all": "bitand",
 }
-ADDING = (
-    3.0  # what those that add parts up read of them takes so many times as long as by the bandwidth
-)
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
@@ -89,8 +86,8 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
         if whole is None or c.reduce[0].extent % (parts * CHUNK):
             continue
         draft = cut(single(_split(c, parts)[0]), context)
-        added = parts * c.out.size * 4  # and read again
-        extra = added / (context.target.worker_bandwidth * context.target.workers)
+        moved = 2 * parts * c.out.size * 4
+        extra = moved / (context.target.worker_bandwidth * context.target.workers)
         if draft is not None and draft.seconds + extra < whole.seconds:
             found.append((draft.seconds + extra, parts))
     yield from (parts for _, parts in sorted(found))

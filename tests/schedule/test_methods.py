@@ -155,7 +155,7 @@ def test_few_rows_or_other_types_are_no_product() -> None:
 @pytest.mark.parametrize("sides", [(128, 768, 768), (16, 24, 64), (1000, 16, 2048)])
 def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) -> None:
     m, n, k = sides
-    kinds = {"mma.m16n8k16"} if dtype is F16 else {"fma"}
+    kinds = {"mma.m16n8k16", "wgmma"} if dtype is F16 else {"fma"}
     several = list(blocks(found(False, dtype), m, n, k, p.H100))
     assert several
     for b in several:
@@ -169,6 +169,9 @@ def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) 
             assert b.block_m // b.warps_m % 16 == 0
             assert b.block_n // b.warps_n % 8 == 0
             assert b.block_k % 16 == 0
+        if b.instruction == "wgmma":
+            assert b.block_m % 64 == 0
+            assert b.block_n == 64  # the right side lies along n: a line of its panel is 128 bytes
 
 
 def test_axis_names_do_not_matter() -> None:

@@ -64,9 +64,9 @@ struct Shape {
   };
   template <class V>
   struct Pick<Kernel::WGMMA, V> {
-    static_assert(WARP_M == 16 && WARPS_M % 4 == 0 && Left::K_MAJOR && Right::K_MAJOR, "warpgroups of 64 rows");
+    static_assert(WARP_M == 16 && WARPS_M % 4 == 0 && Left::K_MAJOR, "warpgroups of 64 rows");
     static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
-    using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel>;
+    using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
   };
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
   using Core = typename Pick<KERNEL>::type;

@@ -6,19 +6,22 @@
 namespace mt {
 
 // 64 x COLUMNS: what a warpgroup accumulates, a warp 16 rows of it, each thread what it would have of mma.m16n8k16's sums.
-template <class T, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel>
-struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, true> {
-  using Base = Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, true>;
+// RIGHT_K: whether the right panel's lines lie along k; else along its columns, of which a line holds all.
+template <class T, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel, bool RIGHT_K>
+struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> {
+  using Base = Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K>;
   static_assert(DEPTH * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "a line of a panel is 128 bytes");
+  static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS == 64), "a line of a panel is 128 bytes");
 
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
-    u32 a = ptx::shared_address(left) + m0 / 64 * 64 * 128, b = ptx::shared_address(right) + n0 * 128;
+    u32 a = ptx::shared_address(left) + m0 / 64 * 64 * 128, b = ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : 0);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16)
-      ptx::wgmma<T, COLUMNS / 8>(acc.c[0], ptx::panel_descriptor(a + k * 2), ptx::panel_descriptor(b + k * 2));
+      ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[0], ptx::panel_descriptor(a + k * 2),
+                                          ptx::panel_descriptor(b + k * (RIGHT_K ? 2 : 128)));
     ptx::wgmma_commit();
   }
   static __device__ __forceinline__ void finish() { ptx::wgmma_wait(); }

@@ -5,8 +5,8 @@
 namespace mt::ptx {
 
 // A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
-// with the line's number in bits 7 to 9 of the address. `address` is that of its first line, a multiple of 1024, plus a distance
-// along k.
+// with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows (then its only ones) at
+// one k. `address` is that of its first line, a multiple of 1024, plus a distance along k.
 __device__ __forceinline__ u64 panel_descriptor(u32 address) {
   constexpr u64 LINES = 1024 >> 4, SWIZZLE_128 = 1;
   return (u64(address) & 0x3ffff) >> 4 | u64(1) << 16 | LINES << 32 | SWIZZLE_128 << 62;
@@ -19,19 +19,21 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 // c += a * b of a warpgroup, 64xN += 64x16 * 16xN; a warp has 16 rows of c, its lanes as in mma.m16n8k16, eight columns a row of c.
-template <class T, int TN>
+// B_K: whether the lines of b's panel lie along k, not along its columns, which are 64 then.
+template <class T, int TN, bool B_K>
 __device__ __forceinline__ void wgmma(float (&c)[TN][4], u64 a, u64 b);
 
-#define MT_WGMMA_OF(T, N, REGISTERS, A, B, ...)                                                             \
+#define MT_WGMMA_OF(T, B_K, TURNED, N, REGISTERS, A, B, ...)                                                \
   template <>                                                                                             \
-  __device__ __forceinline__ void wgmma<T, N / 8>(float (&c)[N / 8][4], u64 a, u64 b) {                   \
+  __device__ __forceinline__ void wgmma<T, N / 8, B_K>(float (&c)[N / 8][4], u64 a, u64 b) {              \
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                               \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B    \
-                 ", p, 1, 1, 0, 0;\n}"                                                                    \
+                 ", p, 1, 1, 0, " #TURNED ";\n}"                                                          \
                  : __VA_ARGS__                                                                            \
                  : "l"(a), "l"(b));                                                                       \
   }
-#define MT_WGMMA(...) MT_WGMMA_OF(f16, __VA_ARGS__) MT_WGMMA_OF(bf16, __VA_ARGS__)
+#define MT_WGMMA(...) MT_WGMMA_OF(f16, true, 0, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, __VA_ARGS__)
+#define MT_WGMMA_TURNED(...) MT_WGMMA_OF(f16, false, 1, __VA_ARGS__) MT_WGMMA_OF(bf16, false, 1, __VA_ARGS__)
 #define MT_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
 MT_WGMMA(16,
          "{%0, %1, %2, %3, %4, %5, %6, %7}", "%8", "%9",
@@ -50,6 +52,10 @@ MT_WGMMA(48,
          "%22, %23}", "%24", "%25",
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5))
 MT_WGMMA(64,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
+MT_WGMMA_TURNED(64,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
@@ -90,6 +96,7 @@ MT_WGMMA(192,
          MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22), MT_SUMS(23))
 #undef MT_SUMS
 #undef MT_WGMMA
+#undef MT_WGMMA_TURNED
 #undef MT_WGMMA_OF
 
 }  // namespace mt::ptx
