@@ -13,14 +13,16 @@ from monotile.schedule.plan import Attend, Contract, Operand
 from monotile.target.target import Target
 
 COSTLY = 12.0  # operations that a transcendental function counts for
+LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 compute
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
-# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; a tenth off on average; docs/measurements.md).
-PRODUCT_FILL = 1.3  # latencies: the first chunk, the sums of the slices, the last store
-CROWD = 1.2  # the path from L2 where all workers read at once
-RING_BARRIER = 0.07  # of the latency: the warps of a slice wait for each other, for every chunk
-WRITE_COST = 7.5  # what a stored byte costs in bytes of operands, whichever worker stores it
+# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 8 % off on average; docs/measurements.md).
+PRODUCT_FILL = 1.0  # latencies: the first chunk, the last store
+CROWD = 1.15  # the path from L2 where all workers read at once
+RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
+SUM_COST = 3.0  # on-chip passes over the slices' sums
+WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
@@ -69,7 +71,9 @@ def simple_seconds(
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
-    return target.latency_seconds + max(moved, points * operations(s) / rate)
+    asked = LOAD_COST * sum(len(_distinct_loads(b)) for b in bodies) / vector
+    work = points * (operations(s) + (asked if target.kind == "cuda" else 0.0)) / rate
+    return target.latency_seconds + max(moved, work)
 
 
 def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Target) -> float:
@@ -97,14 +101,18 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     fill = target.latency_seconds * (PRODUCT_FILL + waits + rounds)
     # Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden.
     busy = moved + work if c.instruction == "mma.m16n8k16" else max(moved, work)
-    return blocks * (fill + busy)
+    sums = SUM_COST * c.slices * c.block_m * c.block_n * 4
+    return blocks * (fill + busy + sums / (SHARED_SPEEDUP * target.worker_bandwidth))
 
 
-def store_seconds(nbytes: int, target: Target) -> float:
-    """All of a product's results on their way out, of all tasks together."""
-    if target.kind == "cpu":
+def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
+    """All of a product's results on their way out, of all tasks together, as far as they are wider than the operands.
+
+    results: how many. stored, size: bytes of one, and of an operand's element.
+    """
+    if target.kind == "cpu" or stored <= size:
         return 0.0
-    return WRITE_COST * nbytes / (target.worker_bandwidth * target.workers)
+    return WRITE_COST * results * stored / (target.worker_bandwidth * target.workers)
 
 
 def attend_seconds(
@@ -131,7 +139,7 @@ def _efficiency(c: Contract) -> float:
     """The part of the arithmetic rate that a warp's tile can reach."""
     match c.instruction:
         case "mma.m16n8k16":
-            return 0.8
+            return 1.0
         case "wgmma":
             return 0.7
         case "fma":  # a thread's tile is about square: operands read against products made of them

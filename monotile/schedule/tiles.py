@@ -168,7 +168,7 @@ def _choices(
         seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
         waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
-        out = cost.store_seconds(batches * m * n * stored, target)
+        out = cost.store_seconds(batches * m * n, stored, itemsize, target)
         yield waves * seconds + out, method, scratch, (tile_m, tile_n)
 
 

@@ -56,20 +56,18 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
     }
   }
 }
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const y_25) {
+static __device__ __forceinline__ void stage_scores(const Params& p, char* const workspace, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const scores_4) {
   char* const scratch = mt::ptx::shared_memory();
-  uint16_t* const scores_4 = (uint16_t*)(scratch);
-  uint16_t* const most_8 = (uint16_t*)(scratch + 8192);
-  uint16_t* const powers_15 = (uint16_t*)(scratch + 8320);
-  uint16_t* const denominator_19 = (uint16_t*)(scratch + 16512);
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 4) {
-    const idx c0 = task;
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 128) {
+    const idx c0 = (uint32_t)task / 32u;
+    const idx c1 = (uint32_t)task % 32u;
+    const idx o5 = c0 * 4096 + c1 * 8;
     {
       {
         const idx m0 = 0;
         const idx n0 = 0;
         auto left = mt::linear<mt::f16, 256, 1>((const mt::f16*)(active_1 + c0 * 4096));
-        auto right = mt::linear<mt::f16, 1, 256>((const mt::f16*)(w2_2));
+        auto right = mt::linear<mt::f16, 1, 256>((const mt::f16*)(w2_2 + c1 * 8));
         auto fetch = [&](idx d0, idx d1) {
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
@@ -86,12 +84,68 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
             for (idx lane = 0; lane < 4; ++lane) {
               mt_store_f16(&s3.value[lane], sums[lane]);
             }
-            mt::store(scores_4 + d0 * 256 + d1_vector * 4, s3);
+            mt::store(scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 256, 64, 1, 4, 2, 3, 4>;
-        static_assert(Shape::BYTES <= 208896, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 16640, m0, 16, n0, 256, left, right, fetch, epilogue);
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
+        static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
+      }
+    }
+  }
+}
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, uint16_t* const scores_2, uint16_t* const y_15) {
+  char* const scratch = mt::ptx::shared_memory();
+  uint16_t* const most_6 = (uint16_t*)(scratch);
+  uint16_t* const powers_9 = (uint16_t*)(scratch + 128);
+  uint16_t* const denominator_12 = (uint16_t*)(scratch + 640);
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 64) {
+    const idx c0 = task;
+    const idx o3 = c0 * 256;
+    auto fetch_early_1 = [&](idx e) {
+      const auto p1 = mt::load<1>(scores_2 + o3 + e);
+      struct Held { mt::Pack<uint16_t, 1> h0; };
+      return Held{p1};
+    };
+    decltype(fetch_early_1(0)) early_1{};
+    if (const idx e = threadIdx.x; e < 256) {
+      early_1 = fetch_early_1(e);
+    }
+    {
+      {
+        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
+        #pragma unroll 1
+        for (idx round = 0; round < 1; ++round) {
+          mt::Max<float>::Part part[1];
+          #pragma unroll
+          for (idx u = 0; u < 1; ++u) part[u] = mt::Max<float>::identity();
+          #pragma unroll 1
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 32 + group_lane;
+            const idx run = mt_min_idx(group, 0);
+            const auto p5 = mt::load<8>(scores_2 + o3 + run * 256 + start * 8);
+            {
+              #pragma unroll
+              for (idx lane = 0; lane < 8; ++lane) {
+                const float v4 = mt_load_f16(&p5.value[lane]);
+                part[0] = mt::Max<float>::combine(part[0], v4);
+              }
+            }
+          }
+          mt::across<mt::Max<float>, 32, 1>(part, nullptr);
+          const idx run = group;
+          if (group_lane == 0 && run < 1) {
+            mt_store_f16(most_6 + run, part[0]);
+          }
+        }
+      }
+    }
+    {
+      mt::block_barrier();
+      if (const idx e = threadIdx.x; e < 256) {
+        const float v7 = mt_load_f16(most_6);
+        const float x8 = mt_round_f16(mt_load_f16(&early_1.h0.value[0]) - v7);
+        mt_store_f16(powers_9 + e, mt_round_f16(mt_exp_f32(x8)));
       }
     }
     {
@@ -100,104 +154,36 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
         const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
         #pragma unroll 1
         for (idx round = 0; round < 1; ++round) {
-          mt::Max<float>::Part part[2];
+          mt::Sum<float>::Part part[1];
           #pragma unroll
-          for (idx u = 0; u < 2; ++u) part[u] = mt::Max<float>::identity();
+          for (idx u = 0; u < 1; ++u) part[u] = mt::Sum<float>::identity();
           #pragma unroll 1
           for (idx turn = 0; turn < 1; ++turn) {
             const idx start = turn * 32 + group_lane;
-            const idx o7 = start * 8;
-            #pragma unroll
-            for (idx v = 0; v < 2; ++v) {
-              const idx run = v * 8 + group;
-              const auto p6 = mt::load<8>(scores_4 + o7 + run * 256);
-              {
-                #pragma unroll
-                for (idx lane = 0; lane < 8; ++lane) {
-                  const float v5 = mt_load_f16(&p6.value[lane]);
-                  part[v] = mt::Max<float>::combine(part[v], v5);
-                }
+            const idx run = mt_min_idx(group, 0);
+            const auto p11 = mt::load<8>(powers_9 + run * 256 + start * 8);
+            {
+              #pragma unroll
+              for (idx lane = 0; lane < 8; ++lane) {
+                const float v10 = mt_load_f16(&p11.value[lane]);
+                part[0] = mt::Sum<float>::combine(part[0], v10);
               }
             }
           }
-          const mt::Max<float>::Part mine = mt::across_spread<mt::Max<float>, 32, 2>(part, nullptr);
-          const idx v = group_lane / 1, u = group_lane % 1;
-          const idx run = v * 8 + group;
-          if (group_lane < 2) {
-            mt_store_f16(most_8 + run, mine);
+          mt::across<mt::Sum<float>, 32, 1>(part, nullptr);
+          const idx run = group;
+          if (group_lane == 0 && run < 1) {
+            mt_store_f16(denominator_12 + run, part[0]);
           }
         }
       }
     }
     {
       mt::block_barrier();
-      for (idx e = threadIdx.x; e < 512; e += 256) {
-        const auto p10 = mt::load<8>(scores_4 + e * 8);
-        const idx o12 = (idx)((uint32_t)e / 32u);
-        const float v11 = mt_load_f16(most_8 + o12);
-        {
-          mt::Pack<uint16_t, 8> s14;
-          #pragma unroll
-          for (idx lane = 0; lane < 8; ++lane) {
-            const float v9 = mt_load_f16(&p10.value[lane]);
-            const float x13 = mt_round_f16(v9 - v11);
-            mt_store_f16(&s14.value[lane], mt_round_f16(mt_exp_f32(x13)));
-          }
-          mt::store(powers_15 + e * 8, s14);
-        }
-      }
-    }
-    {
-      mt::block_barrier();
-      {
-        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
-        #pragma unroll 1
-        for (idx round = 0; round < 1; ++round) {
-          mt::Sum<float>::Part part[2];
-          #pragma unroll
-          for (idx u = 0; u < 2; ++u) part[u] = mt::Sum<float>::identity();
-          #pragma unroll 1
-          for (idx turn = 0; turn < 1; ++turn) {
-            const idx start = turn * 32 + group_lane;
-            const idx o18 = start * 8;
-            #pragma unroll
-            for (idx v = 0; v < 2; ++v) {
-              const idx run = v * 8 + group;
-              const auto p17 = mt::load<8>(powers_15 + o18 + run * 256);
-              {
-                #pragma unroll
-                for (idx lane = 0; lane < 8; ++lane) {
-                  const float v16 = mt_load_f16(&p17.value[lane]);
-                  part[v] = mt::Sum<float>::combine(part[v], v16);
-                }
-              }
-            }
-          }
-          const mt::Sum<float>::Part mine = mt::across_spread<mt::Sum<float>, 32, 2>(part, nullptr);
-          const idx v = group_lane / 1, u = group_lane % 1;
-          const idx run = v * 8 + group;
-          if (group_lane < 2) {
-            mt_store_f16(denominator_19 + run, mine);
-          }
-        }
-      }
-    }
-    const idx o26 = c0 * 4096;
-    {
-      mt::block_barrier();
-      for (idx e = threadIdx.x; e < 512; e += 256) {
-        const auto p21 = mt::load<8>(powers_15 + e * 8);
-        const idx o23 = (idx)((uint32_t)e / 32u);
-        const float v22 = mt_load_f16(denominator_19 + o23);
-        {
-          mt::Pack<uint16_t, 8> s24;
-          #pragma unroll
-          for (idx lane = 0; lane < 8; ++lane) {
-            const float v20 = mt_load_f16(&p21.value[lane]);
-            mt_store_f16(&s24.value[lane], mt_round_f16(v20 / v22));
-          }
-          mt::store(y_25 + o26 + e * 8, s24);
-        }
+      if (const idx e = threadIdx.x; e < 256) {
+        const float v13 = mt_load_f16(powers_9 + e);
+        const float v14 = mt_load_f16(denominator_12);
+        mt_store_f16(y_15 + o3 + e, mt_round_f16(v13 / v14));
       }
     }
   }
@@ -207,6 +193,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __gri
   mt::GridBarrier grid(p.sync);
   stage_active(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (uint16_t*)(workspace));
   grid.wait();
-  stage_y(p, workspace, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)((char*)MT_POINTER(1)));
+  stage_scores(p, workspace, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)(workspace + 32768));
+  grid.wait();
+  stage_y(p, workspace, (uint16_t*)(workspace + 32768), (uint16_t*)((char*)MT_POINTER(1)));
   grid.leave();
 }

@@ -17,32 +17,12 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
 
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const unsigned tag, idx loop_l, float* const h_4, const float* const w_8, const float* const x_14, float* const y_16, float* const y_17) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const float* const w_3, float* const h_7, const float* const x_10, float* const y_13, float* const y_14) {
   char* const scratch = mt::ptx::shared_memory();
-  float* const h_here0_1 = (float*)(scratch);
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 8) {
-    const idx c0 = task;
-    if (loop_l == 0) {
-      for (idx e = threadIdx.x; e < 4; e += 256) {
-        const auto p3 = mt::load<2>(h_4 + e * 2);
-        {
-          mt::Pack<float, 2> s5;
-          #pragma unroll
-          for (idx lane = 0; lane < 2; ++lane) {
-            const float v2 = p3[lane];
-            s5[lane] = v2;
-          }
-          mt::store(h_here0_1 + e * 2, s5);
-        }
-      }
-    }
-    else {
-      mt::receive<float, 2, 4, 256>(h_here0_1, workspace + 512 + (loop_l - 1) * (size_t)64, tag, [&](idx e) {
-        return e * 2;
-      });
-    }
-    mt::block_barrier();
-    const idx o9 = c0 * 8;
+  if (const idx task = mt::ptx::anew(blockIdx.x); task < 1) {
+    const idx c0 = 0;
+    const idx o4 = c0 * 64;
+    const idx o11 = c0 * 8;
     {
       {
         const idx group_lane = threadIdx.x % 2, group = threadIdx.x / 2;
@@ -54,27 +34,26 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
           #pragma unroll 1
           for (idx turn = 0; turn < 1; ++turn) {
             const idx start = turn * 2 + group_lane;
-            const idx run = mt_min_idx(group, 0);
-            const auto p7 = mt::load_constant<4>(w_8 + o9 + run * 8 + start * 4);
-            const auto p11 = mt::load<4>(h_here0_1 + start * 4);
+            const idx run = mt_min_idx(group, 7);
+            const auto p2 = mt::load_constant<4>(w_3 + o4 + run * 8 + start * 4);
+            const auto p6 = mt::load<4>(h_7 + start * 4);
             {
               #pragma unroll
               for (idx lane = 0; lane < 4; ++lane) {
-                const float v6 = p7[lane];
-                const float v10 = p11[lane];
-                part[0] = mt::Sum<float>::combine(part[0], v6 * v10);
+                const float v1 = p2[lane];
+                const float v5 = p6[lane];
+                part[0] = mt::Sum<float>::combine(part[0], v1 * v5);
               }
             }
           }
           mt::across<mt::Sum<float>, 2, 1>(part, nullptr);
           const idx run = group;
-          if (group_lane == 0 && run < 1) {
-            const float x12 = part[0];
-            const float v13 = x_14[c0 + run];
-            const float x15 = mt_tanh_f32(x12 + v13);
-            mt::send<float>(workspace + 512 + loop_l * (size_t)64, c0 + run, x15, tag);
-            y_16[c0 + run] = x15;
-            y_17[c0 + run] = x15;
+          if (group_lane == 0 && run < 8) {
+            const float x8 = part[0];
+            const float v9 = x_10[o11 + run];
+            const float x12 = mt_tanh_f32(x8 + v9);
+            y_13[o11 + run] = x12;
+            y_14[o11 + run] = x12;
           }
         }
       }
@@ -84,11 +63,8 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
 extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __grid_constant__ Params p) {
   char* const workspace = p.workspace;
   mt::GridBarrier grid(p.sync);
-  unsigned tag = mt::last_tag(p.sync);
-  ++tag;
   for (idx loop_l = 0; loop_l < 5; ++loop_l) {
     mt::block_barrier();
-    stage_y(p, workspace, tag, loop_l, (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace))), (const float*)((char*)MT_POINTER(4 + loop_l)), (const float*)((char*)MT_POINTER(0)), (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace))), (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32));
+    stage_y(p, workspace, (const float*)((char*)MT_POINTER(4 + loop_l)), (float*)((loop_l == 0 ? (char*)MT_POINTER(1) : (loop_l & 1 ? workspace + 256 : workspace))), (const float*)((char*)MT_POINTER(0)), (float*)((loop_l == 4 ? (char*)MT_POINTER(2) : ((loop_l + 1) & 1 ? workspace + 256 : workspace))), (float*)((char*)MT_POINTER(3) + loop_l * (size_t)32));
   }
-  grid.leave(tag);
 }
