@@ -103,6 +103,16 @@ class Form:
             and 1 << (self.parts - 1).bit_length() <= self.lanes
         )
 
+    @property
+    def dealt(self) -> bool:
+        """Whether there are more outputs than lanes, and each lane ends with its share of them."""
+        return self.parts > self.lanes > 1
+
+    @property
+    def finishes(self) -> int:
+        """Outputs that a lane finishes."""
+        return 1 if self.spread_out else -(-self.parts // self.lanes)
+
     def run(self, v: str) -> str:
         """Text of the number of the group's run `v`."""
         text = f"{v} * {self.groups} + group" if self.runs > 1 else "group"
@@ -130,6 +140,8 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
             call = f"<{op}, {lanes}, {form.parts}>(part, {scratch});"
             if form.spread_out:
                 w.write(f"const {op}::Part mine = mt::across_spread{call}")
+            elif form.dealt:
+                w.write(f"mt::across_dealt<{op}, {lanes}>(part);")
             else:
                 w.write(f"mt::across{call}")
             _finish(e, site, form)
@@ -175,7 +187,7 @@ def form_of(e: VectorEmitter, site: Site, method: Reduce) -> Form:
     for way in ways or [form]:
         far = sum(_words(x, site, way) for x in read if not e.on_chip(x.tensor))
         near = sum(_words(x, site, way) for x in read if e.on_chip(x.tensor))
-        room = MOST_INSTRUCTIONS - (1 if way.spread_out else way.parts) * after
+        room = MOST_INSTRUCTIONS - way.finishes * after
         steps = room // (way.parts * (width * each + places))
         if way.parts > 1 and (far > MOST_WORDS or steps < 1):
             continue
@@ -297,18 +309,24 @@ def _reads_far(e: VectorEmitter, site: Site, variable: Axis) -> bool:
 
 
 def _finish(e: VectorEmitter, site: Site, form: Form) -> None:
-    """Outputs are finished side by side by the first lanes of a group, or one after the other by its only ones."""
+    """Outputs are finished side by side by the lanes of a group, or one after the other by its only one."""
     w, together = e.writer, form.together
     tests: list[str] = []
     with ExitStack() as stack:
         text = "part[0]"
-        if form.spread_out:
-            w.write(f"const idx v = group_lane / {together}, u = group_lane % {together};")
+        if form.spread_out or form.dealt:
+            number, all_live = "group_lane", form.parts == form.lanes
+            if form.dealt:
+                head = f"for (idx turn = 0; turn < {form.finishes}; ++turn)"
+                stack.enter_context(w.open(head, ["turn"], fence=True)).pragma = "#pragma unroll"
+                number, all_live = "number", form.parts % form.lanes == 0
+                w.write(f"const idx number = turn * {form.lanes} + group_lane;")
+            w.write(f"const idx v = {number} / {together}, u = {number} % {together};")
             w.define("v")
             w.define("u")
-            text = "mine"
-            if form.parts < form.lanes:
-                tests.append(f"group_lane < {form.parts}")
+            text = "part[turn]" if form.dealt else "mine"
+            if not all_live:
+                tests.append(f"{number} < {form.parts}")
         else:
             for name, count in (("v", form.runs), ("u", together)):
                 if count > 1:

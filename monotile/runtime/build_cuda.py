@@ -53,7 +53,12 @@ def build(source: str, target: Target, options: Options) -> Binary:
 
 
 def _flags(target: Target, options: Options) -> tuple[str, ...]:
-    flags = (f"--gpu-architecture={target.architecture}", "--std=c++20", "--dopt=on")
+    flags = (
+        f"--gpu-architecture={target.architecture}",
+        "--std=c++20",
+        "--dopt=on",
+        "--split-compile=0",  # on as many threads as there are processors; their number changes nothing in the PTX
+    )
     if options.fast_math:
         flags += ("--use_fast_math",)
     return flags

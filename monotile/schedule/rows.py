@@ -26,9 +26,12 @@ Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis,
 
 
 def cut_rows(group: Group, context: Context) -> Iterator[Draft]:
+    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far."""
+    least = math.inf
     for tiles in _row_tiles(group, context):
-        draft = _rows_draft(group, tiles, context)
+        draft = _rows_draft(group, tiles, context, least)
         if draft is not None:
+            least = draft.seconds
             yield draft
 
 
@@ -66,11 +69,15 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
                 yield option
 
 
-def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft | None:
+def _rows_draft(
+    group: Group, tiles: tuple[int, ...], context: Context, least: float
+) -> Draft | None:
+    """None where it does not fit, or takes `least` seconds or more."""
     target = context.target
     bound = [{name: (p, lead) for name, p, lead in row} for row in group.rows]
     extents = row_extents(group)
     grid = tuple(-(-e // t) for e, t in zip(extents, tiles, strict=True))
+    waves = -(-math.prod(grid) // target.workers)
     local: dict[str, Local] = {}
     shared = 0
     for number, step in enumerate(group.steps):
@@ -106,10 +113,11 @@ def _rows_draft(group: Group, tiles: tuple[int, ...], context: Context) -> Draft
         fresh |= set(made.computes)
         scratch_used |= made.scratch_bytes > 0
         seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if wait else 0.0)
+        if waves * seconds >= least:
+            return None
         steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))
     if shared + most > target.shared_bytes:
         return None
-    waves = -(-math.prod(grid) // target.workers)
     return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
 
 

@@ -48,6 +48,19 @@ def linear(rows: int, n: int, k: int, dtype: DType) -> Program:
     return Program((x, r), weights, (product, compute(z, after)), (z,))
 
 
+def pairs(rows: int, columns: int, k: int) -> Program:
+    """Dot products too few for a contraction."""
+    x, r, y = (
+        Tensor("x", (rows, k), F32),
+        Tensor("r", (columns, k), F32),
+        Tensor("y", (rows, columns), F32),
+    )
+    dot = compute(
+        y, lambda i, j, q: times(Load(x, (i, q)), Load(r, (j, q))), reduce=(k,), combiner="sum"
+    )
+    return Program((x, r), (), (dot,), (y,))
+
+
 def softmax(rows: int, columns: int, dtype: DType) -> Program:
     x = Tensor("x", (rows, columns), dtype)
     top, total = Tensor("top", (rows,), F32), Tensor("total", (rows,), F32)
@@ -199,6 +212,7 @@ def every() -> dict[str, Program]:
         "convolution_grouped_few_f16": convolution(16, 16, 10, DType.F16, groups=4),
         "convolution_grouped_f32": convolution(24, 24, 9, F32, groups=4),
         "reductions": reductions(50, 300),
+        "reductions_dealt": pairs(500, 3, 32),
         "scatter": scatter(10, 8, 5),
         "recurrence_f32": recurrence(7, 64, 3, F32),
         "transposed_f16": transposed(40, 72, DType.F16),

@@ -26,6 +26,7 @@ struct Side {
 enum class Kernel { MMA, FMA, WGMMA };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
+inline constexpr int MOST_TURNS = 4;  // of the epilogue in straight line that fetch nothing
 
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
           int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_>
@@ -69,6 +70,7 @@ struct Shape {
     using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
   };
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
+  static constexpr bool SCALAR = KERNEL == Kernel::FMA;
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
@@ -128,8 +130,8 @@ struct Place {
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
-// turns ahead, at first while the operands come in. Shared memory is free to use for others when this returns.
-template <class S, class Left, class Right, class Fetch, class Epilogue>
+// turns ahead, TURNS at most, at first while the operands come in. Shared memory is free to use for others when this returns.
+template <class S, int TURNS = MOST_TURNS, class Left, class Right, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Fetch& fetch,
                                          const Epilogue& epilogue) {
@@ -162,7 +164,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   const char* from = ring;
   const char* const end = ring + RING * S::STAGE_BYTES;
   // Evaluated operands are much code: there the rings are filled in turns of the main loop that use no chunk yet.
-  constexpr int FILL = S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
+  constexpr int FILL = S::SCALAR || S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
 #pragma unroll 1
   for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
     if (s < count) {
@@ -176,7 +178,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Held = decltype(fetch(0, 0));
   constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
   constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
-  constexpr int MOST = same<Held, Nothing> ? 4 : max_of(1, MOST_HELD / int(sizeof(Held)));
+  constexpr int MOST = min_of(TURNS, same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held))));
   constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
   Held held[AHEAD];
   auto mine = [&](int round) {

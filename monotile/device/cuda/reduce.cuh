@@ -190,4 +190,21 @@ __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Pa
   return held[0];
 }
 
+// The same for more parts than lanes, of which lane i of each group gets parts i, i + LANES, ... as its first: every step deals
+// pairs to the two lanes of a pair, in the order of `across`, so the results are its.
+template <class Op, int LANES, int MASK = 1, int LEFT = 0, int COUNT>
+__device__ __forceinline__ void across_dealt(typename Op::Part (&part)[COUNT]) {
+  static_assert(LANES <= 32, "the lanes of a group are of one warp");
+  if constexpr (MASK < LANES) {
+    constexpr int FULL = MASK == 1 ? COUNT : LEFT, HALF = ceil_div(FULL, 2);
+    bool upper = (threadIdx.x & MASK) != 0;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+      typename Op::Part low = part[2 * i], high = 2 * i + 1 < FULL ? part[2 * i + 1 < FULL ? 2 * i + 1 : 0] : Op::identity();
+      part[i] = Op::combine(upper ? high : low, shuffle_xor(upper ? low : high, MASK));
+    }
+    across_dealt<Op, LANES, MASK * 2, HALF>(part);
+  }
+}
+
 }  // namespace mt
