@@ -30,9 +30,7 @@ ELEMENT: Mapping[DType, str] = {
 }
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 WIDTH = 4  # sums that the epilogue takes at once
-MOST_AFTER = (
-    320.0  # operations of the epilogue in straight line: compilers take their time over more
-)
+MOST_AFTER = 320.0  # operations of the epilogue in straight line where the compiler's time counts
 
 
 def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
@@ -86,7 +84,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
         after = width * sum(cost(s.body) for s in site.followers)
         turns = max(1, int(MOST_AFTER / max(after, 1.0)))
         w.write(
-            f"mt::contract<Shape, {turns}>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
+            f"mt::contract<Shape, MT_COMPACT ? {turns} : mt::MOST_TURNS>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
         )
 
 

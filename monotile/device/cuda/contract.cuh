@@ -213,6 +213,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       bool more = t + RING - 1 < count;
       // Tensor cores that read the ring themselves are at work while the next chunk is asked for.
       if (S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (S::GROUPS && FILL > 0 && full) Core::finish();  // ptxas serialises wgmma where much else goes on meanwhile (C7514)
       if (more) begin(to);
       ptx::copy_async_commit();
       if (!S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
