@@ -21,8 +21,8 @@ BLOCK_BARRIER = 0.05  # of a grid barrier
 CROWD = 1.15  # the path from L2 where all workers read at once
 RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
 SUM_COST = 3.0  # on-chip passes over the slices' sums
-SCALAR_RING_BARRIER = 0.07  # the same without tensor cores
 WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
+SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
@@ -95,21 +95,33 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     left = min(c.block_m, m) / _line_use(c.left, c.block_m, c.block_k, size)
     right = min(c.block_n, n) / _line_use(c.right, c.block_n, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
-    partial = c.slices * c.block_m * c.block_n * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
+    block = _tensor_core_block if tensor_cores else _scalar_block
+    return blocks * block(c, k, moved, work, target)
+
+
+def _tensor_core_block(c: Contract, k: int, moved: float, work: float, target: Target) -> float:
+    """Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
     steps = -(-k // (c.block_k * c.slices))
-    shared = c.warps_m * c.warps_n > 1  # a slice's ring, by several warps
-    if not tensor_cores:
-        rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
-        waits = steps * SCALAR_RING_BARRIER if shared else 0.0
-        fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
-        return blocks * (fill + max(moved, work) + 2 * partial)
-    waits = steps * RING_BARRIER if shared else 0.0
+    waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
     rounds = 0.5 * (steps - 1) if c.depth == 2 else 0.0  # copies that nothing hides
     fill = target.latency_seconds * (1 + waits + rounds)
-    # Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden.
     moved *= CROWD
     busy = moved + work if c.instruction == "mma.m16n8k16" else max(moved, work)
-    return blocks * (fill + busy + SUM_COST * partial)
+    return fill + busy + SUM_COST * _sums_seconds(c, target)
+
+
+def _scalar_block(c: Contract, k: int, moved: float, work: float, target: Target) -> float:
+    steps = -(-k // (c.block_k * c.slices))
+    waits = steps * SCALAR_RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
+    rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
+    fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
+    return fill + max(moved, work) + 2 * _sums_seconds(c, target)
+
+
+def _sums_seconds(c: Contract, target: Target) -> float:
+    """One pass over the slices' sums, on chip."""
+    nbytes = c.slices * c.block_m * c.block_n * 4
+    return nbytes / (SHARED_SPEEDUP * target.worker_bandwidth)
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
