@@ -17,7 +17,7 @@ LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
-# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 8 % off on average; docs/measurements.md).
+# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 9 % off on average; bench/device/product_sweep.py).
 CROWD = 1.15  # the path from L2 where all workers read at once
 RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
 SUM_COST = 3.0  # on-chip passes over the slices' sums

@@ -1,0 +1,95 @@
+// Template of product_sweep.py: a product cut in one way, 96 times in a row. Prints
+//   m n k parts instruction major, the way's numbers, microseconds of one with its barrier
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "cuda/contract.cuh"
+
+using namespace mt;
+
+constexpr int LAYERS = 96;
+constexpr size_t WEIGHT_BYTES = 100 << 20;  // twice the L2: each product finds its weights in device memory
+
+#define CUDA(call)                                                         \
+  if (cudaError_t e = (call); e != cudaSuccess) {                          \
+    std::printf("line %d: %s\n", __LINE__, cudaGetErrorString(e));         \
+    std::exit(1);                                                          \
+  }
+
+struct Given {
+  u32* sync;
+  const f16 *a, *b;
+  float* c;
+};
+
+template <class S, int M, int N, int PARTS>
+__global__ void __launch_bounds__(256, 1) chain(Given given, int copies) {
+  extern __shared__ __align__(1024) char shared[];
+  GridBarrier grid(given.sync);
+  constexpr bool RIGHT_K = S::Right::K_MAJOR;
+  constexpr int DOWN = ceil_div(M, S::BLOCK_M), ACROSS = ceil_div(N, S::BLOCK_N), K = S::K * PARTS;
+  for (int l = 0; l < LAYERS; ++l) {
+    const f16* weights = given.b + size_t(l % copies) * N * K;
+    for (int task = blockIdx.x; task < DOWN * ACROSS * PARTS; task += gridDim.x) {
+      int part = task / (DOWN * ACROSS), m = task / ACROSS % DOWN * S::BLOCK_M, n = task % ACROSS * S::BLOCK_N;
+      Linear<f16, K, 1> left{given.a + part * S::K};
+      Linear<f16, RIGHT_K ? K : 1, RIGHT_K ? 1 : N> right{weights + part * S::K * (RIGHT_K ? 1 : N)};
+      contract<S>(shared, m, min_of(m + S::BLOCK_M, M), n, min_of(n + S::BLOCK_N, N), left, right,
+                  [&](int row, int column, const Pack<float, S::WIDTH>& sums) {
+                    if constexpr (PARTS > 1) {
+                      store(given.c + (size_t(part) * M + row) * N + column, sums);
+                    } else {
+                      Pack<f16, S::WIDTH> y;
+                      for (int i = 0; i < S::WIDTH; ++i) y[i] = cast<f16>(sums[i]);
+                      store(reinterpret_cast<f16*>(given.c) + row * N + column, y);
+                    }
+                  });
+    }
+    grid.wait();
+  }
+  grid.leave();
+}
+
+template <int M, int N, int K, int PARTS, Kernel KERNEL, bool RIGHT_K, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+          int WARPS_N, int SLICES, int RING>
+void sweep(Given given) {
+  using Left = Side<f16, true, Copy::ASYNC, 8, M % BLOCK_M != 0>;
+  using Right = Side<f16, RIGHT_K, Copy::ASYNC, 8, N % BLOCK_N != 0>;
+  using S = Shape<KERNEL, Left, Right, float, K / PARTS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, 4>;
+  auto kernel = chain<S, M, N, PARTS>;
+  CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
+  int device, workers, copies = std::max(1, int(WEIGHT_BYTES / (sizeof(f16) * N * K)));
+  CUDA(cudaGetDevice(&device));
+  CUDA(cudaDeviceGetAttribute(&workers, cudaDevAttrMultiProcessorCount, device));
+  cudaEvent_t begin, end;
+  CUDA(cudaEventCreate(&begin));
+  CUDA(cudaEventCreate(&end));
+  float best = 1e9;
+  for (int round = 0; round < 6; ++round) {
+    void* args[] = {&given, &copies};
+    CUDA(cudaEventRecord(begin));
+    CUDA(cudaLaunchCooperativeKernel((void*)kernel, workers, 256, args, S::BYTES, 0));
+    CUDA(cudaEventRecord(end));
+    CUDA(cudaEventSynchronize(end));
+    float spent;
+    CUDA(cudaEventElapsedTime(&spent, begin, end));
+    best = std::min(best, spent);
+  }
+  std::printf("%d %d %d %d %s %s %d %d %d %d %d %d %d %.2f\n", M, N, K, PARTS, KERNEL == Kernel::MMA ? "mma" : "wgmma",
+              RIGHT_K ? "k" : "mn", BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, best * 1e3 / LAYERS);
+}
+
+int main() {
+  Given given;
+  f16 *a, *b;
+  CUDA(cudaMalloc(&a, 64 << 20));
+  CUDA(cudaMalloc(&b, WEIGHT_BYTES + (32 << 20)));
+  CUDA(cudaMalloc(&given.c, 64 << 20));
+  CUDA(cudaMalloc(&given.sync, 256));
+  CUDA(cudaMemset(a, 0, 64 << 20));
+  CUDA(cudaMemset(b, 0, WEIGHT_BYTES + (32 << 20)));
+  CUDA(cudaMemset(given.sync, 0, 256));
+  given.a = a, given.b = b;
+  // CALLS
+}
