@@ -14,7 +14,16 @@ import msgspec
 
 from monotile.analysis.states import old_values
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, substitute
-from monotile.ir.program import Carry, Compute, Loop, Program, Statement, defined, used
+from monotile.ir.program import (
+    Carry,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    defined,
+    used,
+)
 from monotile.schedule.draft import Context, Draft
 from monotile.schedule.methods import product
 from monotile.schedule.split import split_reductions
@@ -65,6 +74,7 @@ def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) 
     """Whether the stage needs only what the iteration before has handed on, and does no products."""
     made = {t.name for s in loop.body for t in defined(s)}
     kept = {c.result.name for c in loop.carried} | {k.value.name for k in loop.stacked}
+    kept |= {s.base.name for s in loop.body if isinstance(s, Scatter)}  # updated in place, here
     params = {c.param.name for c in loop.carried}
     group = draft.group
     return (

@@ -3,8 +3,17 @@
 import numpy as np
 
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Binary, Load
-from monotile.ir.program import Carry, Loop, Program, Stack, Weight, compute, statements
+from monotile.ir.expr import Axis, Binary, Load, const
+from monotile.ir.program import (
+    Carry,
+    Loop,
+    Program,
+    Scatter,
+    Stack,
+    Weight,
+    compute,
+    statements,
+)
 from monotile.ir.verify import verify
 from monotile.schedule.draft import Context
 from monotile.schedule.rotate import rotate_loops
@@ -82,3 +91,34 @@ def test_what_every_iteration_keeps_stays_where_it_is() -> None:
 def test_a_recurrence_stays_as_it_is() -> None:
     program = p.recurrence()
     assert rotated(program) is program
+
+
+def test_what_is_updated_in_place_stays_where_it_is() -> None:
+    program = p.ready(updated())
+    after = rotated(program)
+    verify_plan(p.plan_of(after, p.H100), after, p.H100)
+
+
+def updated() -> Program:
+    """x' = tanh(x w), and of every x a copy with its second row in place of the first: the copy is written in place."""
+    x, before = p.tensor("x", ROWS, WIDTH), p.tensor("before", ROWS, WIDTH)
+    w = p.tensor("w", WIDTH, WIDTH)
+    base = compute(p.tensor("base", ROWS, WIDTH), lambda i, j: Load(before, (i, j)))
+    row = Axis("i0", WIDTH)
+    copy = Scatter(
+        p.tensor("copy", ROWS, WIDTH),
+        base.out,
+        (row,),
+        (const(0, p.I64), row),
+        Load(before, (const(1, p.I64), row)),
+    )
+    product = p.matmul("product", before, w)
+    after = p.pointwise("after", product.out, "tanh")
+    axis, out, every = (
+        Axis("l", LAYERS),
+        p.tensor("out", ROWS, WIDTH),
+        p.tensor("every", LAYERS, ROWS, WIDTH),
+    )
+    body = (base, copy, product, after)
+    loop = Loop(axis, (Carry(x, before, after.out, out),), (Stack(copy.out, every),), body)
+    return Program((x,), (Weight(w, ("w",)),), (loop,), (out, every))
