@@ -1,6 +1,6 @@
 """What a later map of a stage reads, asked for at the stage's beginning."""
 
-from monotile.analysis.unconditional import conditional, either
+from monotile.analysis.unconditional import TRUE, conditional, either
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_steps import inside, placed, turn
 from monotile.codegen.turns import Early
@@ -14,13 +14,18 @@ def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
     """Loads what an element of a map reads from memory into the struct `name`."""
     own = turn(e, site, method)
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+    bodies = [
+        substitute(s.body, point) for s in (site.anchor, *site.followers) if isinstance(s, Compute)
+    ]
     wanted: dict[Load, Expr] = {}
-    for s in (site.anchor, *site.followers):
-        if isinstance(s, Compute):
-            for x, when in conditional(substitute(s.body, point)):
-                if not e.computed(x.tensor) and not any(loads(i) for i in (*x.index, when)):
-                    known = wanted.get(x)
-                    wanted[x] = when if known is None else either(known, when)
+    for body in bodies:
+        for x, when in conditional(body):
+            if not e.computed(x.tensor) and not any(loads(i) for i in (*x.index, when)):
+                known = wanted.get(x)
+                wanted[x] = when if known is None else either(known, when)
+    # Under which conditions a Load is read for an index is not known here.
+    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
+    wanted = {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, name)

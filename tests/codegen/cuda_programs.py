@@ -196,6 +196,24 @@ def transposed(rows: int, columns: int, dtype: DType) -> Program:
     )
 
 
+def picked() -> Program:
+    """Rows by number, but of one of them its first is updated: the number is read under a condition, and for an index."""
+    x, rows, p = Tensor("x", (7, 7), F32), Tensor("rows", (2,), DType.I64), Tensor("p", (1,), F32)
+    new = compute(
+        Tensor("new", (1,), F32),
+        lambda i: Binary("add", Load(x, (idx(5), i)), Load(p, (i,))),
+    )
+
+    def body(i: Axis, j: Axis) -> Expr:
+        row = Load(rows, (j,))
+        first = Binary("eq", row, const(0, DType.I64))
+        updated = Select(first, Load(new.out, (idx(0),)), Load(x, (idx(5), row)))
+        return Select(Binary("eq", i, idx(5)), updated, Load(x, (i, row)))
+
+    y = compute(Tensor("y", (7, 2), F32), body)
+    return Program((x, rows, p), (), (new, y), (y.out,))
+
+
 def every() -> dict[str, Program]:
     return {
         "linear_f16": linear(64, 96, 256, DType.F16),
@@ -217,4 +235,5 @@ def every() -> dict[str, Program]:
         "recurrence_f32": recurrence(7, 64, 3, F32),
         "transposed_f16": transposed(40, 72, DType.F16),
         "transposed_f32": transposed(40, 70, F32),
+        "picked": picked(),
     }
