@@ -8,13 +8,13 @@ Each way runs as 96 products in a row in one kernel, a barrier of the grid behin
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from monotile.ir.dtype import DType
+from monotile.schedule.cost import line_use
 from monotile.schedule.methods import Product, Ways, ways
 from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import cuda_target
@@ -67,9 +67,7 @@ def terms(words: list[str]) -> tuple[list[float], float]:
     instruction, major = words[4:6]
     block_m, block_n, block_k, warps_m, warps_n, slices, _ = map(int, words[6:13])
     bandwidth, k = H100.worker_bandwidth / 1e6, k // parts
-    run = 2 * block_n if major == "mn" else 128
-    common = math.gcd(run, 128)
-    use = (run / (128 + run - common)) ** (0.6 if common == min(run, 128) else 1.2)
+    use = line_use(Operand("k" if major == "k" else "mn", 8, "async"), block_n, block_k, 2)
     moved = (min(block_m, m) + min(block_n, n) / use) * k * 2 / bandwidth
     work = 2 * block_m * block_n * k / (H100.flops["mma16"] / H100.workers) * 1e6
     steps = -(-k // (block_k * slices)) if warps_m * warps_n > 1 else 0

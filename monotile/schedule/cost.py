@@ -92,8 +92,8 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth
         return target.latency_seconds + packing + max(moved, blocks * work)
-    left = min(c.block_m, m) / _line_use(c.left, c.block_m, c.block_k, size)
-    right = min(c.block_n, n) / _line_use(c.right, c.block_n, c.block_k, size)
+    left = min(c.block_m, m) / line_use(c.left, c.block_m, c.block_k, size)
+    right = min(c.block_n, n) / line_use(c.right, c.block_n, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
     block = _tensor_core_block if tensor_cores else _scalar_block
     return blocks * block(c, k, moved, work, target)
@@ -141,9 +141,9 @@ def attend_seconds(
     warps = target.threads // target.warp
     size = 2
     moved = (
-        a.block_m * features / _line_use(a.query, a.block_m, features, size)
-        + keys * features / _line_use(a.key, a.chunk, features, size)
-        + keys * columns / _line_use(a.value, columns, a.chunk, size)
+        a.block_m * features / line_use(a.query, a.block_m, features, size)
+        + keys * features / line_use(a.key, a.chunk, features, size)
+        + keys * columns / line_use(a.value, columns, a.chunk, size)
     ) * size / target.worker_bandwidth  # fmt: skip
     rounds = -(-keys // (a.chunk * warps))  # of each warp
     scores = rounds * a.chunk * warps * a.block_m
@@ -170,7 +170,7 @@ def _efficiency(c: Contract) -> float:
             return 0.6
 
 
-def _line_use(side: Operand, block: int, block_k: int, size: int) -> float:
+def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
     """The part of the bandwidth that a panel's runs use, by the lines that they touch: H100: runs of half a line reach
     0.65 of it. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
     if side.copy == "element":
