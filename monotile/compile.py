@@ -1,6 +1,7 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,11 @@ from monotile.transform.pipeline import transform
 from monotile.transform.stack_results import stack_results
 
 _EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
-_BUILDERS = {"cpu": build_cpu.build, "cuda": build_cuda.build}
+_BUILDERS = {  # by the target's kind, and whether functions are compiled one by one
+    ("cpu", False): build_cpu.build,
+    ("cuda", False): build_cuda.build,
+    ("cuda", True): partial(build_cuda.build, apart=True),
+}
 
 
 def compile(
@@ -104,7 +109,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     source = _EMITTERS[target.kind](program, plan, target, options)
     dump.source(source)
 
-    binary: Binary = _BUILDERS[target.kind](source.text, target, options)
+    binary: Binary = _BUILDERS[target.kind, source.apart](source.text, target, options)
 
     artifact = Artifact(
         target=target,

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import Contraction, contraction
-from monotile.analysis.cost import cost
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
@@ -30,7 +29,6 @@ ELEMENT: Mapping[DType, str] = {
 }
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 WIDTH = 4  # sums that the epilogue takes at once
-MOST_AFTER = 320.0  # operations of the epilogue in straight line where the compiler's time counts
 
 
 def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
@@ -81,10 +79,8 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
         w.write(
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
         )
-        after = width * sum(cost(s.body) for s in site.followers)
-        turns = max(1, int(MOST_AFTER / max(after, 1.0)))
         w.write(
-            f"mt::contract<Shape, MT_COMPACT ? {turns} : mt::MOST_TURNS>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
+            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
         )
 
 

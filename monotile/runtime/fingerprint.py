@@ -46,8 +46,13 @@ def _toolchain(target: Target) -> str:
         case "cpu":
             return f"{find_compiler()} {processor()}"
         case _:
-            found = (d.version for d in distributions(name="nvidia-cuda-nvrtc"))
-            return f"NVRTC {next(found, 'of the system')}"
+            return (
+                f"NVRTC {_version('nvidia-cuda-nvrtc')}, nvJitLink {_version('nvidia-nvjitlink')}"
+            )
+
+
+def _version(distribution: str) -> str:
+    return next((d.version for d in distributions(name=distribution)), "of the system")
 
 
 def parameters_of(

@@ -11,6 +11,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, mul
 from monotile.ir.program import Compute, Program, Weight, compute
+from monotile.runtime.build_cuda import build
 from monotile.schedule.schedule import schedule
 from monotile.target.target import cuda_target
 from tests.codegen.cpu_run import Compiled, random_values
@@ -75,6 +76,10 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     few = emit(program, plan, target, OPTIONS).text
     assert "__forceinline__ void stage_" in few
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monotile.codegen.cuda.MANY", 1)
-        many = emit(program, plan, target, OPTIONS).text
-    assert "__forceinline__ void stage_" not in many
+        patch.setattr("monotile.codegen.cuda.CALLED", 1)
+        many = emit(program, plan, target, OPTIONS)
+        patch.setattr("monotile.codegen.cuda.APART", 1)
+        more = emit(program, plan, target, OPTIONS)
+    assert "__forceinline__ void stage_" not in many.text
+    assert (many.apart, more.apart) == (False, True)
+    assert build(more.text, target, OPTIONS, apart=True).image

@@ -51,7 +51,7 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
         static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape, MT_COMPACT ? 40 : mt::MOST_TURNS>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
       }
     }
   }
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
         static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape, MT_COMPACT ? 320 : mt::MOST_TURNS>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
       }
     }
   }

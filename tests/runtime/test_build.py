@@ -81,6 +81,31 @@ def test_a_mistake_in_c_shows_its_line_and_the_log() -> None:
     assert "undeclared" in str(caught.value)
 
 
+FUNCTIONS = """
+__device__ __noinline__ void seen(int* x) { x[threadIdx.x] += 1; }
+static __device__ __noinline__ void stage(int* x) { x[threadIdx.x] *= 3; }
+extern "C" __global__ void k(int* x) { stage(x); seen(x); }
+"""
+
+
+@pytest.mark.parametrize("architecture", CUDA_TARGETS)
+def test_functions_are_built_one_by_one_and_linked(architecture: str) -> None:
+    target, options = cuda_target(architecture), Options(cache=False)
+    binary = build_cuda.build(FUNCTIONS, target, options, apart=True)
+    assert binary.image.startswith(b"\x7fELF")
+    assert b"stage" in binary.image, "a function of its own"
+    seen = binary.ptx.split(".visible .func")[1].split("{")[0]
+    assert ".abi_preserve" in binary.ptx
+    assert ".abi_preserve" not in seen, "others might call it"
+    assert "warning" not in binary.log
+
+
+def test_what_cannot_be_linked_shows_the_log() -> None:
+    text = 'extern __device__ void lost();\nextern "C" __global__ void k() { lost(); }\n'
+    with pytest.raises(BuildError, match="lost"):
+        build_cuda.build(text, cuda_target("sm_80"), Options(cache=False), apart=True)
+
+
 @pytest.mark.parametrize("architecture", CUDA_TARGETS)
 def test_cuda_is_built_without_a_gpu(architecture: str) -> None:
     binary = build_cuda.build(KERNEL, cuda_target(architecture), Options(cache=False))

@@ -15,6 +15,6 @@ namespace mt {
 // Numbers below are those of the Program's index checks.
 inline constexpr u32 NO_HANDOFF = 0xfffffffe;  // a block has waited for the others for too long
 
-__device__ __noinline__ void fail(u32 number) { ptx::trap(mt_failure, number + 1); }
+__device__ __forceinline__ void fail(u32 number) { ptx::trap(mt_failure, number + 1); }
 
 }  // namespace mt

@@ -130,8 +130,8 @@ struct Place {
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
-// turns ahead, TURNS at most, at first while the operands come in. Shared memory is free to use for others when this returns.
-template <class S, int TURNS = MOST_TURNS, class Left, class Right, class Fetch, class Epilogue>
+// turns ahead, at first while the operands come in. Shared memory is free to use for others when this returns.
+template <class S, class Left, class Right, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Fetch& fetch,
                                          const Epilogue& epilogue) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Held = decltype(fetch(0, 0));
   constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
   constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
-  constexpr int MOST = min_of(TURNS, same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held))));
+  constexpr int MOST = same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held)));
   constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
   Held held[AHEAD];
   auto mine = [&](int round) {

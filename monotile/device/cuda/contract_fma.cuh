@@ -2,10 +2,6 @@
 #pragma once
 #include "cuda/panel.cuh"
 
-#ifndef MT_COMPACT  // whether the kernel has so many functions that the compiler's time counts
-#define MT_COMPACT 0
-#endif
-
 namespace mt {
 
 // How 32 lanes share a WARP_M x WARP_N tile: LANES_M x LANES_N of them, each TM x TN sums, picked so that a thread reads
@@ -41,8 +37,6 @@ struct Fma {
   static_assert(DEPTH % STEP == 0, "a chunk is a multiple of 16 bytes deep");
   static constexpr int UM = LEFT_K ? 1 : unit_of(TM, STEP), UN = RIGHT_K ? 1 : unit_of(TN, STEP);
 
-  // Twice, the loads of one turn hide behind the products of the other; of many products, those of another warp do.
-  static constexpr int UNROLL = MT_COMPACT && TM * TN * STEP >= 160 ? 1 : 2;
 
   struct Accumulator {
     Sum c[TM][TN];
@@ -91,7 +85,7 @@ struct Fma {
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int lane) {
     int lm = lane / LANES.lanes_n, ln = lane % LANES.lanes_n;
-#pragma unroll UNROLL
+#pragma unroll 2  // the loads of one turn hide behind the products of the other
     for (int k = 0; k < DEPTH; k += STEP) {
       T a[TM][STEP], b[TN][STEP];
       read<LeftPanel, LEFT_K, TM, UM>(a, left, m0, k, lm, LANES.lanes_m);
