@@ -93,6 +93,7 @@ struct Feed {
 
   __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
       : operand(x), row0(row0), row_end(row_end), k(slice * S::BLOCK_K), thread(thread) {}
+  static constexpr bool WALKS = false;
   __device__ __forceinline__ void begin(char* panel) {
     if constexpr (Side::COPY == Copy::ASYNC)
       Intake::issue(panel, operand, row0, row_end, k, thread);
@@ -107,17 +108,38 @@ struct Feed {
 template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
   requires(Intake::REGULAR)
 struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
-  typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>> walk;
+  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
+  static constexpr bool WALKS = true;
+  static constexpr int DISTANCE = S::SLICES * S::BLOCK_K;
+  Walk walk;
   int thread;
 
   __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
       : walk(x, row0, row_end, slice * S::BLOCK_K, thread), thread(thread) {}
   __device__ __forceinline__ void begin(char* panel) {
     walk.issue(ptx::shared_address(panel), thread);
-    walk.advance(S::SLICES * S::BLOCK_K);
+    walk.advance(DISTANCE);
   }
   __device__ __forceinline__ void finish(char*) {}
 };
+
+// The first chunks of both sides, one after the other: all but the ring's last stage.
+template <class S, class Left, class Right>
+__device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count) {
+  auto left_starts = left.walk.starts();
+  auto right_starts = right.walk.starts();
+  u32 to = ptx::shared_address(ring);
+#pragma unroll
+  for (int s = 0; s < S::RING - 1; ++s) {
+    if (s < S::CHUNKS / S::SLICES || s < count) {
+      left.walk.issue(to + s * S::STAGE_BYTES, left.thread, left_starts, s * Left::DISTANCE);
+      right.walk.issue(to + s * S::STAGE_BYTES + S::LeftPanel::BYTES, right.thread, right_starts, s * Right::DISTANCE);
+    }
+    ptx::copy_async_commit();
+  }
+  left.walk.advance((S::RING - 1) * Left::DISTANCE);
+  right.walk.advance((S::RING - 1) * Right::DISTANCE);
+}
 
 // What the epilogue reads besides the sums, if nothing.
 struct Nothing {};
@@ -139,7 +161,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Sum = typename S::Sum;
   constexpr int RING = S::RING;
   const unsigned self = ptx::anew(threadIdx.x);
-  int warp = self / 32, lane = self % 32;
+  int warp = ptx::uniform(self / 32), lane = self % 32;
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
   if constexpr (S::GROUPS) warp_m = member % S::WARPS_M * S::WARP_M, warp_n = member / S::WARPS_M * S::WARP_N;
@@ -160,18 +182,22 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   typename Core::Accumulator acc;
   Core::clear(acc);
 
-  char* to = ring;  // stages of the ring: next to fill, next to use
-  const char* from = ring;
-  const char* const end = ring + RING * S::STAGE_BYTES;
+  constexpr int END = RING * S::STAGE_BYTES;
+  int to = 0, from = 0;  // stages of the ring: next to fill, next to use
   // Evaluated operands are much code: there the rings are filled in turns of the main loop that use no chunk yet.
   constexpr int FILL = S::SCALAR || S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
+  if constexpr (FILL == 0 && decltype(left_feed)::WALKS && decltype(right_feed)::WALKS) {
+    fill<S>(left_feed, right_feed, ring, count);
+    to = END - S::STAGE_BYTES;
+  } else {
 #pragma unroll 1
-  for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
-    if (s < count) {
-      begin(to);
-      finish(to);
+    for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
+      if (s < count) {
+        begin(ring + to);
+        finish(ring + to);
+      }
+      ptx::copy_async_commit();
     }
-    ptx::copy_async_commit();
   }
 
   // This thread's outputs are vectors of the block in order: neighbouring threads store neighbours.
@@ -208,21 +234,22 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       if (full) {
         ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
         if constexpr (S::GROUPS) ptx::fence_async();
+        if constexpr (S::GROUPS && FILL == 0) Core::finish();
         warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
       }
       bool more = t + RING - 1 < count;
-      // Tensor cores that read the ring themselves are at work while the next chunk is asked for.
-      if (S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      // Tensor cores that read the ring themselves are at work while the next chunk is asked for, and waited for.
+      if (S::GROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (S::GROUPS && FILL > 0 && full) Core::finish();  // ptxas serialises wgmma where much else goes on meanwhile (C7514)
-      if (more) begin(to);
+      if (more) begin(ring + to);
       ptx::copy_async_commit();
-      if (!S::GROUPS && full) Core::step(acc, from, from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
-      if (full) Core::finish();
-      if (more) finish(to);
-      to = to + S::STAGE_BYTES == end ? ring : to + S::STAGE_BYTES;
-      if (full) from = from + S::STAGE_BYTES == end ? ring : from + S::STAGE_BYTES;
+      if (!S::GROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (more) finish(ring + to);
+      to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
+      if (full) from = from + S::STAGE_BYTES == END ? 0 : from + S::STAGE_BYTES;
     }
   }
+  if constexpr (S::GROUPS && FILL == 0 && RING > 1) Core::finish();
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
   if constexpr (S::SLICE_WARPS > 1 && S::CHUNKS % S::SLICES != 0) {

@@ -16,12 +16,13 @@ struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> 
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
-    u32 a = ptx::shared_address(left) + m0 / 64 * 64 * 128, b = ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : 0);
+    u32 a = ptx::panel_address(ptx::shared_address(left) + m0 / 64 * 64 * 128);
+    u32 b = ptx::panel_address(ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : 0));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16)
-      ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[0], ptx::panel_descriptor(a + k * 2),
-                                          ptx::panel_descriptor(b + k * (RIGHT_K ? 2 : 128)));
+      ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[0], ptx::panel_descriptor(a, k * 2),
+                                          ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
     ptx::wgmma_commit();
   }
   static __device__ __forceinline__ void finish() { ptx::wgmma_wait(); }

@@ -136,6 +136,7 @@ struct Intake {
   template <class Operand>
   struct Walk {
     static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
+    static constexpr int STEP = LINES * (K_MAJOR ? Operand::ROW_STEP : Operand::K_STEP);
     const T* from;
     int offset, rows_left, k_left;
 
@@ -144,18 +145,34 @@ struct Intake {
       from = operand.address(row0 + p.row, k0 + p.k);
       offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
     }
+    // Where a thread's pieces of a chunk begin. Those of chunks `k` further lie at constants from there.
+    struct Starts {
+      const T* at[ROUNDS];
+    };
+    __device__ __forceinline__ Starts starts() const {
+      Starts s;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) s.at[i] = ptx::anew(from + i * STEP);
+      return s;
+    }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
+      Starts s;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) s.at[i] = from + i * STEP;
+      issue(panel, thread, s, 0);
+    }
+    __device__ __forceinline__ void issue(u32 panel, int thread, const Starts& starts, int k) const {
       constexpr int BYTES = VECTOR * int(sizeof(T));
-      constexpr int STEP = LINES * (K_MAJOR ? Operand::ROW_STEP : Operand::K_STEP);
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
         if (CHECK_ROWS && rows_left <= (K_MAJOR ? i * LINES : 0)) continue;
         int at = STEADY ? offset + i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset;
+        const T* piece_from = starts.at[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(panel + at, k_left > (K_MAJOR ? 0 : i * LINES) ? from + i * STEP : nullptr);
+          ptx::copy_async_or_zero<BYTES>(panel + at, k_left - k > (K_MAJOR ? 0 : i * LINES) ? piece_from : nullptr);
         else
-          ptx::copy_async<BYTES>(panel + at, from + i * STEP);
+          ptx::copy_async<BYTES>(panel + at, piece_from);
       }
     }
     __device__ __forceinline__ void advance(int k) {

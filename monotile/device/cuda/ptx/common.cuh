@@ -130,6 +130,16 @@ __device__ __forceinline__ unsigned anew(unsigned x) {
   return x;
 }
 
+// The same for a pointer: what is added to it stays a constant of the instruction.
+template <class T>
+__device__ __forceinline__ const T* anew(const T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+
+// `x`, which all lanes of the warp have alike, in a form in which the compiler can tell.
+__device__ __forceinline__ unsigned uniform(unsigned x) { return __shfl_sync(0xffffffff, x, 0); }
+
 // Tells the compiler that `p` points into global memory, which it cannot see through a call.
 __device__ __forceinline__ void assume_global(const void* p) { __builtin_assume(__isGlobal(p)); }
 

@@ -6,10 +6,11 @@ namespace mt::ptx {
 
 // A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
 // with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows (then its only ones) at
-// one k. `address` is that of its first line, a multiple of 1024, plus a distance along k.
-__device__ __forceinline__ u64 panel_descriptor(u32 address) {
-  constexpr u64 LINES = 1024 >> 4, SWIZZLE_128 = 1;
-  return (u64(address) & 0x3ffff) >> 4 | u64(1) << 16 | LINES << 32 | SWIZZLE_128 << 62;
+// one k. Begins at a multiple of 1024 bytes, and is read from `distance` bytes on along k.
+__device__ __forceinline__ u32 panel_address(u32 address) { return (address & 0x3ffff) >> 4 | 1 << 16; }
+__device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
+  constexpr u32 LINES = 1024 >> 4, SWIZZLE_128 = 1u << 30;
+  return u64(LINES | SWIZZLE_128) << 32 | (panel + (distance >> 4));
 }
 
 // What this thread wrote to shared memory is visible to wgmma, after the next barrier to that of others.

@@ -5,6 +5,9 @@
 namespace mt::ptx {
 
 inline unsigned anew(unsigned x) { return x; }
+template <class T>
+const T* anew(const T* p) { return p; }
+inline unsigned uniform(unsigned x) { return emulator::exchange(&x, 1)[0][0]; }
 inline void trap(unsigned*, unsigned number) {
   static char text[64];
   std::snprintf(text, sizeof(text), "failure %u", number - 1);

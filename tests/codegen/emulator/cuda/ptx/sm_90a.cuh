@@ -4,9 +4,13 @@
 
 namespace mt::ptx {
 
-inline u64 panel_descriptor(u32 address) {
-  if (address % 1024 >= 128 || address % 32) emulator::fail("misaligned panel");
+inline u32 panel_address(u32 address) {
+  if (address % 1024) emulator::fail("misaligned panel");
   return address;
+}
+inline u64 panel_descriptor(u32 panel, u32 distance) {
+  if (distance % 32) emulator::fail("misaligned distance along a panel");
+  return panel + distance;
 }
 inline void fence_async() {}
 inline void wgmma_fence() {}
