@@ -94,7 +94,7 @@ class _Cpu(Loops):
             counter = f"for (idx task = {start}; task < {tasks}; task += {launch.workers})"
             stack.enter_context(self.writer.open(counter, ["task", *coordinates]))
             self._coordinates(stage.grid)
-            stack.enter_context(self.profiling.task(self.writer))
+            stack.enter_context(self.profiling.task(self.writer, stage))
             for site in self.sites(stage):
                 with self.writer.open("", fence=True):
                     self.step(site)

@@ -73,6 +73,7 @@ class CudaEmitter(VectorEmitter):
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
         self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
         self.passed = GIVEN | self.profiling.given
+        self.await_ = "mt::Ready{}"  # the functor that waits for what the next step reads
         self.apart = False  # whether each function is to be compiled by itself
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
@@ -134,7 +135,7 @@ class CudaEmitter(VectorEmitter):
             for k in self.kept
             if k.stage.name == stage.name and k.image.name in self.in_registers
         ]
-        with self._tasks(stage.name, stage, axes, held):
+        with self._tasks(stage.name, stage, axes, held, late=stage.late):
             w = self.writer
             received = self._received(stage)
             if received:
@@ -143,15 +144,21 @@ class CudaEmitter(VectorEmitter):
                     for r in received:
                         write_receive(self, r, stage)
                     w.write("mt::block_barrier();")
-            with self.profiling.task(w):
+            with self.profiling.task(w, stage):
                 if not received:
                     self._ask_early(stage)
+                self.await_ = f"[&] {{ {self._await()} }}" if stage.late else "mt::Ready{}"
                 for site in self.sites(stage):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
                             self.busy = 0
                         self.step(site)
+                    self.await_ = "mt::Ready{}"
+
+    def _await(self) -> str:
+        """In a stage that waits late."""
+        return f"grid.await();{self.profiling.awaited()}"
 
     def sites(self, stage: Stage) -> Iterator[Site]:
         received = self._received(stage)
@@ -213,11 +220,23 @@ class CudaEmitter(VectorEmitter):
 
     @contextmanager
     def _tasks(
-        self, name: str, stage: Stage, axes: tuple[str, ...], held: Sequence[Held] = ()
+        self,
+        name: str,
+        stage: Stage,
+        axes: tuple[str, ...],
+        held: Sequence[Held] = (),
+        *,
+        late: bool = False,
     ) -> Generator[None]:
-        """The function `name`; inside, a task's coordinates are variables. held: what it is given in registers."""
+        """The function `name`; inside, a task's coordinates are variables.
+
+        held: what it is given in registers. late: whether it waits for the stage's hand-off, with its task or without.
+        """
         tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        with self.function(name, axes, self.passed | {h.name: f"{h.kind}&" for h in held}):
+        given = self.passed | {h.name: f"{h.kind}&" for h in held}
+        if late:
+            given |= {"grid": "const mt::GridBarrier"}
+        with self.function(name, axes, given):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
@@ -233,6 +252,9 @@ class CudaEmitter(VectorEmitter):
             with w.open(loop, ["task"], fence=True):
                 self._coordinates(stage)
                 yield
+            if late:
+                with w.open("else", fence=True):
+                    w.write(self._await())
 
     def _coordinates(self, stage: Stage) -> None:
         """c0, c1, ...: the task's place in the row-major grid."""
@@ -255,7 +277,7 @@ class CudaEmitter(VectorEmitter):
             case Reduce() as method:
                 write_reduce(self, self._with_kept(site), method)
             case Contract() as method:
-                write_contract(self, site, method)
+                write_contract(self, site, method, self.await_)
             case Attend() as method:
                 write_attend(self, site, method)
 
@@ -313,7 +335,7 @@ class CudaEmitter(VectorEmitter):
             case "block":
                 self.writer.write("mt::block_barrier();")
             case "grid":
-                self.writer.write("grid.wait();")
+                self.writer.write("grid.arrive();" if stage.late else "grid.wait();")
 
     def call(self, stage: Stage) -> None:
         self.write_call(stage.name)

@@ -31,8 +31,11 @@ KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 WIDTH = 4  # sums that the epilogue takes at once
 
 
-def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
-    """Batches one by one; in each, blocks of block_m x block_n; in each, the whole block of threads."""
+def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) -> None:
+    """Batches one by one; in each, blocks of block_m x block_n; in each, the whole block of threads.
+
+    await_: the functor that waits for what the step reads.
+    """
     anchor = site.anchor
     found = contraction(anchor) if isinstance(anchor, Compute) else None
     if not isinstance(anchor, Compute) or found is None:
@@ -80,7 +83,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract) -> None:
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
         )
         w.write(
-            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, fetch, epilogue);"
+            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, epilogue);"
         )
 
 

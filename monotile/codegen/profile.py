@@ -50,19 +50,25 @@ class Profiling:
             w.write("mt_profile_close(profile);")
 
     @contextmanager
-    def task(self, w: Writer) -> Generator[None]:
+    def task(self, w: Writer, stage: Stage) -> Generator[None]:
         """Round the task `task` of the stage that `stage` named."""
-        with self._timed(w, self._worker, "task", "task"):
+        with self._timed(w, self._worker, "task", "task", begun=stage.late):
             yield
+
+    def awaited(self) -> str:
+        """After the hand-off of a stage that waits late: a task begins."""
+        wait = KINDS.index("wait")
+        end = f" mt_profile_end(profile, {self._worker}, {wait}, 0); mt_profile_begin(profile);"
+        return end if self._on else ""
 
     @contextmanager
     def wait(self, w: Writer, stage: Stage) -> Generator[None]:
-        """Round the hand-off before the stage."""
+        """Round the hand-off before the stage, or what of it comes before one that waits late."""
         self.stage(w, stage)
         if stage.handoff == "none":
             yield
             return
-        with self._timed(w, self._outer, "wait", "0"):
+        with self._timed(w, self._outer, "wait", "0", ended=stage.late):
             yield
 
     @contextmanager
@@ -85,11 +91,21 @@ class Profiling:
             w.write(f"mt_profile_stage(profile, {number}, {_iteration(r, before)});")
 
     @contextmanager
-    def _timed(self, w: Writer, worker: str, kind: Kind, task: str) -> Generator[None]:
-        if self._on:
+    def _timed(
+        self,
+        w: Writer,
+        worker: str,
+        kind: Kind,
+        task: str,
+        *,
+        begun: bool = False,
+        ended: bool = False,
+    ) -> Generator[None]:
+        """begun: the beginning is stamped elsewhere. ended: the end is."""
+        if self._on and not begun:
             w.write("mt_profile_begin(profile);")
         yield
-        if self._on:
+        if self._on and not ended:
             w.write(f"mt_profile_end(profile, {worker}, {KINDS.index(kind)}, {task});")
 
 

@@ -12,7 +12,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   are in front of these: the task covers the same plus `lead`, and the first one all in front too. A Dim whose
   `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
-  worker itself wrote), "grid" (everything that any worker wrote before). In a Repeat with `messages` tasks hand
+  worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
+  stage's first step, a Contract, once it has found its addresses. In a Repeat with `messages` tasks hand
   on values themselves.
 """
 
@@ -214,6 +215,7 @@ class Stage(Frozen, frozen=True, tag="stage"):
     steps: tuple[Step, ...]
     handoff: Handoff
     first: int
+    late: bool = False
 
 
 class Resident(Frozen, frozen=True):

@@ -80,7 +80,8 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                 yield from _nodes(inner, indent + "  ")
             case Stage():
                 first = f"workers from {node.first}"
-                yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {_WAIT[node.handoff]}"
+                wait = _WAIT[node.handoff] + (", late" if node.late else "")
+                yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {wait}"
                 yield from (f"{indent}  {_step(s)}" for s in node.steps)
             case _:
                 assert_never(node)

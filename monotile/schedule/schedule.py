@@ -9,6 +9,7 @@ from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.draft import Context, Draft
 from monotile.schedule.early import early_maps
+from monotile.schedule.late import late_waits
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
@@ -50,6 +51,7 @@ def schedule(
         body, shared_bytes = finished(plain)
     if target.kind == "cuda":
         body = hold(early_maps(body, by_name, target), target)
+        body = late_waits(body, by_name, target.workers)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,

@@ -11,6 +11,7 @@ from monotile.analysis.dependence import follows, independent, loads_of
 from monotile.analysis.states import may_share, scattered
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.invalid import fail
+from monotile.schedule.late import why_not_late
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -50,6 +51,10 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             _check_step(stage, step, computes, target)
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
+        if stage.late and stage.handoff != "grid":
+            fail(f"{stage.name} waits late for no hand-off of the grid")
+        if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
+            fail(f"{stage.name} cannot wait late: {why}")
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
             fail(f"{stage.name} overwrites a state that another of its tasks may still read")
     _check_kept(plan.body, target)

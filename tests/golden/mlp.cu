@@ -51,12 +51,12 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
         static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, mt::Ready{}, fetch, epilogue);
       }
     }
   }
 }
-static __device__ __forceinline__ void stage_scores(const Params& p, char* const workspace, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const scores_4) {
+static __device__ __forceinline__ void stage_scores(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const scores_4) {
   char* const scratch = mt::ptx::shared_memory();
   if (const idx task = mt::ptx::anew(blockIdx.x); task < 128) {
     const idx c0 = (uint32_t)task / 32u;
@@ -89,9 +89,12 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
         static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, fetch, epilogue);
+        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, [&] { grid.await(); }, fetch, epilogue);
       }
     }
+  }
+  else {
+    grid.await();
   }
 }
 static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, uint16_t* const scores_2, uint16_t* const y_15) {
@@ -192,8 +195,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __gri
   char* const workspace = p.workspace;
   mt::GridBarrier grid(p.sync);
   stage_active(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (uint16_t*)(workspace));
-  grid.wait();
-  stage_scores(p, workspace, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)(workspace + 32768));
+  grid.arrive();
+  stage_scores(p, workspace, grid, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)(workspace + 32768));
   grid.wait();
   stage_y(p, workspace, (uint16_t*)(workspace + 32768), (uint16_t*)((char*)MT_POINTER(1)));
   grid.leave();

@@ -39,10 +39,17 @@ class GridBarrier {
   __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}
 
   __device__ __forceinline__ void wait() {
+    arrive();
+    await();
+  }
+  // The two halves of a wait. What is done between them must not touch what others hand over.
+  __device__ __forceinline__ void arrive() {
     target_ += gridDim.x;
     block_barrier();
+    if (threadIdx.x == 0) ptx::add_release(sync_, 1);
+  }
+  __device__ __forceinline__ void await() const {
     if (threadIdx.x == 0) {
-      ptx::add_release(sync_, 1);
       u64 begin = 0;
       for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
         if ((tries & 0xfffff) == 0) check_patience(begin);

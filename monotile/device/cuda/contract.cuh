@@ -123,17 +123,19 @@ struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
   __device__ __forceinline__ void finish(char*) {}
 };
 
-// The first chunks of both sides, one after the other: all but the ring's last stage.
-template <class S, class Left, class Right>
-__device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count) {
-  auto left_starts = left.walk.starts();
-  auto right_starts = right.walk.starts();
+// The first chunks of both sides, one after the other: all but the ring's last stage. What the addresses are is known before
+// `await` is called.
+template <class S, class Left, class Right, class Await>
+__device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count, const Await& await) {
   u32 to = ptx::shared_address(ring);
+  auto left_starts = left.walk.starts(to);
+  auto right_starts = right.walk.starts(to + S::LeftPanel::BYTES);
+  await();
 #pragma unroll
   for (int s = 0; s < S::RING - 1; ++s) {
     if (s < S::CHUNKS / S::SLICES || s < count) {
-      left.walk.issue(to + s * S::STAGE_BYTES, left.thread, left_starts, s * Left::DISTANCE);
-      right.walk.issue(to + s * S::STAGE_BYTES + S::LeftPanel::BYTES, right.thread, right_starts, s * Right::DISTANCE);
+      left.walk.issue(left_starts, left.thread, s * Left::DISTANCE, s * S::STAGE_BYTES);
+      right.walk.issue(right_starts, right.thread, s * Right::DISTANCE, s * S::STAGE_BYTES);
     }
     ptx::copy_async_commit();
   }
@@ -150,13 +152,19 @@ struct Place {
   bool live;
 };
 
-// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. The sums go to
+// Nothing to wait for.
+struct Ready {
+  __device__ __forceinline__ void operator()() const {}
+};
+
+// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. Its operands, and what `fetch`
+// reads, are there when await() has returned, which all threads call once. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
 // turns ahead, at first while the operands come in. Shared memory is free to use for others when this returns.
-template <class S, class Left, class Right, class Fetch, class Epilogue>
+template <class S, class Left, class Right, class Await, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
-                                         const Left& left, const Right& right, const Fetch& fetch,
-                                         const Epilogue& epilogue) {
+                                         const Left& left, const Right& right, const Await& await,
+                                         const Fetch& fetch, const Epilogue& epilogue) {
   using Core = typename S::Core;
   using Sum = typename S::Sum;
   constexpr int RING = S::RING;
@@ -187,9 +195,10 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   // Evaluated operands are much code: there the rings are filled in turns of the main loop that use no chunk yet.
   constexpr int FILL = S::SCALAR || S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
   if constexpr (FILL == 0 && decltype(left_feed)::WALKS && decltype(right_feed)::WALKS) {
-    fill<S>(left_feed, right_feed, ring, count);
+    fill<S>(left_feed, right_feed, ring, count, await);
     to = END - S::STAGE_BYTES;
   } else {
+    await();
 #pragma unroll 1
     for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
       if (s < count) {
@@ -294,7 +303,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
                                          const Left& left, const Right& right,
                                          const Epilogue& epilogue) {
   contract<S>(
-      shared, m0, m1, n0, n1, left, right, [](int, int) { return Nothing{}; },
+      shared, m0, m1, n0, n1, left, right, Ready{}, [](int, int) { return Nothing{}; },
       [&](int m, int n, const Pack<typename S::Sum, S::WIDTH>& sums, Nothing) { epilogue(m, n, sums); });
 }
 

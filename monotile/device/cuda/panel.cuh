@@ -145,34 +145,38 @@ struct Intake {
       from = operand.address(row0 + p.row, k0 + p.k);
       offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
     }
-    // Where a thread's pieces of a chunk begin. Those of chunks `k` further lie at constants from there.
+    // Where a thread's pieces come from and go to. Those of further chunks and stages lie at constants from there.
     struct Starts {
-      const T* at[ROUNDS];
+      const T* from[ROUNDS];
+      u32 to;
     };
-    __device__ __forceinline__ Starts starts() const {
+    __device__ __forceinline__ Starts starts(u32 panel) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.at[i] = ptx::anew(from + i * STEP);
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + i * STEP);
+      s.to = ptx::anew(panel + offset);
       return s;
     }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.at[i] = from + i * STEP;
-      issue(panel, thread, s, 0);
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + i * STEP;
+      s.to = panel + offset;
+      issue(s, thread, 0, 0);
     }
-    __device__ __forceinline__ void issue(u32 panel, int thread, const Starts& starts, int k) const {
+    // The chunk `k` further, into the panel `bytes` further.
+    __device__ __forceinline__ void issue(const Starts& starts, int thread, int k, int bytes) const {
       constexpr int BYTES = VECTOR * int(sizeof(T));
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
         if (CHECK_ROWS && rows_left <= (K_MAJOR ? i * LINES : 0)) continue;
-        int at = STEADY ? offset + i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset;
-        const T* piece_from = starts.at[i] + i64(k) * Operand::K_STEP;
+        u32 to = starts.to + bytes + (STEADY ? i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset - offset);
+        const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(panel + at, k_left - k > (K_MAJOR ? 0 : i * LINES) ? piece_from : nullptr);
+          ptx::copy_async_or_zero<BYTES>(to, k_left - k > (K_MAJOR ? 0 : i * LINES) ? at : nullptr);
         else
-          ptx::copy_async<BYTES>(panel + at, piece_from);
+          ptx::copy_async<BYTES>(to, at);
       }
     }
     __device__ __forceinline__ void advance(int k) {
