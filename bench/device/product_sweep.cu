@@ -31,12 +31,14 @@ __global__ void __launch_bounds__(256, 1) chain(Given given, int copies) {
   constexpr int DOWN = ceil_div(M, S::BLOCK_M), ACROSS = ceil_div(N, S::BLOCK_N), K = S::K * PARTS;
   for (int l = 0; l < LAYERS; ++l) {
     const f16* weights = given.b + size_t(l % copies) * N * K;
-    for (int task = blockIdx.x; task < DOWN * ACROSS * PARTS; task += gridDim.x) {
+    grid.arrive();
+    if (int task = blockIdx.x; task < DOWN * ACROSS * PARTS) {
       int part = task / (DOWN * ACROSS), m = task / ACROSS % DOWN * S::BLOCK_M, n = task % ACROSS * S::BLOCK_N;
       Linear<f16, K, 1> left{given.a + part * S::K};
       Linear<f16, RIGHT_K ? K : 1, RIGHT_K ? 1 : N> right{weights + part * S::K * (RIGHT_K ? 1 : N)};
-      contract<S>(shared, m, min_of(m + S::BLOCK_M, M), n, min_of(n + S::BLOCK_N, N), left, right,
-                  [&](int row, int column, const Pack<float, S::WIDTH>& sums) {
+      contract<S>(shared, m, min_of(m + S::BLOCK_M, M), n, min_of(n + S::BLOCK_N, N), left, right, [&] { grid.await(); },
+                  [](int, int) { return Nothing{}; },
+                  [&](int row, int column, const Pack<float, S::WIDTH>& sums, Nothing) {
                     if constexpr (PARTS > 1) {
                       store(given.c + (size_t(part) * M + row) * N + column, sums);
                     } else {
@@ -45,8 +47,9 @@ __global__ void __launch_bounds__(256, 1) chain(Given given, int copies) {
                       store(reinterpret_cast<f16*>(given.c) + row * N + column, y);
                     }
                   });
+    } else {
+      grid.await();
     }
-    grid.wait();
   }
   grid.leave();
 }
