@@ -87,8 +87,20 @@ def test_no_hand_off_is_spared(name: str) -> None:
     waiting = [s.name for s in p.stages(plan) if s.handoff == "grid"]
     for one in waiting:
         for weaker in ("none", "block"):
-            broken = mapped(plan, lambda s: replace(s, handoff=weaker) if s.name == one else s)  # noqa: B023
+            broken = mapped(
+                plan,
+                lambda s: replace(s, handoff=weaker, late=False) if s.name == one else s,  # noqa: B023
+            )
             refused(broken, program, "without waiting")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_who_may_wait_late(name: str) -> None:
+    program = EVERY[name]
+    plan = p.plan_of(program, p.H100)
+    for one in [s.name for s in p.stages(plan) if not s.late]:
+        broken = mapped(plan, lambda s: replace(s, late=True) if s.name == one else s)  # noqa: B023
+        refused(broken, program, "late")
 
 
 @pytest.mark.parametrize("name", EVERY)

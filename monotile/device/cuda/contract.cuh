@@ -131,16 +131,23 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
   auto left_starts = left.walk.starts(to);
   auto right_starts = right.walk.starts(to + S::LeftPanel::BYTES);
   await();
+  constexpr int CHUNKS = S::RING - 1, TURN = 2;  // chunks in straight line: more are much code for the compiler
+#pragma unroll 1
+  for (int s = 0; s < CHUNKS; s += TURN) {
 #pragma unroll
-  for (int s = 0; s < S::RING - 1; ++s) {
-    if (s < S::CHUNKS / S::SLICES || s < count) {
-      left.walk.issue(left_starts, left.thread, s * Left::DISTANCE, s * S::STAGE_BYTES);
-      right.walk.issue(right_starts, right.thread, s * Right::DISTANCE, s * S::STAGE_BYTES);
+    for (int i = 0; i < TURN; ++i) {
+      if (CHUNKS % TURN != 0 && s + i >= CHUNKS) break;
+      if (s + i < count) {
+        left.walk.issue(left_starts, left.thread, i * Left::DISTANCE, i * S::STAGE_BYTES);
+        right.walk.issue(right_starts, right.thread, i * Right::DISTANCE, i * S::STAGE_BYTES);
+      }
+      ptx::copy_async_commit();
     }
-    ptx::copy_async_commit();
+    left_starts.advance(TURN * Left::DISTANCE, TURN * S::STAGE_BYTES);
+    right_starts.advance(TURN * Right::DISTANCE, TURN * S::STAGE_BYTES);
   }
-  left.walk.advance((S::RING - 1) * Left::DISTANCE);
-  right.walk.advance((S::RING - 1) * Right::DISTANCE);
+  left.walk.advance(CHUNKS * Left::DISTANCE);
+  right.walk.advance(CHUNKS * Right::DISTANCE);
 }
 
 // What the epilogue reads besides the sums, if nothing.

@@ -149,19 +149,25 @@ struct Intake {
     struct Starts {
       const T* from[ROUNDS];
       u32 to;
+      int k_left;
+      __device__ __forceinline__ void advance(int k, int bytes) {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) from[i] += i64(k) * Operand::K_STEP;
+        to += bytes, k_left -= k;
+      }
     };
     __device__ __forceinline__ Starts starts(u32 panel) const {
       Starts s;
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + i * STEP);
-      s.to = ptx::anew(panel + offset);
+      s.to = ptx::anew(panel + offset), s.k_left = k_left;
       return s;
     }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
       Starts s;
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + i * STEP;
-      s.to = panel + offset;
+      s.to = panel + offset, s.k_left = k_left;
       issue(s, thread, 0, 0);
     }
     // The chunk `k` further, into the panel `bytes` further.
@@ -174,7 +180,7 @@ struct Intake {
         u32 to = starts.to + bytes + (STEADY ? i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(to, k_left - k > (K_MAJOR ? 0 : i * LINES) ? at : nullptr);
+          ptx::copy_async_or_zero<BYTES>(to, starts.k_left - k > (K_MAJOR ? 0 : i * LINES) ? at : nullptr);
         else
           ptx::copy_async<BYTES>(to, at);
       }
