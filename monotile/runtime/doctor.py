@@ -12,7 +12,10 @@ from monotile.runtime import build_cpu, build_cuda
 from monotile.runtime.cache import cache_directory
 from monotile.runtime.detect import detect_target
 from monotile.runtime.driver import driver
-from monotile.target.target import CUDA_TARGETS, cuda_target
+from monotile.runtime.link_cuda import nvjitlink_version
+from monotile.target.target import CUDA_TARGETS, Target, cuda_target
+
+KERNEL = 'extern "C" __global__ void k() {}'
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -31,6 +34,7 @@ def examine() -> list[Finding]:
         _gpu(),
         _driver(),
         _nvrtc(),
+        _linker(),
         _compiler(),
         _cores(),
         _default(),
@@ -63,14 +67,25 @@ def _driver() -> Finding:
     return Finding("driver", True, f"serves CUDA {major}.{minor}")
 
 
+def _newest() -> Target:
+    return cuda_target(next(reversed(CUDA_TARGETS)))
+
+
 def _nvrtc() -> Finding:
-    architecture = next(reversed(CUDA_TARGETS))
-    kernel = 'extern "C" __global__ void k() {}'
     try:
-        binary = build_cuda.build(kernel, cuda_target(architecture), Options(cache=False))
+        binary = build_cuda.build(KERNEL, _newest(), Options(cache=False))
     except BuildError as error:
         return Finding("NVRTC", False, str(error))
     return Finding("NVRTC", True, f"{binary.compiler}, compiles for {', '.join(CUDA_TARGETS)}")
+
+
+def _linker() -> Finding:
+    try:
+        build_cuda.build(KERNEL, _newest(), Options(cache=False), apart=True)
+    except BuildError as error:
+        return Finding("nvJitLink", False, str(error))
+    major, minor = nvjitlink_version()
+    return Finding("nvJitLink", True, f"{major}.{minor}, links kernels of many functions")
 
 
 def _compiler() -> Finding:

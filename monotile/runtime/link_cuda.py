@@ -28,7 +28,7 @@ def nvjitlink_version() -> tuple[int, int]:
     except RuntimeError as error:  # cuda-pathfinder found no library
         raise BuildError(
             "nvJitLink, CUDA's run-time linker, was not found. Install its wheel:"
-            " pip install 'nvidia-nvjitlink==13.0.*'"
+            " pip install 'nvidia-nvjitlink>=13.0,<14'"
         ) from error
     return major, minor
 

@@ -33,7 +33,7 @@ def test_version() -> None:
 def test_doctor() -> None:
     code, out = invoke("doctor")
     assert code == 0
-    for subject in ("PyTorch", "GPU", "NVRTC", "C compiler", "cache"):
+    for subject in ("PyTorch", "GPU", "NVRTC", "nvJitLink", "C compiler", "cache"):
         assert subject in out
 
 
