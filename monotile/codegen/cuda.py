@@ -41,9 +41,10 @@ from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
-# Of one body, ptxas's time grows faster than the code. Functions of a kernel from which on all are called, and from which on
-# each is compiled by itself: the first costs a kernel less time than a seventh of what it saves the compiler, the second 3 to 8 %.
+# Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
+# than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
 CALLED, APART = 24, 44
+READY = "mt::Ready{}"  # a functor: nothing to wait for
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
@@ -73,7 +74,7 @@ class CudaEmitter(VectorEmitter):
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
         self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
         self.passed = GIVEN | self.profiling.given
-        self.await_ = "mt::Ready{}"  # the functor that waits for what the next step reads
+        self.await_ = READY  # the functor that waits for what the next step reads
         self.apart = False  # whether each function is to be compiled by itself
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
@@ -147,14 +148,14 @@ class CudaEmitter(VectorEmitter):
             with self.profiling.task(w, stage):
                 if not received:
                     self._ask_early(stage)
-                self.await_ = f"[&] {{ {self._await()} }}" if stage.late else "mt::Ready{}"
+                self.await_ = f"[&] {{ {self._await()} }}" if stage.late else READY
                 for site in self.sites(stage):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
                             self.busy = 0
                         self.step(site)
-                    self.await_ = "mt::Ready{}"
+                    self.await_ = READY
 
     def _await(self) -> str:
         """In a stage that waits late."""

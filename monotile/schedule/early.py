@@ -7,7 +7,7 @@ import msgspec
 
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Map, PlanNode, Repeat, Stage, Step
+from monotile.schedule.plan import Map, PlanNode, Stage, Step, each_stage
 from monotile.target.target import Target
 
 MOST_EARLY = 32  # registers of a thread
@@ -17,23 +17,17 @@ def early_maps(
     body: tuple[PlanNode, ...], computes: Mapping[str, Compute | Scatter], target: Target
 ) -> tuple[PlanNode, ...]:
     """`body` with those maps early that come after another step, take one turn of the threads and read memory."""
-    out: list[PlanNode] = []
-    for node in body:
-        match node:
-            case Stage():
-                own = {name for step in node.steps for name in step.computes}
-                steps = [node.steps[0]]
-                for step in node.steps[1:]:
-                    early = _early(step, computes, own, target)
-                    method = (
-                        msgspec.structs.replace(step.method, early=True) if early else step.method
-                    )
-                    steps.append(msgspec.structs.replace(step, method=method))
-                out.append(msgspec.structs.replace(node, steps=tuple(steps)))
-            case Repeat():
-                inner = early_maps(node.body, computes, target)
-                out.append(msgspec.structs.replace(node, body=inner))
-    return tuple(out)
+
+    def changed(stage: Stage) -> Stage:
+        own = {name for step in stage.steps for name in step.computes}
+        steps = [stage.steps[0]]
+        for step in stage.steps[1:]:
+            early = _early(step, computes, own, target)
+            method = msgspec.structs.replace(step.method, early=True) if early else step.method
+            steps.append(msgspec.structs.replace(step, method=method))
+        return msgspec.structs.replace(stage, steps=tuple(steps))
+
+    return each_stage(body, changed)
 
 
 def narrowed(width: int, elements: int, threads: int) -> int:

@@ -11,23 +11,19 @@ import msgspec
 
 from monotile.ir.expr import Load, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Contract, Dim, Map, PlanNode, Repeat, Stage
+from monotile.schedule.plan import Contract, Dim, Map, PlanNode, Stage, each_stage
 
 
 def late_waits(
     body: tuple[PlanNode, ...], computes: Mapping[str, Compute | Scatter], workers: int
 ) -> tuple[PlanNode, ...]:
     """`body` with `late` set where a stage can be so."""
-    out: list[PlanNode] = []
-    for node in body:
-        match node:
-            case Stage():
-                late = node.handoff == "grid" and why_not_late(node, computes, workers) is None
-                out.append(msgspec.structs.replace(node, late=late))
-            case Repeat():
-                inner = late_waits(node.body, computes, workers)
-                out.append(msgspec.structs.replace(node, body=inner))
-    return tuple(out)
+
+    def changed(stage: Stage) -> Stage:
+        late = stage.handoff == "grid" and why_not_late(stage, computes, workers) is None
+        return msgspec.structs.replace(stage, late=late)
+
+    return each_stage(body, changed)
 
 
 def why_not_late(

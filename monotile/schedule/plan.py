@@ -17,7 +17,7 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   on values themselves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -216,6 +216,18 @@ class Stage(Frozen, frozen=True, tag="stage"):
     handoff: Handoff
     first: int
     late: bool = False
+
+
+def each_stage(
+    body: "tuple[PlanNode, ...]", change: Callable[[Stage], Stage]
+) -> "tuple[PlanNode, ...]":
+    """`body` with every stage changed, those in Repeats too."""
+    return tuple(
+        change(n)
+        if isinstance(n, Stage)
+        else msgspec.structs.replace(n, body=each_stage(n.body, change))
+        for n in body
+    )
 
 
 class Resident(Frozen, frozen=True):
