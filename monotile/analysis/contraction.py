@@ -28,6 +28,11 @@ class Contraction(msgspec.Struct, frozen=True):
     k: tuple[int, ...]
     grains: tuple[tuple[int, int], ...] = ()
 
+    def facing(self, rows: tuple[int, ...]) -> tuple[Expr, Expr]:
+        """The factors, that of the axes `rows` first."""
+        swapped = not set(rows) <= set(self.m) and set(rows) <= set(self.n)
+        return (self.right, self.left) if swapped else (self.left, self.right)
+
 
 @functools.lru_cache(maxsize=4096)
 def contraction(c: Compute) -> Contraction | None:

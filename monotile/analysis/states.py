@@ -19,6 +19,11 @@ def old_values(program: Program) -> frozenset[str]:
     return frozenset(t.name for u in updates(program) for t in u.old)
 
 
+def steady_weights(program: Program) -> frozenset[str]:
+    """Weights that the Program does not update."""
+    return frozenset(w.tensor.name for w in program.weights) - old_values(program)
+
+
 def scattered(program: Program) -> dict[str, str]:
     """Of each state that Scatters may update where it lies: its old value's name, by the first Scatter's.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from monotile.analysis.affine import flattened, offset
-from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.contraction import contraction
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
@@ -41,9 +41,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
     if not isinstance(anchor, Compute) or found is None:
         raise InternalError(f"step {site.step.computes} is no contraction")
     m, n = site.ranges[method.m], site.ranges[method.n]
-    left, right = (found.left, found.right)
-    if _swapped(found, m):
-        left, right = right, left
+    left, right = found.facing(m.dim.axes)
     element = _element(left, right, anchor)
     w = e.writer
     with ExitStack() as stack:
@@ -85,11 +83,6 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         w.write(
             f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, epilogue);"
         )
-
-
-def _swapped(found: Contraction, m: Range) -> bool:
-    """Whether the Plan's m are the rows of the right factor."""
-    return not set(m.dim.axes) <= set(found.m) and set(m.dim.axes) <= set(found.n)
 
 
 def _element(left: Expr, right: Expr, anchor: Compute) -> DType:
@@ -154,7 +147,8 @@ def write_side(
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
     copy = "ASYNC" if direct else "ELEMENT"
-    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}>"
+    ahead = f", {operand.ahead}" if operand.ahead else ""
+    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{ahead}>"
 
 
 def _addresses(

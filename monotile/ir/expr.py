@@ -34,7 +34,7 @@ BINARY = COMPARE | LOGIC | ARITHMETIC | FLOAT_BINARY | INT_BINARY | BITS
 FLOAT_UNARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
     " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
-)
+) | {"logistic", "one_plus_erf"}  # 1 / (1 + exp(-x)), 1 + erf(x)
 UNARY = FLOAT_UNARY | {
     "neg",
     "abs",

@@ -58,6 +58,8 @@ _FLOAT_UNARY: Mapping[str, Callable[[Array], Array]] = {
     "erf": _elementwise(math.erf),
     "erfc": _elementwise(math.erfc),
     "lgamma": _elementwise(_lgamma),
+    "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "one_plus_erf": _elementwise(lambda x: math.erfc(-x)),
 }
 
 

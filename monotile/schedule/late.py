@@ -1,7 +1,7 @@
 """A stage that begins with a product waits for its hand-off when it has found its addresses, not before (CUDA).
 
 What a product's copies start from depends on the task alone: some hundred instructions, for which there is time between a
-worker's arrival at the barrier and its leaving it.
+worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well.
 """
 
 import math
@@ -9,21 +9,58 @@ from collections.abc import Mapping
 
 import msgspec
 
-from monotile.ir.expr import Load, loads
+from monotile.analysis.contraction import contraction
+from monotile.ir.expr import Expr, Load, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Contract, Dim, Map, PlanNode, Stage, each_stage
+from monotile.schedule.plan import Contract, Dim, Map, Operand, PlanNode, Stage, Step, each_stage
+
+# More of them hold up the hand-off itself: what polls it waits behind them (docs/measurements.md).
+AHEAD = 2
 
 
 def late_waits(
-    body: tuple[PlanNode, ...], computes: Mapping[str, Compute | Scatter], workers: int
+    body: tuple[PlanNode, ...],
+    computes: Mapping[str, Compute | Scatter],
+    weights: frozenset[str],
+    workers: int,
 ) -> tuple[PlanNode, ...]:
-    """`body` with `late` set where a stage can be so."""
+    """`body` with `late` set where a stage can be so, and then `ahead`. weights: those that the launch does not change."""
 
     def changed(stage: Stage) -> Stage:
-        late = stage.handoff == "grid" and why_not_late(stage, computes, workers) is None
-        return msgspec.structs.replace(stage, late=late)
+        if stage.handoff != "grid" or why_not_late(stage, computes, workers) is not None:
+            return stage
+        first, *rest = stage.steps
+        return msgspec.structs.replace(
+            stage, late=True, steps=(_ahead(first, computes, weights), *rest)
+        )
 
     return each_stage(body, changed)
+
+
+def _ahead(step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]) -> Step:
+    """`step` with the first chunks of one operand asked for ahead, if that is a weight."""
+    method = step.method
+    assert isinstance(method, Contract)
+    operands = {"left": method.left, "right": method.right}
+    if any(o.copy != "async" for o in operands.values()):
+        return step
+    chunks = min(AHEAD, method.depth - 1)
+    for side, factor in zip(operands, sides(step, computes), strict=True):
+        if chunks and {x.tensor.name for x in loads(factor)} <= weights:
+            operand: Operand = msgspec.structs.replace(operands[side], ahead=chunks)
+            method = msgspec.structs.replace(method, **{side: operand})
+            return msgspec.structs.replace(step, method=method)
+    return step
+
+
+def sides(step: Step, computes: Mapping[str, Compute | Scatter]) -> tuple[Expr, Expr]:
+    """What the left and the right operand of a contraction step are."""
+    method, anchor = step.method, computes[step.computes[step.anchor]]
+    assert isinstance(method, Contract)
+    assert isinstance(anchor, Compute)
+    found = contraction(anchor)
+    assert found is not None
+    return found.facing(step.dims[method.m].axes)
 
 
 def why_not_late(
@@ -43,6 +80,23 @@ def why_not_late(
     anchor = computes[first.computes[first.anchor]]
     if not isinstance(anchor, Compute) or any(map(_looks_up, loads(anchor.body))):
         return "its addresses are in memory"
+    return None
+
+
+def why_not_ahead(
+    stage: Stage, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
+) -> str | None:
+    """Why `stage` cannot ask for operands before its hand-off as it does; None if it can. weights: as above."""
+    for number, step in enumerate(stage.steps):
+        if not isinstance(step.method, Contract):
+            continue
+        for operand, factor in zip(
+            (step.method.left, step.method.right), sides(step, computes), strict=True
+        ):
+            if operand.ahead and (number > 0 or not stage.late):
+                return "it does not wait late, in that step"
+            if operand.ahead and not {x.tensor.name for x in loads(factor)} <= weights:
+                return "what it reads may be made in this launch"
     return None
 
 

@@ -76,11 +76,13 @@ class Operand(Frozen, frozen=True):
     vector: elements one copy moves.
     copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory).
+    ahead:  of a stage that waits late: chunks asked for before its hand-off. No stage makes what they are copied from.
     """
 
     major: Literal["k", "mn", "none"]
     vector: int
     copy: Literal["direct", "async", "element"]
+    ahead: int = 0
 
 
 class Contract(Frozen, frozen=True, tag="contract"):

@@ -127,7 +127,8 @@ def show_method(m: Method) -> str:
 
 
 def _operand(o: Operand) -> str:
-    return f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
+    text = f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
+    return f"{text}, {o.ahead} ahead" if o.ahead else text
 
 
 def show_place(p: Place) -> str:

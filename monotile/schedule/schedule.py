@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from monotile.analysis.states import old_values
+from monotile.analysis.states import steady_weights
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.draft import Context, Draft
@@ -35,8 +35,7 @@ def schedule(
     tree = build(program, context)
     memory = place(program, tree)
     by_name = computes_of(program)
-    old, weights = overwritten(program), frozenset(w.tensor.name for w in program.weights)
-    weights -= old_values(program)
+    old, weights = overwritten(program), steady_weights(program)
     on_chip = max((d.shared_bytes for d in drafts_of(tree)), default=0)
     plain = Handed(_nodes(tree, target.workers), on_chip, 0)
     handed = hand_on(plain.body, program, by_name, memory.places, on_chip, old, target)
@@ -51,7 +50,7 @@ def schedule(
         body, shared_bytes = finished(plain)
     if target.kind == "cuda":
         body = hold(early_maps(body, by_name, target), target)
-        body = late_waits(body, by_name, target.workers)
+        body = late_waits(body, by_name, weights, target.workers)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,

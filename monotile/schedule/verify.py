@@ -8,10 +8,10 @@ from collections import Counter
 
 from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
-from monotile.analysis.states import may_share, scattered
+from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.invalid import fail
-from monotile.schedule.late import why_not_late
+from monotile.schedule.late import why_not_ahead, why_not_late
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -55,6 +55,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
             fail(f"{stage.name} cannot wait late: {why}")
+        if why := why_not_ahead(stage, computes, steady_weights(program)):
+            fail(f"{stage.name} cannot ask for an operand ahead: {why}")
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
             fail(f"{stage.name} overwrites a state that another of its tasks may still read")
     _check_kept(plan.body, target)

@@ -1,6 +1,6 @@
 """The algebra of scalar expressions as a table. Every rule keeps the value bit for bit: NaN, infinities
-and the sign of zero included (so there is no x * 0 or x + 0 of floats), but pow(x, 3), which may differ in
-the last place and is computed so by PyTorch too. Sums, quotients and remainders of int64 are in
+and the sign of zero included (so there is no x * 0 or x + 0 of floats), but for pow(x, 3), which PyTorch computes
+so too, and for the curves, which may differ in the last place of 1. Sums, quotients and remainders of int64 are in
 `index_algebra.py`.
 """
 
@@ -100,6 +100,22 @@ FLOATS = (
     Rule(op("mul", op("neg", x), op("neg", y)), op("mul", x, y), _float),
 )
 
+
+def _single(dtype: DType) -> bool:
+    return dtype is DType.F32
+
+
+# Parts of activation functions. Known as a whole they need no division, and no erf or tanh that is precise near zero.
+CURVES = (
+    Rule(op("div", 1.0, op("add", op("exp", op("neg", x)), 1.0)), op("logistic", x), _single),
+    Rule(op("add", op("erf", x), 1.0), op("one_plus_erf", x), _single),
+    Rule(
+        op("add", op("tanh", x), 1.0),
+        op("mul", op("logistic", op("mul", x, 2.0)), 2.0),
+        _single,
+    ),
+)
+
 NUMBERS = (
     Rule(op("neg", op("neg", x)), x),
     Rule(op("abs", op("neg", x)), op("abs", x)),
@@ -142,7 +158,7 @@ SELECTS = (
     Rule(op("select", op("not", x), y, z), op("select", x, z, y)),
 )
 
-ALGEBRA = Table((*INTEGERS, *FLOATS, *NUMBERS, *LOGIC, *SELECTS))
+ALGEBRA = Table((*INTEGERS, *FLOATS, *CURVES, *NUMBERS, *LOGIC, *SELECTS))
 # min and max are not here: of zeros of different sign either may come out.
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitand", "bitor", "bitxor"})
 FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

@@ -17,7 +17,8 @@ LIMIT = {DType.F16: 6e-4, DType.BF16: 5e-3, DType.F32: 1e-6, DType.F64: 1e-15}
 
 @dataclass(frozen=True)
 class Case:
-    """left, right: major ("k" or "m"), copy ("a"sync or "e"lement) and vector, such as "ka8"."""
+    """left, right: major ("k" or "m"), copy ("a"sync, the same in even steps, "l", or "e"lement), vector, and how many
+    chunks are asked for ahead: "ka8", "kl8+2"."""
 
     dtype: DType
     left: str
@@ -54,6 +55,12 @@ CASES = (
     Case(H, "ke8", "ka8", 41, 56, 88, (64, 64, 32), (2, 2, 2), 2, 8),
     Case(H, "ka8", "ka8", 128, 80, 256, (64, 80, 64), (4, 1, 2), 3, 4, "WGMMA"),
     Case(B, "ka8", "ka8", 150, 50, 200, (128, 48, 64), (8, 1, 1), 2, 2, "WGMMA"),
+    Case(H, "kl8", "kl8+2", 128, 80, 512, (64, 40, 64), (4, 1, 2), 4, 4, "WGMMA"),
+    Case(H, "kl8", "kl8+2", 64, 48, 512, (32, 24, 64), (1, 1, 8), 2, 8),
+    Case(H, "ml8+2", "kl8", 96, 40, 320, (48, 40, 32), (1, 1, 4), 3, 4),
+    Case(B, "kl8", "ml8+2", 100, 72, 200, (64, 40, 64), (1, 1, 4), 5, 4),
+    Case(H, "ka8", "ka8+2", 130, 130, 96, (128, 128, 32), (2, 4, 1), 3, 2),
+    Case(H, "ke8", "ka8+2", 41, 56, 88, (64, 64, 32), (2, 2, 2), 2, 8),
     Case(H, "ka8", "ke8", 70, 66, 136, (64, 64, 64), (4, 2, 1), 4, 2, "WGMMA"),
     Case(H, "ka8", "ra8", 70, 136, 200, (64, 64, 64), (4, 1, 2), 3, 4, "WGMMA"),
     Case(B, "ka8", "re8", 150, 128, 136, (128, 64, 64), (8, 1, 1), 2, 2, "WGMMA"),
@@ -69,23 +76,26 @@ CASES = (
 
 
 def operand(text: str) -> Operand:
-    return Operand(
-        "k" if text[0] == "k" else "mn", int(text[2:]), "async" if text[1] == "a" else "element"
-    )
+    major, copy = "k" if text[0] == "k" else "mn", "element" if text[1] == "e" else "async"
+    return Operand(major, int(text[2]), copy)
 
 
 def side(case: Case, text: str) -> str:
-    copy = "ASYNC" if text[1] == "a" else "ELEMENT"
+    copy = "ELEMENT" if text[1] == "e" else "ASYNC"
     major = "true" if text[0] == "k" else "false"
-    return f"mt::Side<{NAMES[case.dtype]}, {major}, mt::Copy::{copy}, {text[2:]}, true>"
+    ahead = text[4:] or 0
+    return f"mt::Side<{NAMES[case.dtype]}, {major}, mt::Copy::{copy}, {text[2]}, true, {ahead}>"
 
 
 def functor(case: Case, text: str, pointer: str, rows: int) -> str:
     kind = NAMES[case.dtype]
     at = f"{pointer} + row * {case.k} + k" if text[0] == "k" else f"{pointer} + k * {rows} + row"
+    if text[1] == "l":
+        steps = f"{case.k}, 1" if text[0] == "k" else f"1, {rows}"
+        return f"mt::linear<{kind}, {steps}>({pointer})"
     if text[1] == "a":
         return f"mt::addressed<{kind}>([&](int row, int k) {{ return {at}; }})"
-    return f"mt::evaluated<{kind}, {text[2:]}>([&](int row, int k) {{ return mt::load<{text[2:]}>({at}); }})"
+    return f"mt::evaluated<{kind}, {text[2]}>([&](int row, int k) {{ return mt::load<{text[2]}>({at}); }})"
 
 
 def kernel(case: Case) -> str:

@@ -87,7 +87,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
             mt::store(scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
+        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false, 1>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
         static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
         mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, [&] { grid.await(); }, fetch, epilogue);
       }

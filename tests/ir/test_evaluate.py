@@ -303,7 +303,18 @@ def test_casts() -> None:
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, F32, DType.F64])
 def test_functions_are_rounded_to_their_type(dtype: DType) -> None:
     x = np.array([0.5, 0.75, 0.25]).astype(dtype.numpy)
-    for op in ("exp", "tanh", "erf", "rsqrt", "lgamma", "asin", "round", "log2"):
+    for op in (
+        "exp",
+        "tanh",
+        "erf",
+        "rsqrt",
+        "lgamma",
+        "asin",
+        "round",
+        "log2",
+        "logistic",
+        "one_plus_erf",
+    ):
         assert scalar.unary(op, x, dtype).dtype == dtype.numpy
     exact = np.array([1.7724538509055159, 1.2254167024651776, 3.6256099082219087])
     found = np.exp(scalar.unary("lgamma", x.astype(np.float64), DType.F64))

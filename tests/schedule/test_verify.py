@@ -68,6 +68,15 @@ def chain() -> Program:
     return p.program([x], [sums, most, back, y], most.out, y.out)
 
 
+def asked(stage: Stage, **ahead: int) -> Stage:
+    """`stage` with so many chunks of its first step's operands asked for ahead."""
+    first, *rest = stage.steps
+    if not isinstance(first.method, Contract):
+        return stage
+    sides = {side: replace(getattr(first.method, side), ahead=n) for side, n in ahead.items()}
+    return replace(stage, steps=(replace(first, method=replace(first.method, **sides)), *rest))
+
+
 CHAIN, MLP, LOOP, UPDATE = chain(), p.mlp(64, 256, p.F16), p.recurrence(), p.update()
 EVERY = {"chain": CHAIN, "mlp": MLP, "loop": LOOP, "update": UPDATE, "softmax": p.mlp()}
 
@@ -89,7 +98,11 @@ def test_no_hand_off_is_spared(name: str) -> None:
         for weaker in ("none", "block"):
             broken = mapped(
                 plan,
-                lambda s: replace(s, handoff=weaker, late=False) if s.name == one else s,  # noqa: B023
+                lambda s: (
+                    asked(replace(s, handoff=weaker, late=False), left=0, right=0)  # noqa: B023
+                    if s.name == one  # noqa: B023
+                    else s
+                ),
             )
             refused(broken, program, "without waiting")
 
@@ -101,6 +114,21 @@ def test_who_may_wait_late(name: str) -> None:
     for one in [s.name for s in p.stages(plan) if not s.late]:
         broken = mapped(plan, lambda s: replace(s, late=True) if s.name == one else s)  # noqa: B023
         refused(broken, program, "late")
+
+
+def test_what_may_be_asked_for_ahead() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    (one,) = (s for s in p.stages(plan) if s.late)
+    method = one.steps[0].method
+    assert isinstance(method, Contract)
+    ahead, other = ("left", "right") if method.left.ahead else ("right", "left")
+    assert getattr(method, ahead).ahead > 0 == getattr(method, other).ahead
+    for change in (
+        lambda s: asked(s, **{other: 1}) if s.late else s,
+        lambda s: replace(s, late=False),
+        lambda s: s if s.late else asked(s, left=1),
+    ):
+        refused(mapped(plan, change), MLP, "ahead")
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -103,6 +103,10 @@ ALGEBRA = [
     (op("pow", X, f32(2.0)), "x[] * x[]"),
     (op("pow", X, f32(0.5)), "pow(x[], 0.5)"),  # of -0.0 that is no square root
     (op("neg", op("neg", X)), "x[]"),
+    (op("add", f32(1.0), op("erf", X)), "one_plus_erf(x[])"),
+    (op("add", op("tanh", X), f32(1.0)), "logistic(x[] * 2.0) * 2.0"),
+    (op("div", f32(1.0), op("add", f32(1.0), op("exp", op("neg", X)))), "logistic(x[])"),
+    (op("add", op("erf", X), f32(0.5)), "erf(x[]) + 0.5"),
     (op("add", X, op("neg", Y)), "x[] - y[]"),
     (op("eq", X, X), "x[] == x[]"),
     (op("not", op("lt", X, Y)), "not (x[] < y[])"),

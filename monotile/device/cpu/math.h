@@ -160,3 +160,8 @@ MT_INLINE float mt_erf_f32(float x) {
   float near = mt_fma(q, x, x);
   return t > 0.927734375f ? far : near;
 }
+
+MT_INLINE float mt_logistic_f32(float x) { return 1.0f / (1.0f + mt_exp_f32(-x)); }
+MT_INLINE double mt_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+MT_INLINE float mt_one_plus_erf_f32(float x) { return 1.0f + mt_erf_f32(x); }
+MT_INLINE double mt_one_plus_erf_f64(double x) { return erfc(-x); }

@@ -66,6 +66,7 @@ template <class S>
 struct Stream {
   static constexpr int TM = S::BLOCK_M / 16, TN = S::COLUMNS / 8, TS = S::CHUNK / 8;
   using T = typename S::T;
+  static constexpr float SLACK = 5.5f;  // powers up to 2^8, which float16 holds as precisely as those up to 1
   float top[TM][2], total[TM][2], sums[TM][TN][4];
 
   __device__ __forceinline__ Stream() {
@@ -80,35 +81,37 @@ struct Stream {
     }
   }
 
-  // Takes in the scores of a chunk, which become powers relative to the largest so far. Scores count in powers of 2 from here on.
+  // Takes in the scores of a chunk, which become powers relative to `top`. That is not the largest score but no less than
+  // SLACK below it, so that sums are seldom scaled anew (FlashAttention-4): a power of two at most 2^(SLACK * log2 e).
   __device__ __forceinline__ void weigh(typename S::Scores::Accumulator& scores) {
+    float most[TM][2];
+    bool beyond = false;
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float most = top[i][h];
+        most[i][h] = scores.c[i][0][2 * h];
 #pragma unroll
         for (int j = 0; j < TS; ++j)
-          most = fmaxf(most, fmaxf(scores.c[i][j][2 * h], scores.c[i][j][2 * h + 1]));
-        most = fmaxf(most, shuffled(most, 1));
-        most = fmaxf(most, shuffled(most, 2));
-        float from = most == -MT_INF ? 0.f : most;  // nothing seen yet but -inf: powers of 0
-        float fade = exp2f(top[i][h] - from);
-        float added = 0;
+          most[i][h] = fmaxf(most[i][h], fmaxf(scores.c[i][j][2 * h], scores.c[i][j][2 * h + 1]));
+        beyond |= most[i][h] > top[i][h] + SLACK;
+      }
+    if (__any_sync(0xffffffffu, beyond)) raise(most);
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float from = origin(top[i][h]) * LOG2_E, added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            float power = exp2f(scores.c[i][j][e] - from);
+            float power = ptx::exp2_fast(fmaf(scores.c[i][j][e], LOG2_E, -from));
             scores.c[i][j][e] = power;
             added += power;
           }
-        top[i][h] = most;
-        total[i][h] = total[i][h] * fade + added;
-#pragma unroll
-        for (int j = 0; j < TN; ++j) sums[i][j][2 * h] *= fade, sums[i][j][2 * h + 1] *= fade;
+        total[i][h] += added;
       }
-    }
   }
 
   // Adds the values of a chunk, weighted by its powers: sums of products are the left operand of the next product as they are.
@@ -163,6 +166,26 @@ struct Stream {
   }
 
  private:
+  // What powers are relative to; 0 while nothing but -inf was seen.
+  static __device__ __forceinline__ float origin(float top) { return top == -MT_INF ? 0.f : top; }
+
+  // Makes the largest of `most` and of what came before the new `top`.
+  __device__ __forceinline__ void raise(float (&most)[TM][2]) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float next = fmaxf(top[i][h], most[i][h]);
+        next = fmaxf(next, shuffled(next, 1));
+        next = fmaxf(next, shuffled(next, 2));
+        float fade = ptx::exp2_fast((top[i][h] - origin(next)) * LOG2_E);
+        top[i][h] = next;
+        total[i][h] *= fade;
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sums[i][j][2 * h] *= fade, sums[i][j][2 * h + 1] *= fade;
+      }
+  }
+
   static __device__ __forceinline__ float shuffled(float x, int mask) {
     return __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(x), mask));
   }
@@ -177,6 +200,7 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query
                                        const Value& value, const Score& score, float least,
                                        const Fetch& fetch, const Epilogue& epilogue) {
   constexpr int RING = S::RING;
+  constexpr bool RAGGED = S::KEYS % S::CHUNK != 0;  // the last chunk has columns without a key
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   char* ring = shared + S::QUERY_BYTES + warp * (RING * S::STAGE_BYTES);
   int count = warp < S::CHUNKS ? (S::CHUNKS - warp + S::WARPS - 1) / S::WARPS : 0;
@@ -219,10 +243,18 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query
           for (int e = 0; e < 2; ++e) {
             float& x = scores.c[i][j][2 * h + e];
             int at = first + j * 8 + (lane & 3) * 2 + e;
-            bool there = S::KEYS % S::CHUNK == 0 || at < S::KEYS;
-            x = there ? score(row, at, x) * LOG2_E : -MT_INF;
+            x = score(row, RAGGED ? min_of(at, S::KEYS - 1) : at, x);
           }
       }
+    if (RAGGED && first + S::CHUNK > S::KEYS) {
+#pragma unroll
+      for (int i = 0; i < S::Scores::TM; ++i)
+#pragma unroll
+        for (int j = 0; j < S::Scores::TN; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            if (first + j * 8 + (lane & 3) * 2 + e % 2 >= S::KEYS) scores.c[i][j][e] = -MT_INF;
+    }
     stream.weigh(scores);
     stream.mix(scores, chunk + S::KEY_BYTES, lane);
   }
@@ -242,11 +274,11 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query
     float top = -MT_INF, total = 0;
 #pragma unroll
     for (int w = 0; w < USED; ++w) top = fmaxf(top, tops[w * OWN]);
-    float from = top == -MT_INF ? 0.f : top;
+    float from = top == -MT_INF ? 0.f : top * LOG2_E;
     Pack<float, S::WIDTH> sum{};
 #pragma unroll
     for (int w = 0; w < USED; ++w) {
-      float weight = exp2f(tops[w * OWN] - from);
+      float weight = ptx::exp2_fast(fmaf(tops[w * OWN], LOG2_E, -from));
       total += weight * tops[w * OWN + S::BLOCK_M];
       Pack<float, S::WIDTH> part = load<S::WIDTH>(found + w * OWN + m * S::PITCH + n);
 #pragma unroll

@@ -13,14 +13,16 @@
 
 namespace mt {
 
-// Side of a contraction. VECTOR: elements a copy moves.
-template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_>
+// Side of a contraction. VECTOR: elements a copy moves. AHEAD: chunks that may be asked for before others have handed over what
+// they made, which is not among them.
+template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_, int AHEAD_ = 0>
 struct Side {
   using T = T_;
   static constexpr bool K_MAJOR = K_MAJOR_;
   static constexpr Copy COPY = COPY_;
   static constexpr int VECTOR = VECTOR_;
   static constexpr bool CHECK_ROWS = CHECK_ROWS_;  // a block may reach over the last row
+  static constexpr int AHEAD = AHEAD_;
 };
 
 enum class Kernel { MMA, FMA, WGMMA };
@@ -70,7 +72,8 @@ struct Shape {
     using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
   };
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
-  static constexpr bool SCALAR = KERNEL == Kernel::FMA;
+  // Evaluated operands are much code: there, and of scalar products, the rings are filled in turns of the main loop.
+  static constexpr bool EVALUATES = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
@@ -123,28 +126,47 @@ struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
   __device__ __forceinline__ void finish(char*) {}
 };
 
-// The first chunks of both sides, one after the other: all but the ring's last stage. What the addresses are is known before
-// `await` is called.
+// How many of a side's first chunks are asked for before `await`. Evaluated operands wait.
+template <class S, class Side>
+inline constexpr int EARLY = S::EVALUATES ? 0 : min_of(Side::AHEAD, S::RING - 1);
+
+// The first chunks of both sides: all but the ring's last stage. Before `await` is called addresses are found and the early copies
+// begin. Groups of copies end in order, so these may all belong to the first.
 template <class S, class Left, class Right, class Await>
 __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count, const Await& await) {
+  constexpr int CHUNKS = S::RING - 1, TURN = 2;  // chunks in straight line: more are much code for the compiler
+  constexpr int LEFT = EARLY<S, typename S::Left>, RIGHT = EARLY<S, typename S::Right>;
+  static_assert((LEFT % TURN == 0 || LEFT == CHUNKS) && (RIGHT % TURN == 0 || RIGHT == CHUNKS), "whole turns");
   u32 to = ptx::shared_address(ring);
   auto left_starts = left.walk.starts(to);
   auto right_starts = right.walk.starts(to + S::LeftPanel::BYTES);
+  auto issue = [&](auto& side, const auto& starts, int s, int i) {
+    if (s + i < count) side.walk.issue(starts, side.thread, i * side.DISTANCE, i * S::STAGE_BYTES);
+  };
+  auto advance = [&](auto& side, auto& starts) { starts.advance(TURN * side.DISTANCE, TURN * S::STAGE_BYTES); };
+  auto begin = [&](auto& side, auto& starts, int chunks) {
+#pragma unroll 1
+    for (int s = 0; s < chunks; s += TURN) {
+#pragma unroll
+      for (int i = 0; i < TURN; ++i)
+        if (s + i < chunks) issue(side, starts, s, i);
+      advance(side, starts);
+    }
+  };
+  begin(left, left_starts, LEFT);
+  begin(right, right_starts, RIGHT);
   await();
-  constexpr int CHUNKS = S::RING - 1, TURN = 2;  // chunks in straight line: more are much code for the compiler
 #pragma unroll 1
   for (int s = 0; s < CHUNKS; s += TURN) {
 #pragma unroll
     for (int i = 0; i < TURN; ++i) {
       if (CHUNKS % TURN != 0 && s + i >= CHUNKS) break;
-      if (s + i < count) {
-        left.walk.issue(left_starts, left.thread, i * Left::DISTANCE, i * S::STAGE_BYTES);
-        right.walk.issue(right_starts, right.thread, i * Right::DISTANCE, i * S::STAGE_BYTES);
-      }
+      if (s >= LEFT) issue(left, left_starts, s, i);
+      if (s >= RIGHT) issue(right, right_starts, s, i);
       ptx::copy_async_commit();
     }
-    left_starts.advance(TURN * Left::DISTANCE, TURN * S::STAGE_BYTES);
-    right_starts.advance(TURN * Right::DISTANCE, TURN * S::STAGE_BYTES);
+    if (s >= LEFT) advance(left, left_starts);
+    if (s >= RIGHT) advance(right, right_starts);
   }
   left.walk.advance(CHUNKS * Left::DISTANCE);
   right.walk.advance(CHUNKS * Right::DISTANCE);
@@ -199,18 +221,23 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 
   constexpr int END = RING * S::STAGE_BYTES;
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
-  // Evaluated operands are much code: there the rings are filled in turns of the main loop that use no chunk yet.
-  constexpr int FILL = S::SCALAR || S::Left::COPY == Copy::ELEMENT || S::Right::COPY == Copy::ELEMENT ? RING - 1 : 0;
+  constexpr int FILL = S::EVALUATES ? RING - 1 : 0;  // turns of the main loop that fill the ring and use no chunk yet
   if constexpr (FILL == 0 && decltype(left_feed)::WALKS && decltype(right_feed)::WALKS) {
     fill<S>(left_feed, right_feed, ring, count, await);
     to = END - S::STAGE_BYTES;
   } else {
+    constexpr int LEFT = EARLY<S, typename S::Left>, RIGHT = EARLY<S, typename S::Right>;
+#pragma unroll 1
+    for (int s = 0; s < min_of(max_of(LEFT, RIGHT), count); ++s) {
+      if (s < LEFT) left_feed.begin(ring + s * S::STAGE_BYTES);
+      if (s < RIGHT) right_feed.begin(ring + s * S::STAGE_BYTES + S::LeftPanel::BYTES);
+    }
     await();
 #pragma unroll 1
     for (int s = FILL; s < RING - 1; ++s, to += S::STAGE_BYTES) {
       if (s < count) {
-        begin(ring + to);
-        finish(ring + to);
+        if (s >= LEFT) left_feed.begin(ring + to);
+        if (s >= RIGHT) right_feed.begin(ring + to + S::LeftPanel::BYTES);
       }
       ptx::copy_async_commit();
     }

@@ -73,6 +73,28 @@ MT_UNARY(round, rintf, rint)
 MT_UNARY(abs, fabsf, fabs)
 MT_UNARY(rsqrt, rsqrtf, rsqrt)
 #undef MT_UNARY
+
+// 1 / (1 + exp(-x)), to 3 units in the last place.
+MT_FN float mt_logistic_f32(float x) { return mt::ptx::reciprocal_fast(1.f + expf(-x)); }
+MT_FN double mt_logistic_f64(double x) { return 1 / (1 + exp(-x)); }
+
+// 1 + erf(x), to 2e-7; below zero that is erfc(|x|), to 2e-5 of it down to -4. log2(erfc(t)) is t times a polynomial, fitted
+// on [0, 4] (least squares weighted towards the largest error of erfc), which goes on falling beyond.
+MT_FN float mt_one_plus_erf_f32(float x) {
+  float t = fabsf(x), p = -1.310141442e-6f;
+  p = fmaf(p, t, 2.536689681e-5f);
+  p = fmaf(p, t, -2.124444727e-4f);
+  p = fmaf(p, t, 9.858093690e-4f);
+  p = fmaf(p, t, -2.460236428e-3f);
+  p = fmaf(p, t, 2.335121244e-4f);
+  p = fmaf(p, t, 2.765508927e-2f);
+  p = fmaf(p, t, -1.482903212e-1f);
+  p = fmaf(p, t, -9.184449911e-1f);
+  p = fmaf(p, t, -1.627907157f);
+  float rest = mt::ptx::exp2_fast(p * t);
+  return x < 0 ? rest : 2 - rest;
+}
+MT_FN double mt_one_plus_erf_f64(double x) { return erfc(-x); }
 MT_FN bool mt_isinf_f32(float x) { return fabsf(x) == MT_INF; }
 MT_FN bool mt_isinf_f64(double x) { return fabs(x) == double(MT_INF); }
 

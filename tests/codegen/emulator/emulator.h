@@ -168,6 +168,11 @@ inline const char* run(void (*kernel)(), unsigned workers, unsigned size, unsign
 #define blockDim (Dim3{emulator::block_size})
 
 inline void __syncwarp() { emulator::arrive(emulator::warp().barrier, 32); }
+inline int __any_sync(unsigned, int x) {
+  const uint32_t mine = x != 0;
+  const uint32_t* all = emulator::exchange(&mine, 1)[0];
+  return std::any_of(all, all + 32, [](uint32_t each) { return each != 0; });
+}
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return emulator::exchange(&x, 1)[0][emulator::lane() ^ mask]; }
 template <class To, class From>
 To emulator_bits(From x) {

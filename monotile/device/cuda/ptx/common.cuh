@@ -32,6 +32,18 @@ __device__ __forceinline__ float min_nan(float a, float b) {
   return y;
 }
 
+// 2^x and 1 / x, to 2 units in the last place; subnormal results are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Global memory through the read-only path; volatile, so that a load stays before the barrier that it is written before.
 __device__ __forceinline__ unsigned char load_constant_1(const void* p) {
   unsigned y;

@@ -21,6 +21,8 @@ inline unsigned short f32_to_bf16(float x) {
   if (x != x) return 0x7fff;
   return (unsigned short)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
+inline float exp2_fast(float x) { return exp2f(x); }
+inline float reciprocal_fast(float x) { return 1.0f / x; }
 inline float max_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a > b ? a : b; }
 inline float min_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a < b ? a : b; }
 

@@ -1,0 +1,48 @@
+"""The functions of the device library that are its own, on the emulator."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.codegen.emulate import COMPILER, Launch, launch
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+
+X = np.concatenate(
+    [np.linspace(-12, 12, 20001), 10.0 ** np.arange(-40, 39), -(10.0 ** np.arange(-40, 39))]
+).astype(np.float32)
+EDGES = np.array([0.0, np.inf, -np.inf, np.nan], np.float32)
+
+
+def each(name: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    source = f"""
+#include "cuda/monotile.cuh"
+struct Params {{ char* workspace; unsigned* sync; void* pointers[2]; }};
+extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
+  for (int i = threadIdx.x; i < {x.size}; i += 32)
+    ((float*)p.pointers[1])[i] = mt_{name}_f32(((const float*)p.pointers[0])[i]);
+}}
+"""
+    (got,) = launch(
+        source, [x, np.empty_like(x)], Launch(1, 32, 0), late=False, seed=1, results=(1,)
+    )
+    return got.view(np.float32)
+
+
+def test_one_plus_erf() -> None:
+    want = np.array([math.erfc(-float(x)) for x in X])
+    error = np.abs(each("one_plus_erf", X) - want)
+    assert error.max() < 2e-7
+    below = (X > -4) & (X < 0)
+    assert (error[below] / want[below]).max() < 2e-5
+    np.testing.assert_array_equal(each("one_plus_erf", EDGES), [1, 2, 0, np.nan])
+
+
+def test_logistic() -> None:
+    with np.errstate(over="ignore"):
+        want = 1 / (1 + np.exp(-X.astype(np.float64)))
+    normal = want > 1e-37
+    np.testing.assert_allclose(each("logistic", X)[normal], want[normal], rtol=4e-7)
+    np.testing.assert_array_equal(each("logistic", EDGES), [0.5, 1, 0, np.nan])
