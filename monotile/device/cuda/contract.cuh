@@ -130,43 +130,61 @@ struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
 template <class S, class Side>
 inline constexpr int EARLY = S::EVALUATES ? 0 : min_of(Side::AHEAD, S::RING - 1);
 
+// The first chunks of one side, in turns of two in straight line (more are much code for the compiler); EARLY: before `await`.
+template <class S, class Feed, int EARLY>
+struct Filling {
+  static constexpr int CHUNKS = S::RING - 1, TURN = 2;
+  static_assert(EARLY % TURN == 0 || EARLY == CHUNKS, "whole turns");
+  Feed& feed;
+  typename Feed::Walk::Starts starts;
+  int count;
+
+  __device__ __forceinline__ Filling(Feed& feed, u32 to, int count) : feed(feed), starts(feed.walk.starts(to)), count(count) {}
+  __device__ __forceinline__ void begin() {
+#pragma unroll 1
+    for (int s = 0; s < EARLY; s += TURN) {
+#pragma unroll
+      for (int i = 0; i < TURN; ++i)
+        if (s + i < EARLY) issue(s, i);
+      advance();
+    }
+  }
+  __device__ __forceinline__ void chunk(int s, int i) const {
+    if (s >= EARLY) issue(s, i);
+  }
+  __device__ __forceinline__ void turn(int s) {
+    if (s >= EARLY) advance();
+  }
+
+ private:
+  __device__ __forceinline__ void issue(int s, int i) const {
+    if (s + i < count) feed.walk.issue(starts, feed.thread, i * Feed::DISTANCE, i * S::STAGE_BYTES);
+  }
+  __device__ __forceinline__ void advance() { starts.advance(TURN * Feed::DISTANCE, TURN * S::STAGE_BYTES); }
+};
+
 // The first chunks of both sides: all but the ring's last stage. Before `await` is called addresses are found and the early copies
 // begin. Groups of copies end in order, so these may all belong to the first.
 template <class S, class Left, class Right, class Await>
 __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count, const Await& await) {
-  constexpr int CHUNKS = S::RING - 1, TURN = 2;  // chunks in straight line: more are much code for the compiler
-  constexpr int LEFT = EARLY<S, typename S::Left>, RIGHT = EARLY<S, typename S::Right>;
-  static_assert((LEFT % TURN == 0 || LEFT == CHUNKS) && (RIGHT % TURN == 0 || RIGHT == CHUNKS), "whole turns");
+  constexpr int CHUNKS = S::RING - 1, TURN = 2;
   u32 to = ptx::shared_address(ring);
-  auto left_starts = left.walk.starts(to);
-  auto right_starts = right.walk.starts(to + S::LeftPanel::BYTES);
-  auto issue = [&](auto& side, const auto& starts, int s, int i) {
-    if (s + i < count) side.walk.issue(starts, side.thread, i * side.DISTANCE, i * S::STAGE_BYTES);
-  };
-  auto advance = [&](auto& side, auto& starts) { starts.advance(TURN * side.DISTANCE, TURN * S::STAGE_BYTES); };
-  auto begin = [&](auto& side, auto& starts, int chunks) {
-#pragma unroll 1
-    for (int s = 0; s < chunks; s += TURN) {
-#pragma unroll
-      for (int i = 0; i < TURN; ++i)
-        if (s + i < chunks) issue(side, starts, s, i);
-      advance(side, starts);
-    }
-  };
-  begin(left, left_starts, LEFT);
-  begin(right, right_starts, RIGHT);
+  Filling<S, Left, EARLY<S, typename S::Left>> a(left, to, count);
+  Filling<S, Right, EARLY<S, typename S::Right>> b(right, to + S::LeftPanel::BYTES, count);
+  a.begin();
+  b.begin();
   await();
 #pragma unroll 1
   for (int s = 0; s < CHUNKS; s += TURN) {
 #pragma unroll
     for (int i = 0; i < TURN; ++i) {
       if (CHUNKS % TURN != 0 && s + i >= CHUNKS) break;
-      if (s >= LEFT) issue(left, left_starts, s, i);
-      if (s >= RIGHT) issue(right, right_starts, s, i);
+      a.chunk(s, i);
+      b.chunk(s, i);
       ptx::copy_async_commit();
     }
-    if (s >= LEFT) advance(left, left_starts);
-    if (s >= RIGHT) advance(right, right_starts);
+    a.turn(s);
+    b.turn(s);
   }
   left.walk.advance(CHUNKS * Left::DISTANCE);
   right.walk.advance(CHUNKS * Right::DISTANCE);
