@@ -302,9 +302,9 @@ class Emitter(Expressions):
             if number:
                 text, dtype = self.body(s.body, point), s.body.dtype
             used = any(x.tensor.name == s.out.name for f in later[number] for x in loads(f.body))
-            self._settle(s, point, text, dtype, used=used)
+            self.settle(s, point, text, dtype, used=used)
 
-    def _settle(
+    def settle(
         self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
     ) -> None:
         small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
@@ -323,6 +323,10 @@ class Emitter(Expressions):
             self.hand_on(s.out, index, text)
         for place in places:
             self.write(s.out, index, place, text)
+
+    def is_stored(self, tensor: Tensor) -> bool:
+        """Whether anything but the current step may read `tensor`."""
+        return bool(stored(self.plan.places[tensor.name])) or self.hands_on(tensor)
 
     def hands_on(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a message."""

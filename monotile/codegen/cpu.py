@@ -11,7 +11,7 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.errors import InternalError
 from monotile.ir.program import Compute, Program, Scatter
-from monotile.schedule.plan import Attend, Contract, Map, Plan, Reduce, Serial, Stage
+from monotile.schedule.plan import Attend, Contract, HoldRows, Map, Plan, Reduce, Serial, Stage
 from monotile.target.target import Target
 
 ENTRY = "monotile_run"
@@ -119,8 +119,8 @@ class _Cpu(Loops):
                 reduce_step(self, site, method)
             case Contract() as method:
                 Product(self, site, method).write()
-            case Attend():
-                raise InternalError("the CPU keeps scores in its caches: it has no use for Attend")
+            case Attend() | HoldRows():
+                raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
 
     def _map(self, site: Site) -> None:
         ranges = self.ordered(site)

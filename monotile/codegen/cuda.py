@@ -28,6 +28,7 @@ from monotile.codegen.cuda_messages import (
 )
 from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
+from monotile.codegen.cuda_rows import write_rows
 from monotile.codegen.cuda_steps import write_map, write_serial
 from monotile.codegen.functions import Function
 from monotile.codegen.source import Source
@@ -36,7 +37,18 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.schedule.plan import Attend, Contract, Map, Place, Plan, Reduce, Repeat, Serial, Stage
+from monotile.schedule.plan import (
+    Attend,
+    Contract,
+    HoldRows,
+    Map,
+    Place,
+    Plan,
+    Reduce,
+    Repeat,
+    Serial,
+    Stage,
+)
 from monotile.target.target import Target
 
 ENTRY = "monotile_kernel"
@@ -281,6 +293,8 @@ class CudaEmitter(VectorEmitter):
                 write_contract(self, site, method, self.await_)
             case Attend() as method:
                 write_attend(self, site, method)
+            case HoldRows() as method:
+                write_rows(self, site, method, self.await_)
 
     def _with_kept(self, site: Site) -> Site:
         """The step, reading on chip what is kept there."""

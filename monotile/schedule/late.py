@@ -1,7 +1,8 @@
-"""A stage that begins with a product waits for its hand-off when it has found its addresses, not before (CUDA).
+"""A stage waits for its hand-off when it has found its addresses, not before (CUDA).
 
 What a product's copies start from depends on the task alone: some hundred instructions, for which there is time between a
-worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well.
+worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, and the
+weights that rows are scaled by.
 """
 
 import math
@@ -12,7 +13,17 @@ import msgspec
 from monotile.analysis.contraction import contraction
 from monotile.ir.expr import Expr, Load, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Contract, Dim, Map, Operand, PlanNode, Stage, Step, each_stage
+from monotile.schedule.plan import (
+    Contract,
+    Dim,
+    HoldRows,
+    Map,
+    Operand,
+    PlanNode,
+    Stage,
+    Step,
+    each_stage,
+)
 
 # More of them hold up the hand-off itself: what polls it waits behind them (docs/measurements.md).
 AHEAD = 2
@@ -30,9 +41,9 @@ def late_waits(
         if stage.handoff != "grid" or why_not_late(stage, computes, workers) is not None:
             return stage
         first, *rest = stage.steps
-        return msgspec.structs.replace(
-            stage, late=True, steps=(_ahead(first, computes, weights), *rest)
-        )
+        if isinstance(first.method, Contract):
+            first = _ahead(first, computes, weights)
+        return msgspec.structs.replace(stage, late=True, steps=(first, *rest))
 
     return each_stage(body, changed)
 
@@ -70,8 +81,10 @@ def why_not_late(
     if math.prod(stage.grid) > workers:
         return "a worker has several tasks"
     first, *rest = stage.steps
+    if isinstance(first.method, HoldRows):
+        return _rows_not_late(first, stage, computes)
     if not isinstance(first.method, Contract):
-        return "it does not begin with a contraction"
+        return "it begins neither with a contraction nor with rows in registers"
     blocks = {first.method.m: first.method.block_m, first.method.n: first.method.block_n}
     if any(_walked(dim) > blocks.get(k, 1) for k, dim in enumerate(first.dims)):
         return "a task has several blocks"
@@ -79,6 +92,17 @@ def why_not_late(
         return "a later step reads memory before it"
     anchor = computes[first.computes[first.anchor]]
     if not isinstance(anchor, Compute) or any(map(_looks_up, loads(anchor.body))):
+        return "its addresses are in memory"
+    return None
+
+
+def _rows_not_late(
+    step: Step, stage: Stage, computes: Mapping[str, Compute | Scatter]
+) -> str | None:
+    if len(stage.steps) > 1:
+        return "it has several steps"
+    bodies = [s.body for n in step.computes if isinstance(s := computes[n], Compute)]
+    if any(_looks_up(x) for body in bodies for x in loads(body)):
         return "its addresses are in memory"
     return None
 

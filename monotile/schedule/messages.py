@@ -27,6 +27,7 @@ from monotile.schedule.plan import (
     Attend,
     BoxDim,
     Contract,
+    HoldRows,
     Message,
     Place,
     PlanNode,
@@ -145,7 +146,7 @@ class _Hander:
     def _possible(self, w: "_Wanted") -> bool:
         """Whether the steps can read it on chip, and values can carry a tag."""
         plain = all(
-            not isinstance(step.method, (Contract, Attend))
+            not isinstance(step.method, (Contract, Attend, HoldRows))
             for step, _, _ in loads_in(w.stage, w.tensor.name, self.computes)
         )
         return plain and w.tensor.dtype.itemsize <= WIDEST and w.tensor.nbytes > 0

@@ -5,7 +5,7 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
 - A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
   row-major. Task t runs on worker (first + t) % workers; a worker runs its tasks in ascending order.
 - A Step is one Compute (the anchor) with the Computes that follow it element by element, held in a
-  register (`computes`, in order); what an Attend computes on the way stands before its anchor. A task runs its stage's steps one after the other; `barrier`
+  register (`computes`, in order); what an Attend or HoldRows computes on the way stands before its anchor. A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
 - A Dim is how a step's task walks some of the anchor's axes, flattened row-major: the task at
   coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). With a `lead` that many positions
@@ -131,7 +131,20 @@ class Attend(Frozen, frozen=True, tag="attend"):
     value: Operand
 
 
-Method = Map | Serial | Reduce | Contract | Attend
+class HoldRows(Frozen, frozen=True, tag="hold_rows"):
+    """Rows that are read, reduced and written from registers: `analysis.rowwise` says what its computes are.
+
+    The anchor is the first wide one, number `result` of the step's computes: before it stands what a row has one of. A group
+    of `lanes` neighbouring threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a
+    stage that waits late, what no launch changes is asked for before that.
+    """
+
+    result: int
+    lanes: int
+    vector: int
+
+
+Method = Map | Serial | Reduce | Contract | Attend | HoldRows
 
 
 class Step(Frozen, frozen=True):
@@ -148,7 +161,7 @@ class Step(Frozen, frozen=True):
     @property
     def anchor(self) -> int:
         """The number of the anchor among `computes`."""
-        return self.method.result if isinstance(self.method, Attend) else 0
+        return self.method.result if isinstance(self.method, (Attend, HoldRows)) else 0
 
 
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.

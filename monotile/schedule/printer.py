@@ -12,6 +12,7 @@ from monotile.schedule.plan import (
     Contract,
     Dim,
     Handoff,
+    HoldRows,
     Map,
     Method,
     Operand,
@@ -122,6 +123,8 @@ def show_method(m: Method) -> str:
             for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
                 parts.append(f"{side} {_operand(operand)}")
             return ", ".join(parts)
+        case HoldRows(_, lanes, vector):
+            return f"rows in registers, {lanes} lanes x{vector}"
         case _:
             assert_never(m)
 

@@ -8,7 +8,17 @@ import msgspec
 from monotile.analysis.unconditional import unconditional
 from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Dim, Map, PlanNode, Reduce, Repeat, Resident, Stage, Step
+from monotile.schedule.plan import (
+    Dim,
+    HoldRows,
+    Map,
+    PlanNode,
+    Reduce,
+    Repeat,
+    Resident,
+    Stage,
+    Step,
+)
 from monotile.target.target import Target
 
 ALIGN = 128
@@ -66,7 +76,7 @@ def hold(
             out.append(node)
             continue
         steps = {s.computes[0]: s for _, s in _steps(node.body)}
-        light = all(isinstance(s.method, (Map, Reduce)) for s in steps.values())
+        light = all(isinstance(s.method, (Map, Reduce, HoldRows)) for s in steps.values())
         free = left if light else 0
         residents: list[Resident] = []
         for r in node.resident:

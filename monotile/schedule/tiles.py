@@ -1,5 +1,6 @@
 """Tile shapes: constructed, aligned to the hardware, ranked by the cost model (Roller)."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ from monotile.schedule import cost
 from monotile.schedule.attend import cut_attention
 from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
+from monotile.schedule.hold_rows import held_rows
 from monotile.schedule.methods import Product, cut_key, product, ways, within_run
 from monotile.schedule.plain import access_width, method_scratch, plain_method
 from monotile.schedule.plan import (
@@ -39,7 +41,11 @@ def _cut(group: Group, context: Context) -> Draft | None:
             for seconds, step, grid in cut_attention(group, context.target)
         )
     else:
-        ways = _cut_single(group, context) if len(group.steps) == 1 else cut_rows(group, context)
+        ways = (
+            _cut_single(group, context)
+            if len(group.steps) == 1
+            else itertools.chain(cut_rows(group, context), held_rows(group, context.target))
+        )
     return min(ways, key=lambda d: d.seconds, default=None)
 
 

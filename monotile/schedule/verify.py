@@ -8,13 +8,16 @@ from collections import Counter
 
 from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
+from monotile.analysis.rowwise import rowwise
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
+from monotile.schedule.hold_rows import scratch_bytes
 from monotile.schedule.invalid import fail
 from monotile.schedule.late import why_not_ahead, why_not_late
 from monotile.schedule.plan import (
     Attend,
     Contract,
+    HoldRows,
     Map,
     Plan,
     PlanNode,
@@ -141,7 +144,8 @@ def _check_step(
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:
             fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")
-    for name in step.computes[step.anchor + 1 :]:
+    after = () if isinstance(step.method, HoldRows) else step.computes[step.anchor + 1 :]
+    for name in after:
         follower = computes[name]
         own = [x for x in loads_of(follower) if x.tensor.name in step.computes]
         if follower.out.shape != anchor.out.shape or not follows(follower, own):
@@ -149,6 +153,8 @@ def _check_step(
     match step.method:
         case Attend():
             _check_attention(stage, step, computes)
+        case HoldRows():
+            _check_rows(stage, step, computes, target)
         case Contract() as c if target.kind == "cuda":
             if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
@@ -169,6 +175,24 @@ def _check_attention(stage: Stage, step: Step, computes: dict[str, Compute | Sca
         fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
 
 
+def _check_rows(
+    stage: Stage, step: Step, computes: dict[str, Compute | Scatter], target: Target
+) -> None:
+    """Its computes work row by row, a task has whole rows, and a sum has room."""
+    method, anchor = step.method, step.computes[step.anchor]
+    assert isinstance(method, HoldRows)
+    found = rowwise([s for n in step.computes if isinstance(s := computes[n], Compute)])
+    if found is None or found.listed != step.computes or not found.wide(found.by_name(anchor)):
+        fail(f"{stage.name}: the computes of {anchor} do not work row by row")
+        return
+    if any(d.stage is not None and max(d.axes) >= found.rows for d in step.dims):
+        fail(f"{stage.name}: a row of {anchor} has several tasks")
+    if method.lanes > target.threads or method.lanes & (method.lanes - 1):
+        fail(f"{stage.name}: {method.lanes} lanes")
+    if found.span[-1] % method.vector or step.scratch_bytes < scratch_bytes(found, target):
+        fail(f"{stage.name}: the vectors or the scratch of {anchor} do not fit")
+
+
 def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
     """Threads and tasks share only axes along which no two writes meet."""
     match step.method:
@@ -176,7 +200,7 @@ def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
             shared = set(range(len(step.dims)))
         case Serial(parallel):
             shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
-        case Reduce() | Contract() | Attend():
+        case Reduce() | Contract() | Attend() | HoldRows():
             fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
             return
     apart = independent(s.index, s.axes)

@@ -97,98 +97,86 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
     grid.await();
   }
 }
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, uint16_t* const scores_2, uint16_t* const y_15) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const scores_2, uint16_t* const y_16) {
   char* const scratch = mt::ptx::shared_memory();
-  uint16_t* const most_6 = (uint16_t*)(scratch);
-  uint16_t* const powers_9 = (uint16_t*)(scratch + 128);
-  uint16_t* const denominator_12 = (uint16_t*)(scratch + 640);
   if (const idx task = mt::ptx::anew(blockIdx.x); task < 64) {
     const idx c0 = task;
     const idx o3 = c0 * 256;
-    auto fetch_early_1 = [&](idx e) {
-      const auto p1 = mt::load<1>(scores_2 + o3 + e);
-      struct Held { mt::Pack<uint16_t, 1> h0; };
-      return Held{p1};
-    };
-    decltype(fetch_early_1(0)) early_1{};
-    if (const idx e = threadIdx.x; e < 256) {
-      early_1 = fetch_early_1(e);
-    }
     {
       {
-        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
+        const idx group_lane = threadIdx.x % 256, group = threadIdx.x / 256;
         #pragma unroll 1
         for (idx round = 0; round < 1; ++round) {
-          mt::Max<float>::Part part[1];
+          const idx d0 = group;
+          [&] { grid.await(); }();
+          const idx o4 = o3 + d0 * 256;
+          auto fetch_rows_held = [&](idx start) {
+            const auto p1 = mt::load<1>(scores_2 + o4 + start);
+            struct Held { mt::Pack<uint16_t, 1> h0; };
+            return Held{p1};
+          };
+          decltype(fetch_rows_held(0)) rows_held[1]{};
           #pragma unroll
-          for (idx u = 0; u < 1; ++u) part[u] = mt::Max<float>::identity();
-          #pragma unroll 1
           for (idx turn = 0; turn < 1; ++turn) {
-            const idx start = turn * 32 + group_lane;
-            const idx run = mt_min_idx(group, 0);
-            const auto p5 = mt::load<8>(scores_2 + o3 + run * 256 + start * 8);
+            const idx start = turn * 256 + group_lane;
             {
-              #pragma unroll
-              for (idx lane = 0; lane < 8; ++lane) {
-                const float v4 = mt_load_f16(&p5.value[lane]);
-                part[0] = mt::Max<float>::combine(part[0], v4);
-              }
+              rows_held[turn] = fetch_rows_held(start);
             }
           }
-          mt::across<mt::Max<float>, 32, 1>(part, nullptr);
-          const idx run = group;
-          if (group_lane == 0 && run < 1) {
-            mt_store_f16(most_6 + run, part[0]);
+          mt::Max<float>::Part part5[1] = {mt::Max<float>::identity()};
+          #pragma unroll
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 256 + group_lane;
+            {
+              part5[0] = mt::Max<float>::combine(part5[0], mt_load_f16(&rows_held[turn].h0.value[0]));
+            }
+          }
+          mt::across<mt::Max<float>, 256, 1, true>(part5, scratch + 0);
+          const float x6 = part5[0];
+          float r7[1]{};
+          #pragma unroll
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 256 + group_lane;
+            {
+              const float x8 = mt_round_f16(mt_load_f16(&rows_held[turn].h0.value[0]) - x6);
+              r7[turn * 1] = x8;
+            }
+          }
+          float r9[1]{};
+          #pragma unroll
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 256 + group_lane;
+            {
+              const float x10 = r7[turn * 1];
+              const float x11 = mt_round_f16(mt_exp_f32(x10));
+              r9[turn * 1] = x11;
+            }
+          }
+          mt::Sum<float>::Part part12[1] = {mt::Sum<float>::identity()};
+          #pragma unroll
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 256 + group_lane;
+            {
+              const float x13 = r9[turn * 1];
+              part12[0] = mt::Sum<float>::combine(part12[0], x13);
+            }
+          }
+          mt::across<mt::Sum<float>, 256, 1, true>(part12, scratch + 64);
+          const float x14 = part12[0];
+          #pragma unroll
+          for (idx turn = 0; turn < 1; ++turn) {
+            const idx start = turn * 256 + group_lane;
+            {
+              const float x15 = r9[turn * 1];
+              mt_store_f16(y_16 + o4 + start, mt_round_f16(x15 / x14));
+            }
           }
         }
       }
     }
-    {
-      mt::block_barrier();
-      if (const idx e = threadIdx.x; e < 256) {
-        const float v7 = mt_load_f16(most_6);
-        const float x8 = mt_round_f16(mt_load_f16(&early_1.h0.value[0]) - v7);
-        mt_store_f16(powers_9 + e, mt_round_f16(mt_exp_f32(x8)));
-      }
-    }
-    {
-      mt::block_barrier();
-      {
-        const idx group_lane = threadIdx.x % 32, group = threadIdx.x / 32;
-        #pragma unroll 1
-        for (idx round = 0; round < 1; ++round) {
-          mt::Sum<float>::Part part[1];
-          #pragma unroll
-          for (idx u = 0; u < 1; ++u) part[u] = mt::Sum<float>::identity();
-          #pragma unroll 1
-          for (idx turn = 0; turn < 1; ++turn) {
-            const idx start = turn * 32 + group_lane;
-            const idx run = mt_min_idx(group, 0);
-            const auto p11 = mt::load<8>(powers_9 + run * 256 + start * 8);
-            {
-              #pragma unroll
-              for (idx lane = 0; lane < 8; ++lane) {
-                const float v10 = mt_load_f16(&p11.value[lane]);
-                part[0] = mt::Sum<float>::combine(part[0], v10);
-              }
-            }
-          }
-          mt::across<mt::Sum<float>, 32, 1>(part, nullptr);
-          const idx run = group;
-          if (group_lane == 0 && run < 1) {
-            mt_store_f16(denominator_12 + run, part[0]);
-          }
-        }
-      }
-    }
-    {
-      mt::block_barrier();
-      if (const idx e = threadIdx.x; e < 256) {
-        const float v13 = mt_load_f16(powers_9 + e);
-        const float v14 = mt_load_f16(denominator_12);
-        mt_store_f16(y_15 + o3 + e, mt_round_f16(v13 / v14));
-      }
-    }
+  }
+  else {
+    grid.await();
   }
 }
 extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __grid_constant__ Params p) {
@@ -197,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) monotile_kernel(const __gri
   stage_active(p, workspace, (const uint16_t*)((char*)MT_POINTER(0)), (const uint16_t*)((char*)MT_POINTER(2)), (uint16_t*)(workspace));
   grid.arrive();
   stage_scores(p, workspace, grid, (uint16_t*)(workspace), (const uint16_t*)((char*)MT_POINTER(3)), (uint16_t*)(workspace + 32768));
-  grid.wait();
-  stage_y(p, workspace, (uint16_t*)(workspace + 32768), (uint16_t*)((char*)MT_POINTER(1)));
+  grid.arrive();
+  stage_y(p, workspace, grid, (uint16_t*)(workspace + 32768), (uint16_t*)((char*)MT_POINTER(1)));
   grid.leave();
 }

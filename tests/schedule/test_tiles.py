@@ -6,7 +6,7 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.program import Program
-from monotile.schedule.plan import Contract, Map, Reduce, Serial, Shared, Stage
+from monotile.schedule.plan import Contract, HoldRows, Map, Reduce, Register, Serial, Shared, Stage
 from monotile.schedule.verify import verify
 from monotile.target.target import Target, cuda_target
 from tests.schedule import programs as p
@@ -54,9 +54,19 @@ def _stage(program: Program, target: Target, tensor: str) -> Stage:
     return next(s for s in p.stages(plan) for step in s.steps if tensor in step.computes)
 
 
-def test_softmax_holds_its_rows_on_chip() -> None:
+def test_softmax_holds_short_rows_in_registers() -> None:
     x = p.tensor("x", 256, 64)
     program = p.program([x], p.softmax(x), p.tensor("y", 256, 64))
+    plan = p.plan_of(program, p.H100)
+    ((step,),) = (stage.steps for stage in p.stages(plan))
+    assert isinstance(step.method, HoldRows)
+    assert step.method.lanes * step.method.vector >= 64
+    assert plan.places["powers"] == (Register(),)
+
+
+def test_softmax_holds_long_rows_on_chip() -> None:
+    x = p.tensor("x", 256, 16384)
+    program = p.program([x], p.softmax(x), p.tensor("y", 256, 16384))
     plan = p.plan_of(program, p.H100)
     (stage,) = p.stages(plan)
     assert math.prod(stage.grid) > 1

@@ -122,8 +122,9 @@ __device__ __forceinline__ P shuffle_xor(P x, int mask) {
 }
 
 // Combines the COUNT parts of every group of LANES threads (a power of two); all lanes get the results. All threads of
-// the warp, and of the block where LANES > 32, must call it. `scratch`: COUNT * sizeof(Part) bytes a warp.
-template <class Op, int LANES, int COUNT>
+// the warp, and of the block where LANES > 32, must call it. `scratch`: COUNT * sizeof(Part) bytes a warp. FRESH: nobody has
+// used it since the last barrier of the block.
+template <class Op, int LANES, int COUNT, bool FRESH = false>
 __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* scratch) {
 #pragma unroll
   for (int mask = 1; mask < LANES && mask < 32; mask *= 2)
@@ -133,7 +134,7 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
     constexpr int WARPS = LANES / 32;
     auto* held = reinterpret_cast<typename Op::Part*>(scratch);
     int warp = threadIdx.x / 32, first = warp / WARPS * WARPS;
-    block_barrier();
+    if constexpr (!FRESH) block_barrier();
     if (threadIdx.x % 32 == 0)
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) held[warp * COUNT + i] = part[i];

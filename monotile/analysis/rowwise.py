@@ -1,0 +1,100 @@
+"""Computes that work row by row: normalisations, softmax, and what is element by element round them.
+
+Their axes are those of rows, then, in the wide ones, those along a row (the span). Each element depends on its own place in
+other wide tensors and on sums, maxima and the like of its own row.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Axis, Expr, Load, idx
+from monotile.ir.program import Compute
+
+COMBINERS = frozenset({"sum", "prod", "max", "min"})
+
+
+class Rowwise(msgspec.Struct, frozen=True):
+    """rows: how many leading axes number the rows. span: extents along a row. order: the Computes in an order of evaluation."""
+
+    rows: int
+    span: tuple[int, ...]
+    order: tuple[Compute, ...]
+
+    def wide(self, s: Compute) -> bool:
+        """Whether `s` has an element for each of a row; else it has one for the row, and further axes of extent 1."""
+        return not s.reduce and tuple(a.extent for a in s.axes[self.rows :]) == self.span
+
+    def along(self, s: Compute) -> tuple[Axis, ...]:
+        """The axes of `s` that run along a row, reduced or not."""
+        return s.reduce or (s.axes[self.rows :] if self.wide(s) else ())
+
+    def by_name(self, name: str) -> Compute:
+        return next(s for s in self.order if s.out.name == name)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """Names: what a row has one of, then the wide ones."""
+        return tuple(
+            s.out.name for wide in (False, True) for s in self.order if self.wide(s) is wide
+        )
+
+
+def rowwise(computes: Sequence[Compute]) -> Rowwise | None:
+    """`computes` as such, with a reduction and something wide among them; None if they are not."""
+    span = next((tuple(r.extent for r in s.reduce) for s in computes if s.reduce), ())
+    ends = (s for s in computes if not s.reduce and _extents(s)[-len(span) :] == span)
+    wide = next(ends, None) if math.prod(span) > 1 else None
+    if wide is None:
+        return None
+    rows = len(wide.axes) - len(span)
+    found = Rowwise(rows, span, tuple(computes))
+    own = {s.out.name: s for s in computes}
+    for s in computes:
+        rest = _extents(s)[rows:]
+        if _extents(s)[:rows] != _extents(wide)[:rows]:
+            return None
+        if not found.wide(s) and any(n != 1 for n in rest):
+            return None
+        if s.reduce and (s.combiner not in COMBINERS or tuple(r.extent for r in s.reduce) != span):
+            return None
+        for x in loads_of(s):
+            if x.tensor.name in own and not _in_place(x, s, own[x.tensor.name], found):
+                return None
+    order = _ordered(computes)
+    return None if order is None else Rowwise(rows, span, order)
+
+
+def _extents(s: Compute) -> tuple[int, ...]:
+    return tuple(a.extent for a in s.axes)
+
+
+def _in_place(x: Load, reader: Compute, made: Compute, found: Rowwise) -> bool:
+    """Whether `x` is, of what `made` is, the element at the reader's place, or that of its row."""
+    along = found.along(reader) if found.wide(made) else ()
+    if found.wide(made) and not along:
+        return False
+    axes = (*reader.axes[: found.rows], *along)
+    ones = x.index[len(axes) :]
+    return all(_at(i, a) for i, a in zip(x.index, axes, strict=False)) and all(
+        i == idx(0) or (isinstance(i, Axis) and i.extent == 1) for i in ones
+    )
+
+
+def _at(index: Expr, axis: Axis) -> bool:
+    return index == axis or (axis.extent == 1 and index == idx(0))
+
+
+def _ordered(computes: Sequence[Compute]) -> tuple[Compute, ...] | None:
+    """Everything after what it reads."""
+    left, out = list(computes), list[Compute]()
+    while left:
+        names = {s.out.name for s in left}
+        ready = [s for s in left if not names & {x.tensor.name for x in loads_of(s)}]
+        if not ready:
+            return None
+        out.extend(ready)
+        left = [s for s in left if s not in ready]
+    return tuple(out)

@@ -1,0 +1,103 @@
+"""Groups that work row by row as one step: lanes hold their row in registers from its loads to its stores (CUDA).
+
+Cut step by step, a group reads what it has made from on-chip memory after a barrier of the block, and what several steps
+read from memory comes as often. Here all that a row reads is asked for at once, and its sums are known to all its lanes.
+"""
+
+import math
+from collections.abc import Iterator
+
+from monotile.analysis.dependence import loads_of
+from monotile.analysis.rowwise import Rowwise, rowwise
+from monotile.ir.expr import Load, loads
+from monotile.ir.program import Compute
+from monotile.schedule import cost
+from monotile.schedule.draft import Draft
+from monotile.schedule.groups import Group
+from monotile.schedule.plan import Dim, HoldRows, Step
+from monotile.target.target import Target
+
+VECTOR = 8  # elements that a lane takes at once, at most
+MOST_WORDS = 96  # registers of a thread for what it reads and holds
+REDUCTION = 0.15  # of the latency: lanes of several warps put a sum together
+PART = 8  # bytes of a part of a sum, at most
+
+
+def held_rows(group: Group, target: Target) -> Iterator[Draft]:
+    """The ways to cut `group` so: none where it does not work row by row, or its rows are too long."""
+    computes = [s for s in group.statements() if isinstance(s, Compute)]
+    if target.kind != "cuda" or len(computes) < sum(map(len, group.steps)):
+        return
+    found = rowwise(computes)
+    if found is None:
+        return
+    anchor = next(s for s in found.order if found.wide(s))
+    rows = math.prod(a.extent for a in anchor.axes[: found.rows])
+    tile = -(-rows // target.workers)
+    grid = (-(-rows // tile),)
+    dims = [Dim(tuple(range(found.rows)), rows, tile, 0)] if found.rows else []
+    dims += [
+        Dim((p,), anchor.axes[p].extent, anchor.axes[p].extent, None)
+        for p in range(found.rows, len(anchor.axes))
+    ]
+    lanes = target.threads
+    while lanes >= 1:
+        vector = _vector(found, lanes)
+        method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
+        if _words(found, method) <= MOST_WORDS:
+            scratch = scratch_bytes(found, target)
+            step = Step(found.listed, tuple(dims), method, scratch_bytes=scratch)
+            seconds = _seconds(found, method, tile, target)
+            yield Draft(group, grid if found.rows else (1,), (step,), {}, scratch, seconds)
+        lanes //= 2
+
+
+def scratch_bytes(found: Rowwise, target: Target) -> int:
+    """A part of every sum for each warp."""
+    sums = sum(bool(s.reduce) for s in found.order)
+    return sums * target.threads // target.warp * PART
+
+
+def turns(found: Rowwise, method: HoldRows) -> int:
+    """Vectors that a lane takes of a row."""
+    return -(-math.prod(found.span) // (method.vector * method.lanes))
+
+
+def far_loads(found: Rowwise) -> tuple[Load, ...]:
+    """What each element of a row reads that the step does not make, and finds without looking anything up."""
+    own = {s.out.name for s in found.order}
+    wide = [s for s in found.order if found.along(s)]
+    every = (x for s in wide for x in loads_of(s) if x.tensor.name not in own)
+    return tuple(dict.fromkeys(x for x in every if not any(loads(i) for i in x.index)))
+
+
+def _vector(found: Rowwise, lanes: int) -> int:
+    """As few turns with narrower vectors where lanes would stand idle."""
+    vector = math.gcd(VECTOR, found.span[-1])
+    while vector > 1 and 2 * math.prod(found.span) // vector <= lanes:
+        vector //= 2
+    return vector
+
+
+def _words(found: Rowwise, method: HoldRows) -> int:
+    """Registers of a thread."""
+    elements = turns(found, method) * method.vector
+    read = sum(-(-elements * x.dtype.itemsize // 4) for x in far_loads(found))
+    size = max(s.out.dtype.compute.itemsize for s in found.order if found.wide(s)) // 4
+    held = 2 * elements * max(1, size)  # a wide value, and the one made of it
+    return read + held
+
+
+def _seconds(found: Rowwise, method: HoldRows, tile: int, target: Target) -> float:
+    """A task: its groups of lanes take their rows round after round."""
+    groups = target.threads // method.lanes
+    sums = sum(bool(s.reduce) for s in found.order)
+    read = sum(x.dtype.itemsize for x in far_loads(found)) * math.prod(found.span)
+    each = sum(cost.operations(s) for s in found.order if found.along(s))
+    rate = target.flops["fma"] / 2 / target.workers / target.threads
+    round_ = target.latency_seconds * (
+        1 + sums * (REDUCTION if method.lanes > target.warp else REDUCTION / 2)
+    )
+    round_ += read * min(tile, groups) / target.worker_bandwidth
+    round_ += each * turns(found, method) * method.vector / rate
+    return -(-tile // groups) * round_
