@@ -113,7 +113,7 @@ class CudaEmitter(VectorEmitter):
         """Whether the kernel calls `f`, of its `count` functions, instead of having it as a part of its own.
 
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
-        one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention needs all registers for itself.
+        one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
         """
         if any("mt::Held" in k for k in f.parameters.values()):
             return False

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from monotile.analysis.attention import Attention, attention
 from monotile.codegen.base import Range, Site
-from monotile.codegen.cuda_contract import WIDTH, write_epilogue, write_side
+from monotile.codegen.cuda_contract import KERNEL, WIDTH, write_epilogue, write_side
 from monotile.codegen.cuda_steps import each_batch, fitting, vector_width
 from monotile.codegen.spelling import bare, convert
 from monotile.codegen.vector import VectorEmitter
@@ -43,7 +43,10 @@ def write_attend(e: VectorEmitter, site: Site, method: Attend) -> None:
                 method.chunk, warps, method.depth, width,
             )
         )  # fmt: skip
-        w.write(f"using Shape = mt::Attention<{', '.join(sides)}, {numbers}>;")
+        kernel = KERNEL[method.instruction]
+        w.write(
+            f"using Shape = mt::Attention<mt::Kernel::{kernel}, {', '.join(sides)}, {numbers}>;"
+        )
         w.write(
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives an attention too little memory");'
         )

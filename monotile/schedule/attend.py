@@ -5,6 +5,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from monotile.analysis.attention import Attention, attention
 from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import mentions
@@ -19,6 +21,9 @@ from monotile.target.target import Target
 BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
 DEPTHS = (2, 3, 4)
+GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
+GROUP_CHUNKS = (32, 64)
+GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
 KEPT = 0.25  # of the last-level cache: larger scores are not written to memory
 SOFTMAX = 12.0  # operations a score costs, what follows its product left out
@@ -105,14 +110,14 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
     features, keys = found.products.reduce[0].extent, found.key.extent
     batch = tuple(p for p in range(len(result.axes)) if p not in (found.row, found.column))
     after = SOFTMAX + sum(cost.operations(s) for s in found.scores)
-    for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
-        method = Attend(
-            result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=block,
-            chunk=chunk, depth=depth, query=query, key=key, value=value,
-        )  # fmt: skip
+    base = Attend(
+        result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
+        query=query, key=key, value=value,
+    )  # fmt: skip
+    for method in ways(base, features, columns, target):
         scratch = attend_bytes(method, features, columns, target.threads // target.warp)
-        sums = block // 16 * (chunk // 8 + columns // 8) * 4
-        if scratch > target.shared_bytes or sums > MOST_SUMS or (block > 16 and block >= 2 * rows):
+        block = method.block_m
+        if scratch > target.shared_bytes or (block > 16 and block >= 2 * rows):
             continue
         dims = [Dim((p,), result.axes[p].extent, 1, k) for k, p in enumerate(batch)]
         dims.append(Dim((found.row,), rows, block, len(batch)))
@@ -121,3 +126,22 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
         spent = cost.attend_seconds(method, features, columns, keys, after, target)
         waves = -(-math.prod(grid) // target.workers)
         yield waves * spent, Step(names, tuple(dims), method, scratch_bytes=scratch), grid
+
+
+def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
+    """`base` with each instruction that its operands allow, and all ways to cut that a thread's registers have room for."""
+    for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
+        if block // 16 * (chunk // 8 + columns // 8) * 4 <= MOST_SUMS:
+            yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
+    along = tuple(o.major for o in (base.query, base.key, base.value))
+    copied = all(o.copy == "async" for o in (base.query, base.key, base.value))
+    if "wgmma" not in target.instructions or along != ("k", "k", "mn") or not copied:
+        return
+    if features not in GROUP_SIZES or columns not in GROUP_SIZES:
+        return
+    warps = target.threads // target.warp
+    for down, chunk, depth in itertools.product((1, 2), GROUP_CHUNKS, GROUP_DEPTHS):
+        if warps % (4 * down) == 0:
+            yield msgspec.structs.replace(
+                base, block_m=64 * down, chunk=chunk, depth=depth, instruction="wgmma"
+            )

@@ -138,18 +138,21 @@ def attend_seconds(
     a: Attend, features: int, columns: int, keys: int, after: float, target: Target
 ) -> float:
     """One block of rows against all keys. after: operations that a score costs."""
-    warps = target.threads // target.warp
+    slices = a.slices(target.threads // target.warp)
     size = 2
     moved = (
         a.block_m * features / line_use(a.query, a.block_m, features, size)
         + keys * features / line_use(a.key, a.chunk, features, size)
         + keys * columns / line_use(a.value, columns, a.chunk, size)
     ) * size / target.worker_bandwidth  # fmt: skip
-    rounds = -(-keys // (a.chunk * warps))  # of each warp
-    scores = rounds * a.chunk * warps * a.block_m
-    work = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers * 0.3)
+    rounds = -(-keys // (a.chunk * slices))  # of each slice
+    scores = rounds * a.chunk * slices * a.block_m
+    reached = (
+        0.7 if a.instruction == "wgmma" else 0.3
+    )  # of the rate: fragments are loaded by warps, or not
+    work = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers * reached)
     work += scores * after / (target.flops["fma"] / 2 / target.workers)
-    merged = 2 * warps * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
+    merged = 2 * slices * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
     waits = 1 + 0.5 * (-(-rounds // (a.depth - 1)) - 1)
     return target.latency_seconds * (1 + waits) + max(moved, work) + merged
 

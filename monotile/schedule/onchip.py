@@ -26,13 +26,20 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
 
 
 def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
-    """Queries and every warp's ring of keys and values; in their place what the warps have found meets afterwards."""
+    """Queries and every slice's ring of keys and values; in their place what the slices have found meets afterwards."""
+    slices = a.slices(warps)
+    pitch = columns + (8 if columns % 16 == 0 else 0)
+    found = slices * a.block_m * (pitch + 2) * 4
+    if (
+        a.instruction == "wgmma"
+    ):  # panels of 64 features or columns, one behind the other: lines of 128 bytes
+        ring = slices * a.depth * a.chunk * (features + columns) * 2
+        return max(a.block_m * features * 2 + ring, found)
     deep = -(-features // 16) * 16
     query = _lined(panel_bytes(a.block_m, deep, a.query, 2))
     key = _lined(panel_bytes(a.chunk, deep, a.key, 2))
     value = _lined(panel_bytes(columns, a.chunk, a.value, 2))
-    pitch = columns + (8 if columns % 16 == 0 else 0)
-    return max(query + warps * a.depth * (key + value), warps * a.block_m * (pitch + 2) * 4)
+    return max(query + slices * a.depth * (key + value), found)
 
 
 def _lined(nbytes: int) -> int:

@@ -116,8 +116,9 @@ class Attend(Frozen, frozen=True, tag="attend"):
 
     The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
     the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. A task takes
-    blocks of block_m rows. Keys are cut in chunks of `chunk`, which the warps deal among themselves, each with its own
-    ring of `depth` chunks of keys and values; what each of them has found is put together at the end.
+    blocks of block_m rows. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
+    own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
+    warp, by wgmma block_m / 16 of them, each with 16 rows.
     """
 
     result: int
@@ -129,6 +130,11 @@ class Attend(Frozen, frozen=True, tag="attend"):
     query: Operand
     key: Operand
     value: Operand
+    instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
+
+    def slices(self, warps: int) -> int:
+        """Of `warps` of a worker."""
+        return warps * 16 // self.block_m if self.instruction == "wgmma" else warps
 
 
 class HoldRows(Frozen, frozen=True, tag="hold_rows"):

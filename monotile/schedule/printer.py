@@ -119,7 +119,8 @@ def show_method(m: Method) -> str:
                 parts.append(f"{warps}, rings of {m.depth}")
             return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
         case Attend():
-            parts = [f"attend, {m.block_m} rows, chunks of {m.chunk} keys, rings of {m.depth}"]
+            by = "attend wgmma" if m.instruction == "wgmma" else "attend"
+            parts = [f"{by}, {m.block_m} rows, chunks of {m.chunk} keys, rings of {m.depth}"]
             for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
                 parts.append(f"{side} {_operand(operand)}")
             return ", ".join(parts)

@@ -34,6 +34,8 @@ from monotile.schedule.replay import replay
 from monotile.schedule.verify_messages import check_messages, received_bytes
 from monotile.target.target import Target
 
+PANEL_ALIGN = 1024  # bytes: eight lines, among which wgmma has cells permuted
+
 
 def verify(plan: Plan, program: Program, target: Target) -> None:
     """Raises VerificationError naming the stage and the tensor at fault."""
@@ -151,8 +153,15 @@ def _check_step(
         if follower.out.shape != anchor.out.shape or not follows(follower, own):
             fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     match step.method:
-        case Attend():
+        case Attend() as a:
             _check_attention(stage, step, computes)
+            warps = target.threads // target.warp
+            if a.instruction == "wgmma" and (a.block_m % 64 or warps % (a.block_m // 16)):
+                fail(f"{stage.name}: no whole warpgroups for {a.block_m} rows")
+            if a.instruction == "wgmma" and step.scratch % PANEL_ALIGN:
+                fail(
+                    f"{stage.name}: panels of warpgroups begin at multiples of {PANEL_ALIGN} bytes"
+                )
         case HoldRows():
             _check_rows(stage, step, computes, target)
         case Contract() as c if target.kind == "cuda":

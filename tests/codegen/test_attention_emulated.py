@@ -1,6 +1,7 @@
 """Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from monotile.config import Options
 from monotile.frontend.capture import capture
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
+from monotile.schedule import attend
 from monotile.schedule.plan import Attend, Plan, Stage
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.target.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
@@ -33,9 +35,43 @@ class Model(torch.nn.Module):
         return self.call(*args)
 
 
-def streamed(plan: Plan) -> bool:
+def streamed(plan: Plan) -> list[Attend]:
     stages = [node for node in plan.body if isinstance(node, Stage)]
-    return any(isinstance(s.method, Attend) for stage in stages for s in stage.steps)
+    return [s.method for stage in stages for s in stage.steps if isinstance(s.method, Attend)]
+
+
+class Way(NamedTuple):
+    """How a stage is to be cut. size: features of a head. more: rows, so that a block of block_m is not too large."""
+
+    instruction: str
+    block_m: int
+    chunk: int
+    size: int
+    more: int
+
+
+WAYS = (
+    Way("mma.m16n8k16", 0, 0, 32, 0),
+    Way("wgmma", 64, 32, 64, 64),
+    Way("wgmma", 64, 64, 64, 64),
+    Way("wgmma", 128, 64, 64, 64),
+)
+
+
+@pytest.fixture(params=WAYS, ids=lambda w: f"{w.instruction}-{w.block_m}x{w.chunk}")
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """The only one that the scheduler has."""
+    found: Way = request.param
+    every = attend.ways
+
+    def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
+        for x in every(base, features, columns, target):
+            cut = (x.block_m, x.chunk) if found.block_m else (0, 0)
+            if (x.instruction, *cut) == found[:3]:
+                yield x
+
+    monkeypatch.setattr(attend, "ways", ways)
+    return found
 
 
 def check(call: Call, *args: torch.Tensor, seed: int = 0) -> None:
@@ -85,50 +121,75 @@ def qkv(
         (70, 300, 128, 128, torch.float16),
     ],
 )
-def test_shapes(rows: int, keys: int, features: int, columns: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("way", WAYS[:1], ids=str, indirect=True)
+def test_shapes_of_warps(
+    rows: int, keys: int, features: int, columns: int, dtype: torch.dtype, way: Way
+) -> None:
+    assert way.instruction == "mma.m16n8k16"
     check(F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows)
 
 
-def test_causal() -> None:
+@pytest.mark.parametrize(
+    ("rows", "keys", "features", "columns", "dtype"),
+    [
+        (66, 384, 64, 64, torch.float16),
+        (100, 200, 64, 64, torch.bfloat16),
+        (70, 300, 128, 128, torch.float16),
+        (150, 20, 64, 128, torch.float16),  # fewer keys than warpgroups have chunks
+        (197, 197, 128, 64, torch.float16),
+    ],
+)
+@pytest.mark.parametrize("way", WAYS[1:], ids=str, indirect=True)
+def test_shapes_of_warpgroups(
+    rows: int, keys: int, features: int, columns: int, dtype: torch.dtype, way: Way
+) -> None:
+    assert way.instruction == "wgmma"
+    check(F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows)
+
+
+def test_causal(way: Way) -> None:
     check(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        *qkv(50, 50, 32, 32),
+        *qkv(50 + way.more, 50 + way.more, way.size, way.size),
     )
 
 
-def test_heads_that_share_keys() -> None:
-    q, k, v = normal(2, 6, 20, 32), normal(2, 2, 36, 32, seed=1), normal(2, 2, 36, 32, seed=2)
+def test_heads_that_share_keys(way: Way) -> None:
+    q = normal(2, 6, 20 + way.more, way.size)
+    k, v = normal(2, 2, 36, way.size, seed=1), normal(2, 2, 36, way.size, seed=2)
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, v)
 
 
-def test_masks() -> None:
+def test_masks(way: Way) -> None:
     """A bias of scores; a mask under which a row sees nothing, and one in which some warps see nothing."""
-    q, k, v = qkv(33, 150, 32, 32)
-    bias = normal(2, 33, 150, seed=5)
+    rows = 33 + way.more
+    q, k, v = qkv(rows, 150, way.size, way.size)
+    bias = normal(2, rows, 150, seed=5)
     check(lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b), q, k, v, bias)
-    mask = normal(33, 150, seed=6) > 0
+    mask = normal(rows, 150, seed=6) > 0
     mask[3] = False
     mask[4, 20:] = False
     mask[5, :140] = False
     check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
 
 
-def test_written_plainly() -> None:
+def test_written_plainly(way: Way) -> None:
     """Scores and shares in float16, transposed keys, heads in the middle; a row of scores that is -inf gives NaN."""
 
-    def attend(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.view(1, -1, 2, 32).transpose(1, 2) for t in (x, y, y * 0.5))
-        scores = q @ k.transpose(-1, -2) / 32**0.5 + mask
-        return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(1, -1, 64)
+    def attention(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.view(1, -1, 2, way.size).transpose(1, 2) for t in (x, y, y * 0.5))
+        scores = q @ k.transpose(-1, -2) / way.size**0.5 + mask
+        return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(1, -1, 2 * way.size)
 
-    mask = torch.zeros(30, 90, dtype=torch.float16)
+    rows, width = 30 + way.more, 2 * way.size
+    mask = torch.zeros(rows, 90, dtype=torch.float16)
     mask[7] = -torch.inf
     mask[8, 1:] = -torch.inf
-    check(attend, normal(1, 30, 64), normal(1, 90, 64, seed=1), mask)
+    check(attention, normal(1, rows, width), normal(1, 90, width, seed=1), mask)
 
 
-def test_scores_that_are_not_numbers() -> None:
-    q, k, v = qkv(20, 140, 32, 32)
+def test_scores_that_are_not_numbers(way: Way) -> None:
+    q, k, v = qkv(20 + way.more, 140, way.size, way.size)
     q[0, 0, 3], k[0, 1, 100], q[0, 1, 5] = torch.nan, torch.inf, 60000.0
     check(F.scaled_dot_product_attention, q, k, v)
 

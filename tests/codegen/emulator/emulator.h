@@ -1,6 +1,6 @@
 // A GPU of fibers: enough of CUDA to run generated kernels on the host, one fiber a thread, all blocks resident.
 //
-// It is there to find mistakes. Asynchronous copies happen as late as they may (at the wait that covers them) or at once,
+// It is there to find mistakes. Asynchronous copies and products happen as late as they may (at the wait that covers them) or at once,
 // fibers take turns in a shuffled order, blocks sleep now and then, and on-chip memory starts as NaN.
 #pragma once
 #include <ucontext.h>
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -61,6 +62,7 @@ struct Thread {
   unsigned number, block_number, turn = 0;
   bool done = false;
   std::vector<std::vector<Copy>> groups{1};
+  std::vector<std::vector<std::function<void()>>> products{1};  // of warpgroups
 };
 
 inline std::vector<Block> blocks;
@@ -112,6 +114,19 @@ inline void wait_copies(int pending) {
     for (auto& c : groups[i]) perform(c);
   if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
 }
+inline void multiply(std::function<void()> product) {
+  if (late_copies)
+    current->products.back().push_back(std::move(product));
+  else
+    product();
+}
+inline void wait_products(int pending) {
+  auto& groups = current->products;  // the last one is still open
+  int ready = int(groups.size()) - 1 - pending;
+  for (int i = 0; i < ready; ++i)
+    for (auto& product : groups[i]) product();
+  if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
+}
 inline char* shared(uint32_t address) { return current->block->shared() + address; }
 
 inline void trampoline() {
@@ -119,6 +134,8 @@ inline void trampoline() {
   if (current->groups.size() > 1)
     for (auto& g : current->groups)
       if (!g.empty() && !failure) failure = "copies are under way at the end";
+  for (auto& g : current->products)
+    if (!g.empty() && !failure) failure = "products are under way at the end";
   current->done = true;
   yield();
 }
