@@ -22,6 +22,7 @@ CROWD = 1.15  # the path from L2 where all workers read at once
 RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
 SUM_COST = 3.0  # on-chip passes over the slices' sums
 WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
+GROUP_RATE = 0.8  # of the rate of tensor cores: attention by wgmma, estimated
 SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
@@ -147,14 +148,22 @@ def attend_seconds(
     ) * size / target.worker_bandwidth  # fmt: skip
     rounds = -(-keys // (a.chunk * slices))  # of each slice
     scores = rounds * a.chunk * slices * a.block_m
-    reached = (
-        0.7 if a.instruction == "wgmma" else 0.3
-    )  # of the rate: fragments are loaded by warps, or not
-    work = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers * reached)
-    work += scores * after / (target.flops["fma"] / 2 / target.workers)
+    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
+    powers = scores * after / (target.flops["fma"] / 2 / target.workers)
+    if a.instruction == "wgmma":
+        work = _overlapping(products / GROUP_RATE, powers, rounds)
+        work += rounds * RING_BARRIER * target.latency_seconds
+    else:
+        work = products / 0.3 + powers
     merged = 2 * slices * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
     waits = 1 + 0.5 * (-(-rounds // (a.depth - 1)) - 1)
     return target.latency_seconds * (1 + waits) + max(moved, work) + merged
+
+
+def _overlapping(products: float, powers: float, rounds: int) -> float:
+    """Of the shorter of both half is hidden: the products of one chunk, and of one warpgroup, go on while others make powers.
+    A first chunk's scores and a last one's sums hide behind nothing."""
+    return products + powers - 0.5 * min(products, powers) * (1 - 1 / rounds)
 
 
 def _efficiency(c: Contract) -> float:

@@ -5,6 +5,13 @@ import torch
 import torch.nn.functional as F
 
 import monotile
+from monotile.config import Options
+from monotile.frontend.capture import capture
+from monotile.schedule.plan import Attend, Stage
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
+from monotile.target.target import cuda_target
+from monotile.transform.pipeline import transform
 
 
 class Attention(torch.nn.Module):
@@ -20,3 +27,37 @@ def test_long_sequences_need_no_workspace_for_scores(target: str) -> None:
     assert fast.plan.launch.workspace_bytes < 1900 * 1900
     if target == "cpu":
         torch.testing.assert_close(fast(q, k, v), Attention()(q, k, v), rtol=1e-4, atol=1e-5)
+
+
+def attend(heads: int, tokens: int, size: int, target: str = "sm_90a") -> Attend:
+    """How the stage that attention in float16 becomes is cut."""
+    options, on = Options(), cuda_target(target)
+    args = tuple(torch.randn(1, heads, tokens, size).half() for _ in range(3))
+    captured = capture(Attention().eval(), args)
+    program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
+    plan = schedule(program, on, options)
+    verify(plan, program, on)
+    stages = [node for node in plan.body if isinstance(node, Stage)]
+    (found,) = (s.method for x in stages for s in x.steps if isinstance(s.method, Attend))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "instruction"),
+    [
+        (12, 128, "mma.m16n8k16"),  # blocks of 16 rows: 96 workers instead of 24
+        (12, 197, "wgmma"),
+        (12, 384, "wgmma"),
+        (8, 1500, "wgmma"),
+    ],
+)
+def test_warpgroups_take_over_where_there_is_work_for_them(
+    heads: int, tokens: int, instruction: str
+) -> None:
+    assert attend(heads, tokens, 64).instruction == instruction
+
+
+def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
+    assert attend(8, 1500, 128).instruction == "wgmma"
+    assert attend(8, 1500, 80).instruction == "mma.m16n8k16"
+    assert attend(8, 1500, 64, "sm_80").instruction == "mma.m16n8k16"
