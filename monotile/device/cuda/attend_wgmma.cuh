@@ -57,24 +57,29 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
 
   const u32 rows = ptx::panel_address(ptx::shared_address(shared) + self.row / 64 * 64 * 128);
   typename S::Scores::Accumulator scores;
-  u32 powers[S::CHUNK / 16][4];
+  u32 powers[S::CHUNK / 16][4] = {};
 #pragma unroll 1
   for (int t = 0; t < self.count; ++t) {
     ptx::wgmma_fence();
     begin_scores<S>(scores, rows, panel(from));
     ptx::wgmma_commit();
+    begin(t + RING - 1);
+    // Each branch has its own wait: one for both, and ptxas makes a group of products of its own where the branches meet (C7519), or
+    // puts all products in line (C7514).
     if (t > 0) {
       ptx::wgmma_fence();
       begin_sums(stream, powers, panel(from + S::KEY_BYTES));
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+    } else {
+      ptx::wgmma_wait();
     }
-    ptx::wgmma_commit();
-    begin(t + RING - 1);
-    ptx::wgmma_wait<1>();
     ptx::pinned(scores.c[0]);
     to_scores<S>(scores, score, m0 + self.row, m1, self.first(t), self.lane);
     bool raised = stream.raise(scores);
     stream.weigh(scores);
     ptx::wgmma_wait();
+    ptx::pinned(powers);  // their registers are read until here
     ptx::pinned(stream.sums[0]);
     if (raised) stream.fade_sums();
 #pragma unroll
