@@ -38,8 +38,9 @@ __device__ __forceinline__ void stream_warps(Stream<S>& stream, const Member<S>&
   char* ring = self.ring(shared);
   auto begin = [&](int t) {
     char* to = ring + t % RING * S::STAGE_BYTES;
-    take_keys<S>(to, key, self.first(t), self.lane);
-    take_values<S>(to + S::KEY_BYTES, value, self.first(t), self.lane);
+    take_in<typename S::Key, typename S::KeyPanel, typename S::KeyIntake, 1>(to, key, self.first(t), S::KEYS, 0, 0, 0, self.lane);
+    take_in<typename S::Value, typename S::ValuePanel, typename S::ValueIntake, 1>(to + S::KEY_BYTES, value, 0, S::COLUMNS,
+                                                                                  self.first(t), 0, 0, self.lane);
   };
   take_queries<S>(shared, query, m0, m1);
   ptx::copy_async_commit();

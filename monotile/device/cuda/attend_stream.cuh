@@ -94,16 +94,6 @@ __device__ __forceinline__ void take_queries(char* to, const Query& query, int m
   take_in<typename S::Query, typename S::QueryPanel, typename S::QueryIntake, S::FEATURE_PANELS>(to, query, m0, m1, 0, 0, S::DEEP,
                                                                                                threadIdx.x);
 }
-template <class S, class Key>
-__device__ __forceinline__ void take_keys(char* to, const Key& key, int first, int thread) {
-  take_in<typename S::Key, typename S::KeyPanel, typename S::KeyIntake, S::FEATURE_PANELS>(to, key, first, S::KEYS, 0, 0, S::DEEP,
-                                                                                         thread);
-}
-template <class S, class Value>
-__device__ __forceinline__ void take_values(char* to, const Value& value, int first, int thread) {
-  take_in<typename S::Value, typename S::ValuePanel, typename S::ValueIntake, S::COLUMN_PANELS>(to, value, 0, S::COLUMNS, first,
-                                                                                              S::ACROSS, 0, thread);
-}
 
 // Makes scores of the products of a warp's rows, from `row0` on, and the keys from `first` on. Where there is no key they are -inf.
 template <class S, class Score>

@@ -7,6 +7,37 @@
 
 namespace mt {
 
+// One operand's way into the ring, chunk after chunk of a slice. ROWS, DEEP: how far its panels are apart. Where its elements lie at
+// constant distances a pointer moves on: half of the instructions of a chunk would find addresses else.
+template <class Side, class Panel, class Intake, int PANELS, int ROWS, int DEEP, class Operand>
+struct Supply {
+  const Operand& operand;
+  int row0, row_end, k0, thread;
+
+  __device__ __forceinline__ Supply(const Operand& x, int row0, int row_end, int k0, int thread)
+      : operand(x), row0(row0), row_end(row_end), k0(k0), thread(thread) {}
+  __device__ __forceinline__ void begin(char* panel) const {
+    take_in<Side, Panel, Intake, PANELS>(panel, operand, row0, row_end, k0, ROWS, DEEP, thread);
+  }
+  __device__ __forceinline__ void advance(int rows, int k) { row0 += rows, k0 += k; }
+};
+template <class Side, class Panel, class Intake, int PANELS, int ROWS, int DEEP, class T, int ROW_STEP, int K_STEP>
+  requires(Intake::REGULAR && Side::COPY == Copy::ASYNC)
+struct Supply<Side, Panel, Intake, PANELS, ROWS, DEEP, Linear<T, ROW_STEP, K_STEP>> {
+  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
+  Walk walk;
+  int thread;
+
+  __device__ __forceinline__ Supply(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int k0, int thread)
+      : walk(x, row0, row_end, k0, thread), thread(thread) {}
+  __device__ __forceinline__ void begin(char* panel) const {
+    Walk part = walk;
+#pragma unroll
+    for (int i = 0; i < PANELS; ++i, part.move(ROWS, DEEP)) part.issue(ptx::shared_address(panel) + i * Panel::BYTES, thread);
+  }
+  __device__ __forceinline__ void advance(int rows, int k) { walk.move(rows, k); }
+};
+
 // Begins the products of a warpgroup's rows and a chunk's keys.
 template <class S>
 __device__ __forceinline__ void begin_scores(typename S::Scores::Accumulator& scores, u32 query, u32 keys) {
@@ -41,9 +72,20 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
   constexpr int RING = S::RING, END = RING * S::STAGE_BYTES;
   char* ring = self.ring(shared);
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
+  Supply<typename S::Key, typename S::KeyPanel, typename S::KeyIntake, S::FEATURE_PANELS, 0, S::DEEP, Key> keys(
+      key, self.first(0), S::KEYS, 0, self.thread);
+  Supply<typename S::Value, typename S::ValuePanel, typename S::ValueIntake, S::COLUMN_PANELS, S::ACROSS, 0, Value> values(
+      value, 0, S::COLUMNS, self.first(0), self.thread);
   auto begin = [&](int t) {
-    if (t < self.count) take_keys<S>(ring + to, key, self.first(t), self.thread);
-    if (0 < t && t <= self.count) take_values<S>(ring + to + S::KEY_BYTES, value, self.first(t - 1), self.thread);
+    constexpr int DISTANCE = S::SLICES * S::CHUNK;
+    if (t < self.count) {
+      keys.begin(ring + to);
+      keys.advance(DISTANCE, 0);
+    }
+    if (0 < t && t <= self.count) {
+      values.begin(ring + to + S::KEY_BYTES);
+      values.advance(0, DISTANCE);
+    }
     ptx::copy_async_commit();
     to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
   };
@@ -78,10 +120,15 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
     to_scores<S>(scores, score, m0 + self.row, m1, self.first(t), self.lane);
     bool raised = stream.raise(scores);
     stream.weigh(scores);
-    ptx::wgmma_wait();
+    if (raised) {  // once more: one wait for both, and ptxas puts it before the powers
+      ptx::wgmma_wait();
+      ptx::pinned(stream.sums[0]);
+      stream.fade_sums();
+    } else {
+      ptx::wgmma_wait();
+    }
     ptx::pinned(powers);  // their registers are read until here
     ptx::pinned(stream.sums[0]);
-    if (raised) stream.fade_sums();
 #pragma unroll
     for (int k = 0; k < S::CHUNK; k += 16) stream.operand(powers[k / 16], scores, 0, k);
     ptx::pinned(powers);

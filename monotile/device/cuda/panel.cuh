@@ -189,6 +189,11 @@ struct Intake {
       from += i64(k) * Operand::K_STEP;
       k_left -= k;
     }
+    __device__ __forceinline__ void move(int rows, int k) {
+      from += i64(rows) * Operand::ROW_STEP;
+      rows_left -= rows;
+      advance(k);
+    }
   };
 
   // The values of an evaluated operand, on their way through registers.
