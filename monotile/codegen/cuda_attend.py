@@ -1,5 +1,6 @@
 """A softmax-weighted sum: the configuration of `device/cuda/attend.cuh` and the functors that it calls."""
 
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -7,10 +8,11 @@ from monotile.analysis.attention import Attention, attention
 from monotile.codegen.base import Range, Site
 from monotile.codegen.cuda_contract import KERNEL, WIDTH, write_epilogue, write_side
 from monotile.codegen.cuda_steps import each_batch, fitting, vector_width
-from monotile.codegen.spelling import bare, convert
+from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, substitute
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Const, Load, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Attend
 
@@ -89,7 +91,11 @@ def _sides(
 
 
 def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis) -> None:
-    """The lambda `score`: what follows the product of a row and a key, in float32."""
+    """The functor `score`: what follows the product of a row and a key, in float32."""
+    factor = _factor(found)
+    if factor is not None:
+        e.writer.write(f"const mt::Scaled score{{{literal(factor)}}};")
+        return
     row, dtype = m.variable.name, found.products.body.dtype
     head = f"auto score = [&](idx {row}, idx {key.name}, float product)"
     with e.writer.open(head, [row, key.name, "product"], fence=True, tail=";"):
@@ -105,3 +111,16 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis)
             e.hold(last.out.name, variable)
             text, dtype, last = e.body(s.body, inner.point), s.body.dtype, s
         e.writer.write(f"return {bare(text)};")
+
+
+def _factor(found: Attention) -> Const | None:
+    """What scores are their products times, if that is positive and all they are."""
+    if len(found.scores) != 1 or found.products.out.dtype is not DType.F32:
+        return None
+    match found.scores[0].body:
+        case Binary("mul", Load(made), Const(float(value), DType.F32) as factor) | Binary(
+            "mul", Const(float(value), DType.F32) as factor, Load(made)
+        ) if made == found.products.out and 0 < value < math.inf:
+            return factor
+        case _:
+            return None

@@ -11,7 +11,7 @@
 
 namespace mt {
 
-// Rows [m0, m1), at most a block, by all threads of the block. score(row, key, product) is the score of a product. A total
+// Rows [m0, m1), at most a block, by all threads of the block. score(row, key, product) is the score of a product, or `score` is Scaled. A total
 // below `least` counts as that. The results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column)). Shared
 // memory is free to use for others when this returns.
 template <class S, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>

@@ -63,8 +63,8 @@ __device__ __forceinline__ void stream_warps(Stream<S>& stream, const Member<S>&
     S::Scores::clear(scores);
     S::Scores::step(scores, shared, chunk, 0, 0, self.lane);
     to_scores<S>(scores, score, m0, m1, self.first(t), self.lane);
-    if (stream.raise(scores)) stream.fade_sums();
-    stream.weigh(scores);
+    if (stream.raise(scores, factor_of(score))) stream.fade_sums();
+    stream.weigh(scores, factor_of(score));
     mix(stream, scores, chunk + S::KEY_BYTES, self.lane);
   }
 }

@@ -95,24 +95,37 @@ __device__ __forceinline__ void take_queries(char* to, const Query& query, int m
                                                                                                threadIdx.x);
 }
 
-// Makes scores of the products of a warp's rows, from `row0` on, and the keys from `first` on. Where there is no key they are -inf.
+// Scores that are products times a positive factor, with which they are multiplied where powers are made of them.
+struct Scaled {
+  float factor;
+};
+template <class Score>
+__device__ __forceinline__ float factor_of(const Score&) {
+  return 1.f;
+}
+__device__ __forceinline__ float factor_of(const Scaled& score) { return score.factor; }
+
+// Makes scores, but for their factor, of the products of a warp's rows, from `row0` on, and the keys from `first` on. Where there is
+// no key they are -inf.
 template <class S, class Score>
 __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, const Score& score, int row0, int m1, int first,
                                           int lane) {
   constexpr bool RAGGED = S::KEYS % S::CHUNK != 0;  // the last chunk has columns without a key
+  if constexpr (!same<Score, Scaled>) {
 #pragma unroll
-  for (int i = 0; i < S::Scores::TM; ++i)
+    for (int i = 0; i < S::Scores::TM; ++i)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      int row = min_of(row0 + i * 16 + h * 8 + lane / 4, m1 - 1);
+      for (int h = 0; h < 2; ++h) {
+        int row = min_of(row0 + i * 16 + h * 8 + lane / 4, m1 - 1);
 #pragma unroll
-      for (int j = 0; j < S::Scores::TN; ++j)
+        for (int j = 0; j < S::Scores::TN; ++j)
 #pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; ++e) {
-          int at = first + j * 8 + (lane & 3) * 2 + e % 2;
-          x.c[i][j][e] = score(row, RAGGED ? min_of(at, S::KEYS - 1) : at, x.c[i][j][e]);
-        }
-    }
+          for (int e = 2 * h; e < 2 * h + 2; ++e) {
+            int at = first + j * 8 + (lane & 3) * 2 + e % 2;
+            x.c[i][j][e] = score(row, RAGGED ? min_of(at, S::KEYS - 1) : at, x.c[i][j][e]);
+          }
+      }
+  }
   if (RAGGED && first + S::CHUNK > S::KEYS) {
 #pragma unroll
     for (int i = 0; i < S::Scores::TM; ++i)
@@ -148,7 +161,7 @@ struct Stream {
   // Raises `top` where a chunk's scores are larger; whether that was so, and sums and powers have to be made anew relative to it.
   // It is not the largest score but no less than SLACK below it, so that this is seldom (FlashAttention-4): a power of two at
   // most 2^(SLACK * log2 e).
-  __device__ __forceinline__ bool raise(const typename S::Scores::Accumulator& scores) {
+  __device__ __forceinline__ bool raise(const typename S::Scores::Accumulator& scores, float factor) {
     float most[TM][2];
     bool beyond = false;
 #pragma unroll
@@ -159,6 +172,7 @@ struct Stream {
 #pragma unroll
         for (int j = 0; j < TS; ++j)
           most[i][h] = fmaxf(most[i][h], fmaxf(scores.c[i][j][2 * h], scores.c[i][j][2 * h + 1]));
+        most[i][h] *= factor;
         beyond |= most[i][h] > top[i][h] + SLACK;
       }
     if (!__any_sync(0xffffffffu, beyond)) return false;
@@ -185,7 +199,7 @@ struct Stream {
   }
 
   // Makes powers of scores, relative to `top`.
-  __device__ __forceinline__ void weigh(typename S::Scores::Accumulator& scores) {
+  __device__ __forceinline__ void weigh(typename S::Scores::Accumulator& scores, float factor) {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -195,7 +209,7 @@ struct Stream {
         for (int j = 0; j < TS; ++j)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            float power = ptx::exp2_fast(fmaf(scores.c[i][j][e], LOG2_E, -from));
+            float power = ptx::exp2_fast(fmaf(scores.c[i][j][e], factor * LOG2_E, -from));
             scores.c[i][j][e] = power;
             added += power;
           }

@@ -118,8 +118,8 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
     }
     ptx::pinned(scores.c[0]);
     to_scores<S>(scores, score, m0 + self.row, m1, self.first(t), self.lane);
-    bool raised = stream.raise(scores);
-    stream.weigh(scores);
+    bool raised = stream.raise(scores, factor_of(score));
+    stream.weigh(scores, factor_of(score));
     if (raised) {  // once more: one wait for both, and ptxas puts it before the powers
       ptx::wgmma_wait();
       ptx::pinned(stream.sums[0]);
