@@ -45,10 +45,10 @@ class Rowwise(msgspec.Struct, frozen=True):
 def rowwise(computes: Sequence[Compute]) -> Rowwise | None:
     """`computes` as such, with a reduction and something wide among them; None if they are not."""
     span = next((tuple(r.extent for r in s.reduce) for s in computes if s.reduce), ())
-    ends = (s for s in computes if not s.reduce and _extents(s)[-len(span) :] == span)
-    wide = next(ends, None) if math.prod(span) > 1 else None
-    if wide is None:
+    ends = [s for s in computes if not s.reduce and _extents(s)[-len(span) :] == span]
+    if not ends or math.prod(span) <= 1:
         return None
+    wide = max(ends, key=lambda s: len(s.axes))  # there may be as many rows as a row is long
     rows = len(wide.axes) - len(span)
     found = Rowwise(rows, span, tuple(computes))
     own = {s.out.name: s for s in computes}

@@ -191,7 +191,8 @@ def _check_rows(
     method, anchor = step.method, step.computes[step.anchor]
     assert isinstance(method, HoldRows)
     found = rowwise([s for n in step.computes if isinstance(s := computes[n], Compute)])
-    if found is None or found.listed != step.computes or not found.wide(found.by_name(anchor)):
+    wide = [found is not None and found.wide(found.by_name(n)) for n in step.computes]
+    if found is None or wide != [k >= step.anchor for k in range(len(wide))]:
         fail(f"{stage.name}: the computes of {anchor} do not work row by row")
         return
     if any(d.stage is not None and max(d.axes) >= found.rows for d in step.dims):

@@ -95,6 +95,7 @@ def residual(x: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         (20, 520, torch.bfloat16),
         (40, 64, torch.float16),
         (100, 33, torch.float32),
+        (48, 48, torch.float32),
         (7, 2048, torch.float16),
     ],
 )
