@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.rowwise import Rowwise, rowwise
-from monotile.analysis.unconditional import TRUE, conditional, either
 from monotile.codegen.base import VALUES, Site, unflatten
+from monotile.codegen.cuda_early import known_ahead
 from monotile.codegen.cuda_reduce import COMBINER
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.codegen.writer import Block
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.hold_rows import PART, turns
 from monotile.schedule.plan import HoldRows
@@ -188,14 +188,7 @@ def _fetch(step: _Rows, await_: str) -> None:
     `await_`, then the rest."""
     e = step.e
     bodies = [substitute(s.body, step.point(s)) for s in step.found.order if step.found.along(s)]
-    wanted: dict[Load, Expr] = {}
-    for body in bodies:
-        for x, when in conditional(body):
-            if not e.computed(x.tensor) and not any(loads(i) for i in (*x.index, when)):
-                known = wanted.get(x)
-                wanted[x] = when if known is None else either(known, when)
-    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
-    wanted = {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
+    wanted = known_ahead(e, bodies)
     steady = [x for x in wanted if x.tensor.name in e.constant]
     _ask(step, {x: wanted.pop(x) for x in steady}, "rows_steady")
     e.writer.write(await_)
