@@ -307,21 +307,30 @@ class Emitter(Expressions):
     def settle(
         self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
     ) -> None:
+        """Store the value of `s` at `point`, given as text in `dtype`. used: whether the step reads it as well."""
+        text = self.made(s, text, dtype, used=used)
+        self.put(s, point, text)
+
+    def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
+        """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
         small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
         if not small or (used and not self.options.excess_precision):
             text = convert(text, dtype, s.out.dtype)
         places = stored(self.plan.places[s.out.name])
-        handed = self.hands_on(s.out)
-        if used or len(places) + handed > 1:
+        if used or len(places) + self.hands_on(s.out) > 1:
             variable = self.writer.fresh("x")
             self.writer.write(f"const {VALUES[s.out.dtype]} {variable} = {bare(text)};")
             self.writer.define(variable)
             self.hold(s.out.name, variable)
             text = variable
+        return text
+
+    def put(self, s: Compute, point: Mapping[str, Expr], text: str) -> None:
+        """Write the value of `s` at `point` wherever it is stored, and send it."""
         index = [point[a.name] for a in s.axes]
-        if handed:
+        if self.hands_on(s.out):
             self.hand_on(s.out, index, text)
-        for place in places:
+        for place in stored(self.plan.places[s.out.name]):
             self.write(s.out, index, place, text)
 
     def is_stored(self, tensor: Tensor) -> bool:

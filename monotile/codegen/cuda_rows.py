@@ -71,7 +71,8 @@ class _Rows:
             name = self.arrays[s.out.name] = w.fresh("r")
             w.write(f"{VALUES[s.out.dtype]} {name}[{self.turns * self.method.vector}]{{}};")
             w.define(name)
-        with self.each_turn(live=not later) as block:
+        # A group without a row has the last one's, and may find what that row's own group has made of it: it stores nothing.
+        with self.each_turn(live=e.is_stored(s.out)) as block:
             block.names.update(self.names)
             with e.vector(self.method.vector):
                 self._own(s)
@@ -106,17 +107,11 @@ class _Rows:
     def _known(self, s: Compute, text: str) -> None:
         """A value that all lanes of a row have; one of them stores it, if it is stored."""
         e, w = self.e, self.e.writer
-        if not e.is_stored(s.out):
-            e.settle(s, self.point(s), text, s.body.dtype, used=True)
-            return
-        variable = w.fresh("x")
-        w.write(f"const {VALUES[s.body.dtype]} {variable} = {bare(text)};")
-        w.define(variable)
-        with w.open(
-            "if (live && group_lane == 0)" if not self.whole else "if (group_lane == 0)", fence=True
-        ):
-            e.settle(s, self.point(s), variable, s.body.dtype, used=False)
-        e.hold(s.out.name, variable)
+        value = e.made(s, text, s.body.dtype, used=True)
+        if e.is_stored(s.out):
+            test = "group_lane == 0" if self.whole else "live && group_lane == 0"
+            with w.open(f"if ({test})", fence=True):
+                e.put(s, self.point(s), value)
 
     def _own(self, s: Compute) -> None:
         """The wide values that `s` reads, as variables of the current element."""
