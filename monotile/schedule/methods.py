@@ -317,12 +317,10 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
 def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
     """Warpgroups of 64 rows: each with a part of K, or side by side, or one above the other."""
     groups = target.threads // (4 * target.warp)
-    turned = p.right.major == "mn"  # then a line of a panel is all of a block's columns
+    turned = p.right.major == "mn"  # then a line of a panel is 64 columns
     for slices, down, across in ((groups, 1, 1), (1, groups, 1), (1, 1, groups)):
-        for columns in (WARPGROUP_DEPTH,) if turned else _WARPGROUP_COLUMNS:
+        for columns in _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS:
             block_m, block_n = 64 * down, columns * across
-            if turned and across > 1:
-                continue
             if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
                 continue
             if _held(p, block_m, block_n, WARPGROUP_DEPTH, target.threads // slices) > MOST_HELD:
@@ -366,6 +364,7 @@ _WARPGROUP_COLUMNS = (
     160,
     192,
 )  # as device/cuda/ptx/sm_90a.cuh has them
+_TURNED_COLUMNS = (64, 128, 192)
 # What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {

@@ -21,7 +21,8 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
     """One chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction."""
     inner, outer = (extent, depth) if operand.major == "mn" else (depth, extent)
     cells = -(-inner * itemsize // CELL)
-    pitch = cells if cells & (cells - 1) == 0 else cells | 1
+    blocks = operand.major == "mn" and itemsize == 2 and cells % 8 == 0
+    pitch = cells if blocks or cells & (cells - 1) == 0 else cells | 1
     return outer * pitch * CELL
 
 

@@ -171,7 +171,7 @@ def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) 
             assert b.block_k % 16 == 0
         if b.instruction == "wgmma":
             assert b.block_m % 64 == 0
-            assert b.block_n == 64  # the right side lies along n: a line of its panel is 128 bytes
+            assert b.block_n % 64 == 0  # the right side lies along n: in blocks of 128 bytes
 
 
 def test_axis_names_do_not_matter() -> None:

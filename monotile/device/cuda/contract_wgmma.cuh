@@ -6,18 +6,19 @@
 namespace mt {
 
 // 64 x COLUMNS: what a warpgroup accumulates, a warp 16 rows of it, each thread what it would have of mma.m16n8k16's sums.
-// RIGHT_K: whether the right panel's lines lie along k; else along its columns, of which a line holds all.
+// RIGHT_K: whether the right panel's lines lie along k; else along its columns, 64 in each of its blocks.
 template <class T, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel, bool RIGHT_K>
 struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> {
   using Base = Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K>;
   static_assert(DEPTH * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "a line of a panel is 128 bytes");
-  static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS == 64), "a line of a panel is 128 bytes");
+  static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "a line of a panel is 128 bytes");
 
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
     u32 a = ptx::panel_address(ptx::shared_address(left) + m0 / 64 * 64 * 128);
-    u32 b = ptx::panel_address(ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : 0));
+    constexpr int BLOCK = RIGHT_K ? 16 : RightPanel::BLOCK_BYTES;  // 16: not looked at
+    u32 b = ptx::panel_address(ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : n0 / 64 * RightPanel::BLOCK_BYTES), BLOCK);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16)
@@ -25,7 +26,11 @@ struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> 
                                           ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
     ptx::wgmma_commit();
   }
-  static __device__ __forceinline__ void finish() { ptx::wgmma_wait(); }
+  // Waits for all but the newest `PENDING` chunks' products.
+  template <int PENDING = 0>
+  static __device__ __forceinline__ void finish() {
+    ptx::wgmma_wait<PENDING>();
+  }
 };
 
 }  // namespace mt

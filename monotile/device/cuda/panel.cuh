@@ -3,7 +3,8 @@
 // A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
 // operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
 // Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
-// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks.
+// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks. Lines of several times 128
+// bytes of 16-bit rows are cut in blocks of 128, one block of all lines behind the other, as wgmma reads them.
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
@@ -57,18 +58,21 @@ struct Panel {
   static constexpr int UNIT = 16 / int(sizeof(T));
   static constexpr int INNER = K_MAJOR ? DEPTH : EXTENT;
   static constexpr int OUTER = K_MAJOR ? EXTENT : DEPTH;
-  static constexpr int CELLS = ceil_div(INNER, UNIT);
+  static constexpr int WIDTH = ceil_div(INNER, UNIT);  // cells across all blocks
+  static constexpr int BLOCKS = !K_MAJOR && sizeof(T) == 2 && WIDTH % 8 == 0 ? WIDTH / 8 : 1;
+  static constexpr int CELLS = WIDTH / BLOCKS;  // of a line
   static constexpr bool XOR = is_power_of_two(CELLS);
   static constexpr int PITCH = XOR ? CELLS : CELLS | 1;
-  static constexpr int BYTES = OUTER * PITCH * 16;
+  static constexpr int LINES = BLOCKS * OUTER;
+  static constexpr int BLOCK_BYTES = OUTER * PITCH * 16, BYTES = BLOCKS * BLOCK_BYTES;
   static constexpr int SPAN = CELLS >= 8 ? 1 : 8 / CELLS;  // lines that fill all banks once
   static constexpr int MASK = CELLS >= 8 ? 7 : CELLS - 1;
 
   // Byte offset of cell `cell` of line `line` (a row of a K_MAJOR panel, else a k).
   static __device__ __forceinline__ int offset(int line, int cell) {
-    unsigned at = unsigned(cell);  // unsigned: quotients by constants are shifts
+    unsigned at = unsigned(cell) % CELLS;  // unsigned: quotients by constants are shifts
     if constexpr (XOR) at ^= (unsigned(line) / SPAN) & MASK;
-    return (line * PITCH + int(at)) * 16;
+    return int(unsigned(cell) / CELLS) * BLOCK_BYTES + (line * PITCH + int(at)) * 16;
   }
 };
 
@@ -76,10 +80,11 @@ struct Panel {
 template <class Panel, class T, bool K_MAJOR, Copy COPY, int VECTOR, int EXTENT, int K, int DEPTH,
           int THREADS, bool CHECK_ROWS>
 struct Intake {
-  static_assert(Panel::INNER % VECTOR == 0, "a block holds whole vectors of its operands");
   static_assert(Panel::UNIT % VECTOR == 0, "a vector lies within 16 bytes");
-  static constexpr int PIECES = Panel::INNER / VECTOR;
-  static constexpr int TOTAL = Panel::OUTER * PIECES;
+  static constexpr int BLOCK = Panel::INNER / Panel::BLOCKS;  // elements of a line
+  static_assert(BLOCK % VECTOR == 0, "a block holds whole vectors of its operands");
+  static constexpr int PIECES = BLOCK / VECTOR;
+  static constexpr int TOTAL = Panel::LINES * PIECES;
   static constexpr int ROUNDS = ceil_div(TOTAL, THREADS);
   static constexpr bool K_TAIL = K % DEPTH != 0;
 
@@ -91,12 +96,16 @@ struct Intake {
     return TOTAL % THREADS == 0 || round * THREADS + thread < TOTAL;
   }
   // Where a thread's pieces repeat from round to round, they differ by constants: addresses need no arithmetic.
-  static constexpr bool REGULAR = THREADS % PIECES == 0;
-  static constexpr int LINES = REGULAR ? THREADS / PIECES : 0;  // lines that a round fills
+  static constexpr int LINES = THREADS % PIECES == 0 ? THREADS / PIECES : 0;  // lines that a round fills
+  static constexpr bool REGULAR = LINES > 0 && (Panel::BLOCKS == 1 || Panel::OUTER % max_of(1, LINES) == 0);
+  static constexpr int TURNS = REGULAR && Panel::BLOCKS > 1 ? Panel::OUTER / LINES : ROUNDS;  // rounds of a block
 
   static __device__ __forceinline__ Piece piece(int round, int thread) {
     unsigned p = REGULAR ? thread : round * THREADS + thread;
-    int line = int(p / PIECES) + (REGULAR ? round * LINES : 0), inner = int(p % PIECES) * VECTOR;
+    unsigned number = p / PIECES + (REGULAR ? round % TURNS * LINES : 0);
+    int block = Panel::BLOCKS == 1 ? 0 : REGULAR ? round / TURNS : int(number / Panel::OUTER);
+    int line = REGULAR ? int(number) : int(number) - block * Panel::OUTER;
+    int inner = block * BLOCK + int(p % PIECES) * VECTOR;
     int offset = Panel::offset(line, inner / Panel::UNIT) +
                  (inner % Panel::UNIT) * int(sizeof(T));
     return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
@@ -136,7 +145,10 @@ struct Intake {
   template <class Operand>
   struct Walk {
     static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
-    static constexpr int STEP = LINES * (K_MAJOR ? Operand::ROW_STEP : Operand::K_STEP);
+    // How far round `i` is from the first along the rows and along k, and in memory.
+    static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / TURNS * BLOCK; }
+    static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % TURNS * LINES; }
+    static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
     const T* from;
     int offset, rows_left, k_left;
 
@@ -159,14 +171,14 @@ struct Intake {
     __device__ __forceinline__ Starts starts(u32 panel) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + i * STEP);
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + distance(i));
       s.to = ptx::anew(panel + offset), s.k_left = k_left;
       return s;
     }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + i * STEP;
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + distance(i);
       s.to = panel + offset, s.k_left = k_left;
       issue(s, thread, 0, 0);
     }
@@ -176,11 +188,11 @@ struct Intake {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
-        if (CHECK_ROWS && rows_left <= (K_MAJOR ? i * LINES : 0)) continue;
+        if (CHECK_ROWS && rows_left <= rows_to(i)) continue;
         u32 to = starts.to + bytes + (STEADY ? i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(to, starts.k_left - k > (K_MAJOR ? 0 : i * LINES) ? at : nullptr);
+          ptx::copy_async_or_zero<BYTES>(to, starts.k_left - k > k_to(i) ? at : nullptr);
         else
           ptx::copy_async<BYTES>(to, at);
       }

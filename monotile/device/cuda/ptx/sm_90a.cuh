@@ -6,8 +6,9 @@ namespace mt::ptx {
 
 // A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
 // with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows (then its only ones) at
-// one k. Begins at a multiple of 1024 bytes, and is read from `distance` bytes on along k.
-__device__ __forceinline__ u32 panel_address(u32 address) { return (address & 0x3ffff) >> 4 | 1 << 16; }
+// one k; more of these lie in blocks that are `block` bytes apart. Begins at a multiple of 1024 bytes, and is read from `distance`
+// bytes on along k.
+__device__ __forceinline__ u32 panel_address(u32 address, u32 block = 16) { return (address & 0x3ffff) >> 4 | block >> 4 << 16; }
 __device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
   constexpr u32 LINES = 1024 >> 4, SWIZZLE_128 = 1u << 30;
   return u64(LINES | SWIZZLE_128) << 32 | (panel + (distance >> 4));
@@ -55,7 +56,8 @@ __device__ __forceinline__ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b
 #define MT_WGMMA(...)                                                                                     \
   MT_WGMMA_OF(f16, true, 0, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, true, eq, __VA_ARGS__)      \
   MT_WGMMA_OF(f16, true, 0, false, ne, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, false, ne, __VA_ARGS__)
-#define MT_WGMMA_TURNED(...)                                                                              \
+#define MT_WGMMA_BOTH(...)                                                                                \
+  MT_WGMMA(__VA_ARGS__)                                                                                   \
   MT_WGMMA_OF(f16, false, 1, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, false, 1, true, eq, __VA_ARGS__)
 #define MT_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
 MT_WGMMA(16,
@@ -74,11 +76,7 @@ MT_WGMMA(48,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23}", "%24", "%25",
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5))
-MT_WGMMA(64,
-         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
-MT_WGMMA_TURNED(64,
+MT_WGMMA_BOTH(64,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
@@ -93,7 +91,7 @@ MT_WGMMA(96,
          "%42, %43, %44, %45, %46, %47}", "%48", "%49",
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
          MT_SUMS(9), MT_SUMS(10), MT_SUMS(11))
-MT_WGMMA(128,
+MT_WGMMA_BOTH(128,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
          "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
@@ -108,7 +106,7 @@ MT_WGMMA(160,
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
          MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
          MT_SUMS(17), MT_SUMS(18), MT_SUMS(19))
-MT_WGMMA(192,
+MT_WGMMA_BOTH(192,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
          "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
@@ -133,7 +131,7 @@ MT_WGMMA_HELD(f16)
 MT_WGMMA_HELD(bf16)
 #undef MT_SUMS
 #undef MT_WGMMA
-#undef MT_WGMMA_TURNED
+#undef MT_WGMMA_BOTH
 #undef MT_WGMMA_OF
 #undef MT_WGMMA_HELD
 

@@ -6,9 +6,10 @@
 
 namespace mt::ptx {
 
-inline u32 panel_address(u32 address) {
-  if (address % 1024) emulator::fail("misaligned panel");
-  return address;
+// Addresses take 18 bits, a block's bytes over 16 the rest.
+inline u32 panel_address(u32 address, u32 block = 16) {
+  if (address % 1024 || (block != 16 && block % 1024)) emulator::fail("misaligned panel");
+  return address | block / 16 << 18;
 }
 inline u64 panel_descriptor(u32 panel, u32 distance) {
   if (distance % 32) emulator::fail("misaligned distance along a panel");
@@ -25,7 +26,7 @@ template <class X, int N>
 void pinned(X (&)[N][4]) {}
 
 inline float of_panel(u64 panel, int line, int k, auto element) {
-  u32 address = u32(panel) + line / 8 * 1024 + line % 8 * 128 + k * 2;
+  u32 address = (u32(panel) & 0x3ffff) + line / 8 * 1024 + line % 8 * 128 + k % 64 * 2 + k / 64 * (u32(panel) >> 18) * 16;
   address ^= (address >> 7 & 7) << 4;
   return widen(decltype(element){*reinterpret_cast<u16*>(emulator::shared(address))});
 }
