@@ -74,6 +74,10 @@ struct Shape {
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
   // Evaluated operands are much code: there, and of scalar products, the rings are filled in turns of the main loop.
   static constexpr bool EVALUATES = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
+  // Whether the ring has room for all chunks of a slice: then it is filled once.
+  static constexpr bool WHOLE = !EVALUATES && ceil_div(CHUNKS, SLICES) < RING;
+  // How many chunks' products are under way when those of the next begin: their stages are filled so much later.
+  static constexpr int BEHIND = GROUPS && !EVALUATES && !WHOLE && RING > 3 ? 1 : 0;
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
@@ -293,20 +297,22 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     } else {
       bool full = FILL == 0 || t >= 0;
       if (full) {
-        ptx::copy_async_wait<(RING > 1 ? RING - 2 : 0)>();
+        ptx::copy_async_wait<max_of(0, RING - 2 - S::BEHIND)>();
         if constexpr (S::GROUPS) ptx::fence_async();
-        if constexpr (S::GROUPS && FILL == 0) Core::finish();
-        warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 is used up
+        if constexpr (S::GROUPS && FILL == 0 && !S::WHOLE && S::BEHIND == 0) Core::finish();
+        warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 - BEHIND is used up
       }
-      bool more = t + RING - 1 < count;
+      bool refills = !S::WHOLE && t >= S::BEHIND - FILL;
+      bool more = refills && t + RING - 1 - S::BEHIND < count;
       // Tensor cores that read the ring themselves are at work while the next chunk is asked for, and waited for.
       if (S::GROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (S::GROUPS && FILL > 0 && full) Core::finish();  // ptxas serialises wgmma where much else goes on meanwhile (C7514)
+      if constexpr (S::BEHIND > 0) Core::template finish<S::BEHIND>();
       if (more) begin(ring + to);
       ptx::copy_async_commit();
       if (!S::GROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (more) finish(ring + to);
-      to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
+      if (refills) to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
       if (full) from = from + S::STAGE_BYTES == END ? 0 : from + S::STAGE_BYTES;
     }
   }
