@@ -115,6 +115,19 @@ MT_WGMMA_BOTH(192,
          MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
          MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
          MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22), MT_SUMS(23))
+MT_WGMMA_BOTH(256,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
+         "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "
+         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}", "%128", "%129",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7),
+         MT_SUMS(8), MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15),
+         MT_SUMS(16), MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22),
+         MT_SUMS(23), MT_SUMS(24), MT_SUMS(25), MT_SUMS(26), MT_SUMS(27), MT_SUMS(28), MT_SUMS(29),
+         MT_SUMS(30), MT_SUMS(31))
 #define MT_WGMMA_HELD(T)                                                                                  \
   template <>                                                                                             \
   __device__ __forceinline__ void wgmma<T>(float (&c)[8][4], const u32 (&a)[4], u64 b) {                  \
