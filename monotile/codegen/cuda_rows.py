@@ -1,18 +1,20 @@
 """Rows in registers: what a row reads is asked for at once, its sums meet across the lanes, and nothing lies on chip.
 
 Held rows_steady[2], rows_held[2];                   what the lane reads of its row, an element for each turn
+mt::Words<Held> next_rows_held[2];                   the same of the next round's row, asked for before this one's sums
+Held all_steady[2];                                  what all rows read alike, asked for before several rounds
 float x_3[2 * 8];                                    a wide value, for whoever reads it later
 part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then know
 """
 
 import math
-from collections.abc import Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.rowwise import Rowwise, rowwise
-from monotile.codegen.base import VALUES, Site, unflatten
+from monotile.codegen.base import VALUES, Range, Site, unflatten
 from monotile.codegen.cuda_early import known_ahead
 from monotile.codegen.cuda_reduce import COMBINER
 from monotile.codegen.spelling import bare
@@ -27,12 +29,17 @@ from monotile.schedule.plan import HoldRows
 
 @dataclass(eq=False)
 class _Rows:
-    """A step on its way. names: texts of what was asked for. arrays: of wide values. whole: every group has its row."""
+    """A step on its way. row: the range of rows. groups: of lanes. rounds: in which these take rows. turns: vectors that a
+    lane takes of a row, of its `vectors`. whole: every group has its row. names: texts of what was asked for. arrays: of
+    wide values."""
 
     e: VectorEmitter
     site: Site
     method: HoldRows
     found: Rowwise
+    row: Range | None
+    groups: int
+    rounds: int
     turns: int
     vectors: int
     whole: bool
@@ -49,6 +56,24 @@ class _Rows:
         position = add(mul(start, idx(self.method.vector)), lane_of(self.method.vector))
         out |= {a.name: idx(0) for a in s.axes[self.found.rows :]}
         return out | unflatten(position, self.found.along(s))
+
+    @property
+    def packed(self) -> bool:
+        """Whether what is asked for a round ahead waits in whole words: single elements are not taken apart anyway."""
+        return self.method.vector > 1
+
+    def number(self, round_: str) -> str:
+        """Text of the row of the lane's group in a round."""
+        return f"{round_} * {self.groups} + group" if self.rounds > 1 else "group"
+
+    def take_row(self, number: str) -> None:
+        """The variable of the current row; the last one where there is none of this number."""
+        if self.row is None:
+            return
+        v, w = self.row.variable.name, self.e.writer
+        text = number if self.whole else f"mt_min_idx({number}, {self.row.count} - 1)"
+        w.write(f"const idx {v} = {text};")
+        w.define(v)
 
     @contextmanager
     def each_turn(self, *, live: bool = False) -> Generator[Block]:
@@ -132,6 +157,39 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
 
     await_: the functor that waits for what the step reads.
     """
+    step = _step(e, site, method)
+    w, lanes = e.writer, method.lanes
+    with w.open("", fence=True):
+        w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
+        w.define("group_lane")
+        w.define("group")
+        ahead = _ask_first(step, f"{await_}();") if step.rounds > 1 else []
+        head = f"for (idx round = 0; round < {step.rounds}; ++round)"
+        with w.open(head, ["round"], fence=True) as block:
+            block.pragma = "#pragma unroll 1"
+            number = step.number("round")
+            step.take_row(number)
+            if not step.whole:
+                w.write(f"const bool live = {number} < {step.row.count if step.row else 1};")
+            if step.rounds > 1:
+                _ask_next(step, ahead)
+            else:
+                _ask_all(step, f"{await_}();")
+            sums = 0
+            for s in step.found.order:
+                if step.found.wide(s):
+                    step.wide(s)
+                elif s.reduce:
+                    step.reduction(s, sums)
+                    sums += 1
+                else:
+                    step.narrow(s)
+            if step.rounds > 1 and lanes > e.target.warp:
+                w.write("mt::block_barrier();")
+    e.forget()
+
+
+def _step(e: VectorEmitter, site: Site, method: HoldRows) -> _Rows:
     computes = [s for n in site.step.computes if isinstance(s := e.computes[n], Compute)]
     found = rowwise(computes)
     if found is None:
@@ -142,61 +200,97 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
     rounds = -(-rows // groups)
     whole = rounds * groups == rows and (row is None or row.count == str(rows))
     vectors = math.prod(found.span) // method.vector
-    step = _Rows(e, site, method, found, turns(found, method), vectors, whole)
-    w = e.writer
-    with w.open("", fence=True):
-        w.write(
-            f"const idx group_lane = threadIdx.x % {method.lanes}, group = threadIdx.x / {method.lanes};"
-        )
-        w.define("group_lane")
-        w.define("group")
-        with w.open(
-            f"for (idx round = 0; round < {rounds}; ++round)", ["round"], fence=True
-        ) as block:
-            block.pragma = "#pragma unroll 1"
-            number = f"round * {groups} + group" if rounds > 1 else "group"
-            if row is not None:
-                v = row.variable.name
-                w.write(
-                    f"const idx {v} = {number if whole else f'mt_min_idx({number}, {row.count} - 1)'};"
-                )
-                w.define(v)
-            if not whole:
-                w.write(f"const bool live = {number} < {row.count if row else 1};")
-            _fetch(step, f"if (round == 0) {await_}();" if rounds > 1 else f"{await_}();")
-            sums = 0
-            for s in found.order:
-                if found.wide(s):
-                    step.wide(s)
-                elif s.reduce:
-                    step.reduction(s, sums)
-                    sums += 1
-                else:
-                    step.narrow(s)
-            if rounds > 1 and method.lanes > e.target.warp:
-                w.write("mt::block_barrier();")
-    e.forget()
+    return _Rows(e, site, method, found, row, groups, rounds, turns(found, method), vectors, whole)
 
 
-def _fetch(step: _Rows, await_: str) -> None:
-    """Asks for all that the lane's elements read, before any of it is used: what no launch changes, then the statement
-    `await_`, then the rest."""
+def _wanted(step: _Rows) -> tuple[dict[Load, Expr], dict[Load, Expr]]:
+    """All that the lane's elements read, with its conditions: what no launch changes, and the rest."""
     e = step.e
     bodies = [substitute(s.body, step.point(s)) for s in step.found.order if step.found.along(s)]
-    wanted = known_ahead(e, bodies)
-    steady = [x for x in wanted if x.tensor.name in e.constant]
-    _ask(step, {x: wanted.pop(x) for x in steady}, "rows_steady")
-    e.writer.write(await_)
-    _ask(step, wanted, "rows_held")
+    steady, rest = dict[Load, Expr](), dict[Load, Expr]()
+    for x, when in known_ahead(e, bodies).items():
+        (steady if x.tensor.name in e.constant else rest)[x] = when
+    return steady, rest
+
+
+def _ask_all(step: _Rows, await_: str) -> None:
+    """Asks for all that the lane's elements read, before any of it is used: what no launch changes, then the statement
+    `await_`, then the rest."""
+    steady, rest = _wanted(step)
+    _ask(step, steady, "rows_steady")
+    step.e.writer.write(await_)
+    _ask(step, rest, "rows_held")
+
+
+def _ask_first(step: _Rows, await_: str) -> list[str]:
+    """The same before several rounds: asks for what all rows read alike, and for the first round's rows. Gives the names of
+    what is to be asked for in every round."""
+    steady, rest = _wanted(step)
+    ahead = _ask_apart(step, steady, "steady")
+    step.e.writer.write(await_)
+    return ahead + _ask_apart(step, rest, "held")
+
+
+def _ask_apart(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> list[str]:
+    """Loads `wanted`, what depends on the row apart from what does not; gives the name of the former, if there is any."""
+    e, row = step.e, step.row
+    assert row is not None
+    v = row.variable.name
+    own = {x: when for x, when in wanted.items() if v in e.variables(x) | e.variables(when)}
+    _ask(step, {x: when for x, when in wanted.items() if x not in own}, f"all_{name}")
+    if not own:
+        return []
+    name = f"rows_{name}"
+    _write_fetch(step, own, name, [v, "start"])
+    kind = f"decltype(fetch_{name}(0, 0))"
+    kind = f"mt::Words<{kind}>" if step.packed else kind
+    e.writer.write(f"{kind} next_{name}[{step.turns}]{{}};")
+    with e.writer.open("", fence=True):
+        step.take_row("group")
+        _fetch_rows(step, name)
+    return [name]
+
+
+def _ask_next(step: _Rows, names: Sequence[str]) -> None:
+    """What was asked for is this round's; asks for the next one's before any of it is used."""
+    if not names:
+        return
+    w = step.e.writer
+    for name in names:
+        w.write(f"decltype(fetch_{name}(0, 0)) {name}[{step.turns}];")
+        head = f"for (idx turn = 0; turn < {step.turns}; ++turn)"
+        with w.open(head, ["turn"], fence=True) as block:
+            block.pragma = "#pragma unroll"
+            w.write(f"{name}[turn] = next_{name}[turn]{'.whole()' * step.packed};")
+    with w.open(f"if (round + 1 < {step.rounds})", fence=True):
+        step.take_row(step.number("(round + 1)"))
+        for name in names:
+            _fetch_rows(step, name)
+
+
+def _fetch_rows(step: _Rows, name: str) -> None:
+    """Asks for what the row reads that has just been taken."""
+    assert step.row is not None
+    with step.each_turn():
+        call = f"fetch_{name}({step.row.variable.name}, start)"
+        call = f"mt::words({call})" if step.packed else call
+        step.e.writer.write(f"next_{name}[turn] = {call};")
 
 
 def _ask(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> None:
     """Loads `wanted` into `name`, a member for each turn."""
-    e, w = step.e, step.e.writer
+    w = step.e.writer
     if not wanted:
         return
-    with w.open(f"auto fetch_{name} = [&](idx start)", ["start"], fence=True, tail=";"):
-        step.names |= e.held(wanted, step.method.vector, f"{name}[turn]")
+    _write_fetch(step, wanted, name, ["start"])
     w.write(f"decltype(fetch_{name}(0)) {name}[{step.turns}]{{}};")
     with step.each_turn():
         w.write(f"{name}[turn] = fetch_{name}(start);")
+
+
+def _write_fetch(step: _Rows, wanted: Mapping[Load, Expr], name: str, given: Sequence[str]) -> None:
+    """The function of the indices `given` that loads `wanted`, which is known as members of `name`."""
+    e = step.e
+    parameters = ", ".join(f"idx {v}" for v in given)
+    with e.writer.open(f"auto fetch_{name} = [&]({parameters})", given, fence=True, tail=";"):
+        step.names |= e.held(wanted, step.method.vector, f"{name}[turn]")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,12 +18,13 @@ from monotile.schedule import hold_rows
 from monotile.schedule.plan import HoldRows, Plan, Stage
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.target.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=3)
+TARGET = cuda_target("sm_90a")
 Call = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
@@ -35,19 +37,29 @@ class Model(torch.nn.Module):
         return self.call(*args)
 
 
-def methods(plan: Plan) -> list[HoldRows]:
+def held(plan: Plan) -> list[tuple[HoldRows, int]]:
+    """Every step with rows in registers: how, and in how many rounds."""
     stages = [node for node in plan.body if isinstance(node, Stage)]
-    return [s.method for g in stages for s in g.steps if isinstance(s.method, HoldRows)]
+    return [
+        (s.method, -(-s.dims[0].tile // (plan.launch.threads // s.method.lanes)))
+        for g in stages
+        for s in g.steps
+        if isinstance(s.method, HoldRows)
+    ]
 
 
-def check(call: Call, *args: Tensor, seed: int = 0) -> list[HoldRows]:
-    """Runs `call` as one kernel with rows in registers; gives how."""
+def check(
+    call: Call, *args: Tensor, seed: int = 0, changed: int = 0, target: Target = TARGET
+) -> list[tuple[HoldRows, int]]:
+    """Runs `call` as one kernel with rows in registers; gives how.
+
+    changed: how many arguments, of the last, it updates in place.
+    """
     captured = capture(Model(call).eval(), args)
-    target = cuda_target("sm_90a")
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     plan = schedule(program, target, OPTIONS)
     verify(plan, program, target)
-    found = methods(plan)
+    found = held(plan)
     assert found
     values = dict(constants)
     leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
@@ -55,9 +67,11 @@ def check(call: Call, *args: Tensor, seed: int = 0) -> list[HoldRows]:
         values[leaf.tensor.name] = to_numpy(x)
     source = emit(program, plan, target, OPTIONS)
     results = emulate(program, plan, source, values, late=seed % 2 == 0, seed=seed)
-    right = call(*(x.double() for x in args))
+    wide = [x.double() if x.is_floating_point() else x for x in args]
+    right = call(*wide)
+    every = (*(right if isinstance(right, tuple) else (right,)), *wide[len(wide) - changed :])
     limit = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}[args[0].dtype]
-    for got, want in zip(results, right if isinstance(right, tuple) else (right,), strict=True):
+    for got, want in zip(results, every, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit)
     return found
 
@@ -122,12 +136,59 @@ def test_rows_of_several_dimensions() -> None:
 
 def test_many_rows_take_rounds(lanes: int) -> None:
     found = check(lambda x: x.softmax(-1), torch.randn(3 * 40 + 5, 16))
-    assert all(method.lanes == lanes for method in found)
+    assert all(method.lanes == lanes and rounds > 1 for method, rounds in found)
+
+
+def test_rounds_ask_for_the_next_rows() -> None:
+    """A worker has 34 rows, the last one 32: with 4 groups or 32, some have none in the last round."""
+    x, y, g = torch.randn(100, 96), torch.randn(100, 96), torch.randn(96)
+    for arguments in ((x, y, g), (x.half(), y.half(), g.half())):
+        ((_, rounds),) = check(residual, *arguments)
+        assert rounds > 1
+    check(lambda x: (x - x.mean(-1, keepdim=True), x.mean(-1)), x, seed=1)
+
+
+def test_rounds_of_what_others_made() -> None:
+    """Rows, and what all rows read alike, are there after the hand-off; positions are weights that rows differ in."""
+
+    def call(x: Tensor, w: Tensor, p: Tensor, c: Tensor, v: Tensor, b: Tensor) -> Tensor:
+        h = x @ w
+        return rms_norm((h + h.flip(0)).view(2, 50, 40), c @ v) * p + b
+
+    target = msgspec.structs.replace(TARGET, shared_bytes=16000)  # not enough for all in one
+    x, w, p = torch.randn(100, 16), torch.randn(16, 40), torch.randn(50, 40) / 4
+    c, v, b = torch.randn(16), torch.randn(16, 40) / 16, torch.randn(40) / 4
+    ((_, rounds),) = check(call, x, w, p, c, v, b, target=target)
+    assert rounds > 1
+    check(call, *(t.half() for t in (x, w, p, c, v, b)), target=target, seed=1)
+
+
+def test_rounds_look_rows_up() -> None:
+    def call(table: Tensor, p: Tensor, g: Tensor, i: Tensor) -> Tensor:
+        return rms_norm(table[i] + p, g)
+
+    table, p, g = torch.randn(30, 64), torch.randn(50, 64), torch.randn(64)
+    i = torch.randint(0, 30, (2, 50))
+    ((_, rounds),) = check(call, table.half(), p.half(), g.half(), i)
+    assert rounds > 1
+
+
+def test_rounds_write_over_what_they_read() -> None:
+    """A group without a row in the last round may find what another has made of it."""
+
+    def call(x: Tensor, total: Tensor) -> Tensor:
+        y = x.softmax(-1)
+        total.mul_(0.5).add_(y)
+        return y
+
+    x, total = torch.randn(100, 48), torch.randn(100, 48)
+    ((_, rounds),) = check(call, x, total, changed=1)
+    assert rounds > 1
+    check(call, x.half(), total.half(), changed=1, seed=1)
 
 
 def test_what_has_no_common_rows_lies_on_chip() -> None:
     captured = capture(Model(lambda x: (x - x.mean(0)).softmax(-1)).eval(), (torch.randn(8, 40),))
-    target = cuda_target("sm_90a")
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    plan = schedule(program, target, OPTIONS)
-    verify(plan, program, target)
+    plan = schedule(program, TARGET, OPTIONS)
+    verify(plan, program, TARGET)

@@ -37,6 +37,25 @@ struct Held {
   Pack<T, WIDTH> value[COUNT];
 };
 
+// What a thread asks for in one iteration of a loop and uses in the next, as whole words: of narrower parts nvcc 13.0 makes values
+// of their own, and takes them out of the words where these are asked for, which is to wait for them there.
+template <class T>
+struct Words {
+  u32 value[(sizeof(T) + 3) / 4];
+  __device__ __forceinline__ T whole() const {
+    T out;
+    memcpy(&out, value, sizeof(T));
+    return out;
+  }
+};
+
+template <class T>
+__device__ __forceinline__ Words<T> words(const T& x) {
+  Words<T> out{};
+  memcpy(out.value, &x, sizeof(T));
+  return out;
+}
+
 template <class A, class B>
 inline constexpr bool same = false;
 template <class A>
