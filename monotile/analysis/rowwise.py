@@ -27,6 +27,11 @@ class Rowwise(msgspec.Struct, frozen=True):
         """Whether `s` has an element for each of a row; else it has one for the row, and further axes of extent 1."""
         return not s.reduce and tuple(a.extent for a in s.axes[self.rows :]) == self.span
 
+    @property
+    def anchor(self) -> Compute:
+        """The first wide one."""
+        return next(s for s in self.order if self.wide(s))
+
     def along(self, s: Compute) -> tuple[Axis, ...]:
         """The axes of `s` that run along a row, reduced or not."""
         return s.reduce or (s.axes[self.rows :] if self.wide(s) else ())

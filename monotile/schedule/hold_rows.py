@@ -5,11 +5,11 @@ read from memory comes as often. Here all that a row reads is asked for at once,
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.rowwise import Rowwise, rowwise
-from monotile.ir.expr import Load, loads
+from monotile.ir.expr import Expr, Load, axes_of, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule import cost
 from monotile.schedule.draft import Draft
@@ -20,6 +20,7 @@ from monotile.target.target import Target
 VECTOR = 8  # elements that a lane takes at once, at most
 MOST_WORDS = 96  # registers of a thread for what it reads and holds
 REDUCTION = 0.15  # of the latency: lanes of several warps put a sum together
+CHAIN = 0.35  # of the latency: what a round waits for besides, its rows asked for in the one before (estimated)
 PART = 8  # bytes of a part of a sum, at most
 
 
@@ -31,7 +32,7 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
     found = rowwise(computes)
     if found is None:
         return
-    anchor = next(s for s in found.order if found.wide(s))
+    anchor = found.anchor
     rows = math.prod(a.extent for a in anchor.axes[: found.rows])
     tile = -(-rows // target.workers)
     grid = (-(-rows // tile),)
@@ -44,7 +45,8 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
     while lanes >= 1:
         vector = _vector(found, lanes)
         method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
-        if _words(found, method) <= MOST_WORDS:
+        rounds = -(-tile // (target.threads // lanes))
+        if _words(found, method, rounds) <= MOST_WORDS:
             scratch = scratch_bytes(found, target)
             step = Step(found.listed, tuple(dims), method, scratch_bytes=scratch)
             seconds = _seconds(found, method, tile, target)
@@ -64,11 +66,23 @@ def turns(found: Rowwise, method: HoldRows) -> int:
 
 
 def far_loads(found: Rowwise) -> tuple[Load, ...]:
-    """What each element of a row reads that the step does not make, and finds without looking anything up."""
+    """What each element of a row reads that the step does not make, and finds without looking anything up: each once, at the
+    anchor's axes."""
     own = {s.out.name for s in found.order}
-    wide = [s for s in found.order if found.along(s)]
-    every = (x for s in wide for x in loads_of(s) if x.tensor.name not in own)
-    return tuple(dict.fromkeys(x for x in every if not any(loads(i) for i in x.index)))
+    out = dict[Load, None]()
+    for s in filter(found.along, found.order):
+        axes = zip((*s.axes[: found.rows], *found.along(s)), found.anchor.axes, strict=True)
+        point: dict[str, Expr] = {a.name: b for a, b in axes}
+        for x in loads_of(s):
+            if x.tensor.name not in own and not any(loads(i) for i in x.index):
+                out[Load(x.tensor, tuple(substitute(i, point) for i in x.index))] = None
+    return tuple(out)
+
+
+def _of_row(x: Load, found: Rowwise) -> bool:
+    """Whether `x`, one of `far_loads`, is not the same for all rows."""
+    rows = frozenset(found.anchor.axes[: found.rows])
+    return any(rows & axes_of(i) for i in x.index)
 
 
 def _vector(found: Rowwise, lanes: int) -> int:
@@ -79,25 +93,35 @@ def _vector(found: Rowwise, lanes: int) -> int:
     return vector
 
 
-def _words(found: Rowwise, method: HoldRows) -> int:
-    """Registers of a thread."""
+def _words(found: Rowwise, method: HoldRows, rounds: int) -> int:
+    """Registers of a thread. What is of the row is there twice in several rounds: this one's and the next one's."""
     elements = turns(found, method) * method.vector
-    read = sum(-(-elements * x.dtype.itemsize // 4) for x in far_loads(found))
+    read = sum(
+        -(-elements * x.dtype.itemsize // 4) * (2 if rounds > 1 and _of_row(x, found) else 1)
+        for x in far_loads(found)
+    )
     size = max(s.out.dtype.compute.itemsize for s in found.order if found.wide(s)) // 4
     held = 2 * elements * max(1, size)  # a wide value, and the one made of it
     return read + held
 
 
 def _seconds(found: Rowwise, method: HoldRows, tile: int, target: Target) -> float:
-    """A task: its groups of lanes take their rows round after round."""
+    """A task: its groups of lanes take their rows round after round, and ask for the next ones meanwhile."""
     groups = target.threads // method.lanes
     sums = sum(bool(s.reduce) for s in found.order)
-    read = sum(x.dtype.itemsize for x in far_loads(found)) * math.prod(found.span)
     each = sum(cost.operations(s) for s in found.order if found.along(s))
     rate = target.flops["fma"] / 2 / target.workers / target.threads
-    round_ = target.latency_seconds * (
-        1 + sums * (REDUCTION if method.lanes > target.warp else REDUCTION / 2)
-    )
-    round_ += read * min(tile, groups) / target.worker_bandwidth
-    round_ += each * turns(found, method) * method.vector / rate
-    return -(-tile // groups) * round_
+    work = each * turns(found, method) * method.vector / rate
+    met = sums * (REDUCTION if method.lanes > target.warp else REDUCTION / 2)
+    every = far_loads(found)
+    own = [x for x in every if _of_row(x, found)]
+    first = target.latency_seconds * (1 + met)
+    first += _moved(every, found, min(tile, groups), target) + work
+    further = max(_moved(own, found, groups, target) + work, target.latency_seconds * (CHAIN + met))
+    return first + (-(-tile // groups) - 1) * further
+
+
+def _moved(read: Iterable[Load], found: Rowwise, rows: int, target: Target) -> float:
+    """Seconds in which `read` comes for `rows` rows."""
+    nbytes = sum(x.dtype.itemsize for x in read) * math.prod(found.span)
+    return nbytes * rows / target.worker_bandwidth

@@ -64,6 +64,14 @@ def test_softmax_holds_short_rows_in_registers() -> None:
     assert plan.places["powers"] == (Register(),)
 
 
+def test_softmax_takes_many_rows_in_rounds() -> None:
+    x = p.tensor("x", 4096, 512)
+    program = p.program([x], p.softmax(x), p.tensor("y", 4096, 512))
+    ((step,),) = (stage.steps for stage in p.stages(p.plan_of(program, p.H100)))
+    assert isinstance(step.method, HoldRows)
+    assert step.dims[0].tile > p.H100.threads // step.method.lanes
+
+
 def test_softmax_holds_long_rows_on_chip() -> None:
     x = p.tensor("x", 256, 16384)
     program = p.program([x], p.softmax(x), p.tensor("y", 256, 16384))
