@@ -225,10 +225,18 @@ class CudaEmitter(VectorEmitter):
                 if site.step.computes[0] == kept.resident.compute:
                     write_hold(self, kept, self._with_kept(site), held)
 
-    def packed(self, tensor: Tensor, first: Sequence[Expr], place: Place, width: int) -> str:
+    def packed(
+        self,
+        tensor: Tensor,
+        first: Sequence[Expr],
+        place: Place,
+        width: int,
+        *,
+        aligned: bool = True,
+    ) -> str:
         held = self.in_registers.get(tensor.name)
         if held is None:
-            return super().packed(tensor, first, place, width)
+            return super().packed(tensor, first, place, width, aligned=aligned)
         return f"{held.name}.value[{held.number}]"
 
     @contextmanager

@@ -12,12 +12,13 @@ from monotile.analysis.contraction import contraction
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
-from monotile.codegen.cuda_steps import each_batch, fitting, placed, vector_width
+from monotile.codegen.cuda_rows_out import RowResult, row_results, write_rows
+from monotile.codegen.cuda_steps import each_batch, fitting, neighbours, placed, vector_width
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, alignment, lane_of
+from monotile.codegen.vector import VectorEmitter, alignment
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, idx, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Contract, Operand
 
@@ -61,12 +62,16 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
             )
         ]
         width = fitting(vector_width(WIDTH, site, n), method.block_n)
-        write_epilogue(e, site, anchor, m, n, width)
+        total = "double" if anchor.body.dtype is DType.F64 else "float"
+        by_rows: tuple[RowResult, ...] = ()
+        if width == 1 and method.block_n % WIDTH == 0:
+            by_rows = row_results(e, site, n, WIDTH, 8 if total == "double" else 4)
+            width = WIDTH if by_rows else 1
+        write_epilogue(e, site, anchor, m, n, width, by_rows)
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
         kernel = KERNEL[method.instruction]
-        total = "double" if anchor.body.dtype is DType.F64 else "float"
         numbers = ", ".join(
             str(x)
             for x in (
@@ -80,8 +85,12 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         w.write(
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
         )
+        epilogue = "epilogue"
+        if by_rows:
+            write_rows(e, site, m, n, by_rows)
+            epilogue = "mt::by_rows(epilogue, singles, rows)"
         w.write(
-            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, epilogue);"
+            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue});"
         )
 
 
@@ -203,14 +212,13 @@ def _values(
 
 
 def _neighbours(e: VectorEmitter, first: Axis, width: int) -> Expr:
-    """The lanes of the vector that begins at `first`, which is a multiple of `width`."""
-    if width == 1:
-        return first
-    vector = Axis(f"{first.name}_vector", first.extent // width)
-    e.writer.write(f"__builtin_assume({first.name} % {width} == 0);")
-    e.writer.write(f"const idx {vector.name} = (uint32_t){first.name} / {width}u;")
-    e.writer.define(vector.name)
-    return add(mul(vector, idx(width)), lane_of(width))
+    """Writes what `neighbours` of the variable `first` are made of; gives these."""
+    if width > 1:
+        vector = f"{first.name}_vector"
+        e.writer.write(f"__builtin_assume({first.name} % {width} == 0);")
+        e.writer.write(f"const idx {vector} = (uint32_t){first.name} / {width}u;")
+        e.writer.define(vector)
+    return neighbours(first, width)
 
 
 def _bool(x: bool) -> str:
@@ -218,13 +226,19 @@ def _bool(x: bool) -> str:
 
 
 def write_epilogue(
-    e: VectorEmitter, site: Site, anchor: Compute, m: Range, n: Range, width: int
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    m: Range,
+    n: Range,
+    width: int,
+    by_rows: Sequence[RowResult] = (),
 ) -> None:
-    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores."""
+    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
+    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs."""
+    e.cells = {r.made.out.name: r.cell for r in by_rows}
     row, column = m.variable.name, n.variable.name
-    group = Axis(f"{column}_vector", n.variable.extent // width) if width > 1 else n.variable
-    lanes = add(mul(group, idx(width)), lane_of(width)) if width > 1 else n.variable
-    point = placed(site.point, {column: lanes})
+    point = placed(site.point, {column: neighbours(n.variable, width)})
     own = {anchor.out.name, *(s.out.name for s in site.followers)}
     wanted = dict.fromkeys(
         x
@@ -238,6 +252,7 @@ def write_epilogue(
         held = e.held(dict.fromkeys(wanted, TRUE), width)
     total = "double" if anchor.body.dtype is DType.F64 else "float"
     sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held"
+    sums += ", char* cell" if by_rows else ""
     head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
     with w.open(head, [row, column], fence=True, tail=";") as block:
         _neighbours(e, n.variable, width)
@@ -245,3 +260,8 @@ def write_epilogue(
         with e.vector(width):
             at = "lane" if width > 1 else "0"
             e.finish(site, point, f"sums[{at}]", anchor.body.dtype)
+    e.cells = {}
+    if by_rows:
+        head = f"auto singles = [&](idx {row}, idx {column}, const mt::Pack<{total}, 1>& sums)"
+        with w.open(head, [row, column], fence=True, tail=";"):
+            e.finish(site, site.point, "sums[0]", anchor.body.dtype)

@@ -7,7 +7,7 @@ from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.turns import Turn
 from monotile.codegen.vector import VectorEmitter, lane_of
-from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.early import narrowed
 from monotile.schedule.plan import Map, Serial
@@ -24,6 +24,14 @@ def fitting(wanted: int, *sizes: int) -> int:
 def placed(point: Mapping[str, Expr], where: Mapping[str, Expr]) -> dict[str, Expr]:
     """`point` with the ranges' variables replaced."""
     return {name: substitute(e, dict(where)) for name, e in point.items()}
+
+
+def neighbours(first: Axis, width: int) -> Expr:
+    """The lanes of the vector that begins at `first`, which is a multiple of `width`."""
+    if width == 1:
+        return first
+    vector = Axis(f"{first.name}_vector", first.extent // width)
+    return add(mul(vector, idx(width)), lane_of(width))
 
 
 def vector_width(wanted: int, site: Site, r: Range) -> int:

@@ -7,7 +7,7 @@ mt::store(y_5 + o6, s4);
 """
 
 import math
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Sli
 
 WIDEST = 16  # bytes that one access moves
 LANE = "lane"
+_PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
 
 
 @dataclass(eq=False)
@@ -69,10 +70,12 @@ class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
     busy: threads, from the first, that work on what was written since the last barrier of the block. early: what the current
-    stage's maps asked for at its beginning.
+    stage's maps asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
+    behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
     """
 
     busy: int = 0
+    cells: Mapping[str, int] = MappingProxyType({})
     early: Mapping[Step, Early] = MappingProxyType({})
     _vector: _Vector | None = None
 
@@ -95,10 +98,12 @@ class VectorEmitter(StageEmitter):
     def read(self, e: Load) -> str:
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         vector, first = self._vector, self._first(e.tensor, e.index, place)
-        if vector is None or first is None:
+        if vector is None:
             return super().read(e)
-        pack = self._pack(e, first, place, vector.lane.extent)
-        return self.lane_value(pack, e.dtype)
+        if first is not None:
+            return self.lane_value(self._pack(e, first, place, vector.lane.extent), e.dtype)
+        pack = self.writer.known((_EACH, vector.lane.extent, e))
+        return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
 
     def lane_value(self, pack: str, dtype: DType, lane: str = LANE) -> str:
         """A lane's element of a pack of stored elements, as a value."""
@@ -108,14 +113,17 @@ class VectorEmitter(StageEmitter):
 
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
         vector, first = self._vector, self._first(tensor, index, place)
-        if vector is None or first is None:
+        if vector is None or (first is None and tensor.name not in self.cells):
             super().write(tensor, index, place, value)
             return
         pack = self.writer.fresh("s")
         with self.writer.at(vector.outer):
             kind = STORAGE[tensor.dtype]
             self.writer.write(f"mt::Pack<{kind}, {vector.lane.extent}> {pack};")
-            start = plus(*self.address(tensor, first, place))
+            if first is not None:
+                start = plus(*self.address(tensor, first, place))
+            else:
+                start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
             vector.stores.append(f"mt::store({start}, {pack});")
         if tensor.dtype in SMALL_FLOATS:
             name = SMALL_FLOATS[tensor.dtype]
@@ -130,16 +138,20 @@ class VectorEmitter(StageEmitter):
         gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
         packs, and conditions that differ from lane to lane."""
         packs: dict[Load, str] = {}
+        each: set[Load] = set()
         with self.vector(width):
             for x, when in wanted.items():
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
                 if any(loads(i) for i in x.index):
                     continue
                 first = x.index if width == 1 else self._first(x.tensor, x.index, place)
+                if first is None and self.cells:
+                    first = self._first(x.tensor, x.index, place, aligned=False)
+                    each.add(x)
                 if first is None or (width > 1 and when != TRUE):
                     continue
                 if when == TRUE:
-                    packs[x] = self._pack(x, tuple(first), place, width)
+                    packs[x] = self._pack(x, tuple(first), place, width, aligned=x not in each)
                     continue
                 packs[x] = self.writer.fresh("p")
                 self.writer.write(f"mt::Pack<{STORAGE[x.tensor.dtype]}, 1> {packs[x]}{{}};")
@@ -158,29 +170,40 @@ class VectorEmitter(StageEmitter):
                 for line in lines:
                     self.writer.write(line)
         return {
-            (x if width == 1 else ("pack", width, x)): (
+            (x if width == 1 else (_EACH if x in each else _PACK, width, x)): (
                 self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}"
             )
             for k, x in enumerate(packs)
         }
 
-    def _pack(self, e: Load, first: tuple[Expr, ...], place: Place, width: int) -> str:
+    def _pack(
+        self, e: Load, first: tuple[Expr, ...], place: Place, width: int, *, aligned: bool = True
+    ) -> str:
         """The name of the pack that begins at the index `first` of what `e` loads."""
-        key = ("pack", width, e)
+        key = (_PACK if aligned else _EACH, width, e)
         known = self.writer.known(key)
         if known is None:
             known = self.writer.fresh("p")
             home = self.home(Load(e.tensor, first))
             with self.writer.at(home):
-                text = self.packed(e.tensor, first, place, width)
+                text = self.packed(e.tensor, first, place, width, aligned=aligned)
                 self.writer.write(f"const auto {known} = {text};")
             home.names[key] = known
         return known
 
-    def packed(self, tensor: Tensor, first: Sequence[Expr], place: Place, width: int) -> str:
+    def packed(
+        self,
+        tensor: Tensor,
+        first: Sequence[Expr],
+        place: Place,
+        width: int,
+        *,
+        aligned: bool = True,
+    ) -> str:
         """Text of the load of a pack that begins at the index `first`."""
         start = plus(*self.address(tensor, first, place))
         function = "load_constant" if tensor.name in self.constant else "load"
+        function += "" if aligned else "_each"
         return f"mt::{function}<{width}>({start})"
 
     def computed(self, tensor: Tensor) -> bool:
@@ -204,36 +227,58 @@ class VectorEmitter(StageEmitter):
         """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         index = [substitute(i, dict(point)) for i in e.index]
-        table = self.tables.get(e.tensor.name, 0)
+        return self.strides(e.tensor, index, place, along)
+
+    def strides(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
+    ) -> tuple[int, ...] | None:
+        """The same of the element of `tensor` at `index` in `place`."""
+        table = self.tables.get(tensor.name, 0)
         names = frozenset(a.name for a in along)
         if any(loads(i) for i in index) or any(self.variables(i) & names for i in index[:table]):
             return None
-        offset = self.layout(e.tensor, place).offset(index[table:])
+        offset = self.layout(tensor, place).offset(index[table:])
         if any(self.variables(x) & names for x, _ in offset.terms if x not in along):
             return None
         return tuple(offset.coefficient(a) for a in along)
 
     def _first(
-        self, tensor: Tensor, index: Sequence[Expr], place: Place
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, *, aligned: bool = True
     ) -> tuple[Expr, ...] | None:
-        """The index of lane 0, if the lanes' elements are neighbours in memory and a pack of them is aligned."""
+        """The index of lane 0, if the open vector's lanes are a pack in memory: see `first_of`."""
         vector = self._vector
         if vector is None or self.facts:
             return None
+        inside = vector.inner.defines
+        return self.first_of(tensor, index, place, vector.lane, inside, aligned=aligned)
+
+    def first_of(
+        self,
+        tensor: Tensor,
+        index: Sequence[Expr],
+        place: Place,
+        lane: Axis,
+        inside: Set[str],
+        *,
+        aligned: bool = True,
+    ) -> tuple[Expr, ...] | None:
+        """The index of lane 0, if the lanes' elements are neighbours in memory and, if wanted, a pack of them is aligned.
+
+        inside: variables that may differ from lane to lane.
+        """
         table = self.tables.get(tensor.name, 0)
         safe = [
             self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
         ]
-        inside = vector.inner.defines
         if any(self.variables(i) & inside for i in safe[:table]):
             return None
         offset = self.layout(tensor, place).offset(safe[table:])
-        rest = Affine(tuple(t for t in offset.terms if t[0] != vector.lane), offset.constant)
-        if offset.coefficient(vector.lane) != 1 or self.variables(rest.expr) & inside:
+        rest = Affine(tuple(t for t in offset.terms if t[0] != lane), offset.constant)
+        if offset.coefficient(lane) != 1 or self.variables(rest.expr) & inside:
             return None
         size = tensor.dtype.itemsize
-        group = min(vector.lane.extent, WIDEST // size)
+        group = min(lane.extent, WIDEST // size)
         steps = (rest.constant, *(c for _, c in rest.terms))
-        if alignment(place) % (group * size) or any(c % group for c in steps):
+        if aligned and (alignment(place) % (group * size) or any(c % group for c in steps)):
             return None
         return tuple(substitute(i, {LANE: idx(0)}) for i in safe)

@@ -8,6 +8,7 @@
 #include "cuda/barrier.cuh"
 #include "cuda/contract_fma.cuh"
 #include "cuda/contract_mma.cuh"
+#include "cuda/contract_sums.cuh"
 #include "cuda/contract_wgmma.cuh"
 #include "cuda/panel.cuh"
 
@@ -197,12 +198,6 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
 // What the epilogue reads besides the sums, if nothing.
 struct Nothing {};
 
-// Where a thread's turn of the epilogue is within the block, if it has one.
-struct Place {
-  int m, n;
-  bool live;
-};
-
 // Nothing to wait for.
 struct Ready {
   __device__ __forceinline__ void operator()() const {}
@@ -211,7 +206,8 @@ struct Ready {
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. Its operands, and what `fetch`
 // reads, are there when await() has returned, which all threads call once. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
-// turns ahead, at first while the operands come in. Shared memory is free to use for others when this returns.
+// turns ahead, at first while the operands come in. Or to what ByRows has. Shared memory is free to use for others when this
+// returns.
 template <class S, class Left, class Right, class Await, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Await& await,
@@ -272,11 +268,12 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr int MOST = same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held)));
   constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
   Held held[AHEAD];
+  const int vectors_end = BY_ROWS<Epilogue> ? n1 - (n1 - n0) % S::WIDTH : n1;
   auto mine = [&](int round) {
     unsigned e = round * S::THREADS + self;
     int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
     bool exists = (TOTAL % S::THREADS == 0 && ROUNDS % AHEAD == 0) || e < TOTAL;
-    bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < n1);
+    bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < vectors_end);
     return Place{m, n, exists && inside};
   };
 #pragma unroll
@@ -336,23 +333,26 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   block_barrier();
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round += AHEAD) {
+    Pack<Sum, S::WIDTH> totals[AHEAD];  // by rows: no load of sums is moved before a store into a cell
+    if constexpr (BY_ROWS<Epilogue>) {
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i)
+        if (Place p = mine(round + i); p.live) totals[i] = total<S, S::WIDTH>(sums + p.m * S::SUM_PITCH + p.n);
+    }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       if (Place p = mine(round + i); p.live) {
-        const Sum* at = sums + p.m * S::SUM_PITCH + p.n;
-        Pack<Sum, S::WIDTH> total = load<S::WIDTH>(at);
-#pragma unroll
-        for (int s = 1; s < S::SLICES; ++s) {
-          Pack<Sum, S::WIDTH> part = load<S::WIDTH>(at + s * SLICE_SUMS);
-#pragma unroll
-          for (int w = 0; w < S::WIDTH; ++w) total[w] += part[w];
-        }
-        epilogue(m0 + p.m, n0 + p.n, total, held[i]);
+        Sum* at = sums + p.m * S::SUM_PITCH + p.n;
+        if constexpr (BY_ROWS<Epilogue>)
+          epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], held[i], reinterpret_cast<char*>(at));
+        else
+          epilogue(m0 + p.m, n0 + p.n, total<S, S::WIDTH>(at), held[i]);
       }
       if (round + AHEAD < ROUNDS)
         if (Place p = mine(round + AHEAD + i); p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
     }
   }
+  if constexpr (BY_ROWS<Epilogue>) finish_rows<S>(sums, m0, m1, n0, n1, epilogue);
   block_barrier();
 }
 

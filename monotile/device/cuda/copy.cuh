@@ -64,4 +64,20 @@ __device__ __forceinline__ T load_constant(const T* p) {
   return out;
 }
 
+// Packs of neighbours at any alignment, element by element.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_each(const T* p) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = p[i];
+  return out;
+}
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_constant_each(const T* p) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = load_constant(p + i);
+  return out;
+}
+
 }  // namespace mt

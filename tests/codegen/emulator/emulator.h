@@ -198,6 +198,9 @@ To emulator_bits(From x) {
   std::memcpy(&y, &x, sizeof(y));
   return y;
 }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return unsigned((uint64_t(high) << 32 | low) >> (shift & 31));
+}
 inline float __uint_as_float(unsigned x) { return emulator_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return emulator_bits<unsigned>(x); }
 inline float __double2float_rz(double x) {
