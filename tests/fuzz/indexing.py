@@ -137,6 +137,13 @@ def one_hot(b: Builder) -> None:
     b.emit(f"F.one_hot({x}.to(t.i64) % 5, 5)")
 
 
+def _apart(b: Builder, x: str, y: str) -> str:
+    """`y`, or a copy if it is another view of what `x` is: PyTorch then reads what it has just written, or not."""
+    one, other = b.value(x), b.value(y)
+    shared = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return f"{y}.clone()" if shared and x != y else y
+
+
 def update(b: Builder) -> None:
     """A value changed in place; views of it, made before, see that."""
     x = b.pick(has_dims, is_float)
@@ -146,7 +153,7 @@ def update(b: Builder) -> None:
             b.emit(f"{x}[{subscript(b, x)}]")
         if b.chance(0.3):
             b.emit(f"{x}.transpose(0, -1)")
-    y = b.scalar() if b.chance(0.4) else partner(b, x, b.dtype_of(x))
+    y = b.scalar() if b.chance(0.4) else _apart(b, x, partner(b, x, b.dtype_of(x)))
     match b.r.randrange(9):
         case 0:
             b.update(f"{x}.{b.r.choice(('add_', 'mul_', 'sub_'))}({y})")
