@@ -12,7 +12,7 @@ from monotile.analysis.contraction import contraction
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
-from monotile.codegen.cuda_rows_out import RowResult, row_results, write_rows
+from monotile.codegen.cuda_odd_rows import RowResult, row_results, write_copies
 from monotile.codegen.cuda_steps import each_batch, fitting, neighbours, placed, vector_width
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment
@@ -87,7 +87,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         )
         epilogue = "epilogue"
         if by_rows:
-            write_rows(e, site, m, n, by_rows)
+            write_copies(e, site, m, n, by_rows)
             epilogue = "mt::by_rows(epilogue, singles, rows)"
         w.write(
             f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue});"

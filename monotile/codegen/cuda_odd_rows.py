@@ -60,7 +60,7 @@ def row_results(
     return tuple(found) if end <= width * sum_bytes else ()
 
 
-def write_rows(
+def write_copies(
     e: VectorEmitter, site: Site, m: Range, n: Range, results: Sequence[RowResult]
 ) -> None:
     """The lambda `rows`, which has the results copied from their cells: each by where a row of it begins."""
