@@ -365,7 +365,7 @@ _WARPGROUP_COLUMNS = (
     192,
     256,
 )  # as device/cuda/ptx/sm_90a.cuh has them
-_TURNED_COLUMNS = (64, 128, 192, 256)
+_TURNED_COLUMNS = tuple(n for n in _WARPGROUP_COLUMNS if n % WARPGROUP_DEPTH == 0)  # whole lines
 # What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {

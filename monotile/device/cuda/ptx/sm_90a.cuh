@@ -5,8 +5,8 @@
 namespace mt::ptx {
 
 // A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
-// with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows (then its only ones) at
-// one k; more of these lie in blocks that are `block` bytes apart. Begins at a multiple of 1024 bytes, and is read from `distance`
+// with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows at one k;
+// of more rows each 64 are a block, and blocks are `block` bytes apart. Begins at a multiple of 1024 bytes, and is read from `distance`
 // bytes on along k.
 __device__ __forceinline__ u32 panel_address(u32 address, u32 block = 16) { return (address & 0x3ffff) >> 4 | block >> 4 << 16; }
 __device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
