@@ -23,12 +23,10 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
-from monotile.schedule.draft import Context
+from monotile.schedule.for_target import for_target
 from monotile.schedule.plan import Plan
 from monotile.schedule.printer import show as show_plan
-from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.schedule import schedule
-from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
 from monotile.target.target import Target
 from monotile.transform.pipeline import transform
@@ -95,11 +93,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
     program, results = stack_results(program)
-    context = Context.of(program, target)
-    program = split_reductions(program, target, context)
-    dump.program("split", program)
-    program = rotate_loops(program, target, context)
-    dump.program("rotate", program)
+    program, context = for_target(program, target, dump.program)
     verify_program(program)
 
     plan = schedule(program, target, options, context)

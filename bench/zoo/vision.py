@@ -1,5 +1,6 @@
 """Image models on 224 x 224: ViT-B/16 (Dosovitskiy et al., 2020), CLIP's ViT-B/32 (Radford et al., 2021), Swin-B (Liu et al., 2021),
-EfficientNet-b0 (Tan and Le, 2019), MobileNetV2 (Sandler et al., 2018), ResNeXt-101 64x4d (Xie et al., 2016)."""
+EfficientNet-b0 (Tan and Le, 2019), MobileNetV2 (Sandler et al., 2018), ResNeXt-101 64x4d (Xie et al., 2016), ResNet-18 and -50 (He et al.,
+2015), ConvNeXt-T (Liu et al., 2022); SegFormer-b0 (Xie et al., 2021) on 512 x 512."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,16 @@ from torch import nn
 from transformers import (
     CLIPVisionConfig,
     CLIPVisionModel,
+    ConvNextConfig,
+    ConvNextForImageClassification,
     EfficientNetConfig,
     EfficientNetForImageClassification,
     MobileNetV2Config,
     MobileNetV2ForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
     SwinConfig,
     SwinModel,
     ViTConfig,
@@ -60,6 +67,39 @@ def resnext101(
     """64x4d. layers: blocks of the third of the four stages."""
     sizes: dict[str, Any] = {"blocks": (3, 4, layers, 3), "groups": 64, "width_per_group": 4}
     return _convolutional(lambda: ResNeXt(**sizes | config), dtype, batch, image)
+
+
+def resnet18(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
+) -> Made:
+    sizes: dict[str, Any] = {
+        "depths": [2, 2, 2, 2],
+        "hidden_sizes": [64, 128, 256, 512],
+        "layer_type": "basic",
+    }
+    c = ResNetConfig(**sizes | config)
+    return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
+
+
+def resnet50(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
+) -> Made:
+    c = ResNetConfig(**config)
+    return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
+
+
+def convnext_tiny(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
+) -> Made:
+    c = ConvNextConfig(**config)
+    return build(lambda: ConvNextForImageClassification(c), dtype), (_images(batch, image, dtype),)
+
+
+def segformer_b0(
+    dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 512, **config: Any
+) -> Made:
+    c = SegformerConfig(**config)
+    return _convolutional(lambda: SegformerForSemanticSegmentation(c), dtype, batch, image)
 
 
 def efficientnet_b0(

@@ -39,7 +39,7 @@ def contraction(c: Compute) -> Contraction | None:
     """`c` as a contraction, or None if it is not a sum over a product of two factors."""
     if c.combiner != "sum" or not (isinstance(c.body, Binary) and c.body.op == "mul"):
         return None
-    left, right = _uncast(c.body.a), _uncast(c.body.b)
+    left, right = uncast(c.body.a), uncast(c.body.b)
     in_left, in_right = axes_of(left), axes_of(right)
     if not any(r in in_left and r in in_right for r in c.reduce):
         return None
@@ -83,7 +83,7 @@ def _grain(e: Expr, axis: Axis) -> int:
             return math.gcd(*(_grain(child, axis) for child in children(e)))
 
 
-def _uncast(e: Expr) -> Expr:
+def uncast(e: Expr) -> Expr:
     """The value before a cast from a 16-bit float to the float32 it is summed in; with zeros in some places (padding)
     it is one of several such casts and constants."""
     return next((x for d in (DType.F16, DType.BF16) if (x := _narrow(e, d)) and loads(x)), e)

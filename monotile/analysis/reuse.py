@@ -7,6 +7,7 @@ from math import prod
 
 import msgspec
 
+from monotile.analysis.affine import affine
 from monotile.analysis.cost import cost
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis, Load, axes_of
@@ -56,10 +57,54 @@ def intensity(s: Compute | Scatter) -> float:
 
 def footprint(x: Load, extents: Extents) -> int:
     """Bytes of `x.tensor` that a region with these extents touches (an upper bound: distinct index tuples)."""
-    count = 1
+    points, places = 1, 1
     for axis in _index_axes(x):
-        count *= extents.get(axis.name, 1)
-    return min(count, x.tensor.size) * x.tensor.dtype.itemsize
+        points *= extents.get(axis.name, 1)
+    for reach in _reaches(x):
+        places *= reach.within(extents)
+    return min(points, places, x.tensor.size) * x.tensor.dtype.itemsize
+
+
+def run_bytes(x: Load, extents: Extents) -> int:
+    """Bytes that lie side by side among these, at least."""
+    count = 1
+    for extent, reach in zip(reversed(x.tensor.shape), reversed(_reaches(x)), strict=True):
+        here = reach.within(extents)
+        count *= here
+        if here < extent:
+            break
+    return count * x.tensor.dtype.itemsize
+
+
+class _Reach(msgspec.Struct, frozen=True):
+    """How the index of a dimension runs: axes by name and how far each step of them goes, if it is a sum of such; the axes alone if not."""
+
+    extent: int
+    axes: tuple[str, ...]
+    steps: tuple[int, ...] | None
+
+    def within(self, extents: Extents) -> int:
+        """Distinct values, at most."""
+        sizes = [extents.get(name, 1) for name in self.axes]
+        count = min(prod(sizes), self.extent)
+        if self.steps is None:
+            return count
+        span = 1 + sum(step * (n - 1) for step, n in zip(self.steps, sizes, strict=True))
+        return min(count, span)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reaches(x: Load) -> tuple[_Reach, ...]:
+    """Of every dimension."""
+    out: list[_Reach] = []
+    for i, extent in zip(x.index, x.tensor.shape, strict=True):
+        terms = affine(i).terms
+        if all(isinstance(a, Axis) for a, _ in terms):
+            names = tuple(a.name for a, _ in terms if isinstance(a, Axis))
+            out.append(_Reach(extent, names, tuple(abs(k) for _, k in terms)))
+        else:
+            out.append(_Reach(extent, tuple(a.name for a in axes_of(i)), None))
+    return tuple(out)
 
 
 def _times(s: Compute | Scatter) -> dict[str, float]:

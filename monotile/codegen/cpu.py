@@ -11,7 +11,17 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.errors import InternalError
 from monotile.ir.program import Compute, Program, Scatter
-from monotile.schedule.plan import Attend, Contract, HoldRows, Map, Plan, Reduce, Serial, Stage
+from monotile.schedule.plan import (
+    Attend,
+    Contract,
+    HoldRows,
+    Map,
+    Plan,
+    Reduce,
+    Serial,
+    Stage,
+    Turn,
+)
 from monotile.target.target import Target
 
 ENTRY = "monotile_run"
@@ -119,7 +129,7 @@ class _Cpu(Loops):
                 reduce_step(self, site, method)
             case Contract() as method:
                 Product(self, site, method).write()
-            case Attend() | HoldRows():
+            case Attend() | HoldRows() | Turn():
                 raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
 
     def _map(self, site: Site) -> None:

@@ -29,7 +29,9 @@ from monotile.codegen.cuda_messages import (
 from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_rows import write_rows
+from monotile.codegen.cuda_side_by_side import write_side_by_side
 from monotile.codegen.cuda_steps import write_map, write_serial
+from monotile.codegen.cuda_turn import write_turn
 from monotile.codegen.functions import Function
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
@@ -48,6 +50,7 @@ from monotile.schedule.plan import (
     Repeat,
     Serial,
     Stage,
+    Turn,
 )
 from monotile.target.target import Target
 
@@ -293,8 +296,12 @@ class CudaEmitter(VectorEmitter):
         match site.step.method:
             case Map() as method:
                 write_map(self, site, method)
+            case Turn() as method:
+                write_turn(self, site, method)
             case Serial():
                 write_serial(self, site)
+            case Reduce(outputs=outputs) as method if outputs > 1:
+                write_side_by_side(self, site, method)
             case Reduce() as method:
                 write_reduce(self, self._with_kept(site), method)
             case Contract() as method:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import contraction
+from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.address import readable
 from monotile.codegen.base import Range, Site, at_start, unflatten
@@ -146,16 +147,16 @@ def write_side(
     along_k = operand.major != "mn"
     width = fitting(min(16 // element.itemsize, operand.vector), *inner)
     kind = ELEMENT[element]
-    direct = operand.copy == "async" and isinstance(factor, Load) and factor.dtype is element
-    if direct and isinstance(factor, Load):
-        place = readable(e.plan.places[factor.tensor.name], own=False)
+    copied = masked(factor) if operand.copy == "async" and factor.dtype is element else None
+    if copied is not None:
+        place = readable(e.plan.places[copied.load.tensor.name], own=False)
         width = min(width, alignment(place) // element.itemsize)
-        direct = width * element.itemsize >= 4
-    if direct and isinstance(factor, Load):
-        _addresses(e, site, factor, row, k, axes, name, kind)
+    if copied is not None and width * element.itemsize >= 4:
+        _addresses(e, site, copied, row, k, axes, name, kind)
+        copy = "ASYNC"
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
-    copy = "ASYNC" if direct else "ELEMENT"
+        copy = "ELEMENT"
     ahead = f", {operand.ahead}" if operand.ahead else ""
     return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{ahead}>"
 
@@ -163,7 +164,7 @@ def write_side(
 def _addresses(
     e: VectorEmitter,
     site: Site,
-    factor: Load,
+    factor: Masked,
     row: Axis,
     k: Axis,
     axes: Sequence[Axis],
@@ -172,16 +173,20 @@ def _addresses(
 ) -> None:
     """The operand `name`, read where it lies: in even steps, or wherever a lambda says."""
     point = dict(site.point) | unflatten(k, axes)
-    steps = e.steps(factor, point, (row, k))
+    guarded = factor.cond != TRUE
+    steps = None if guarded else e.steps(factor.load, point, (row, k))
     if steps is not None:
         start = {row.name: idx(0), k.name: idx(0)}
-        text = e.address_of(factor, placed(point, start))
+        text = e.address_of(factor.load, placed(point, start))
         numbers = ", ".join(str(s) for s in steps)
         e.writer.write(f"auto {name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));")
         return
-    head = f"auto {name} = mt::addressed<{kind}>([&](idx {row.name}, idx k)"
+    kinds = f"{kind}, true" if guarded else kind
+    head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> const {kind}*"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        e.writer.write(f"return (const {kind}*)({e.address_of(factor, point)});")
+        if guarded:
+            e.writer.write(f"if (!({bare(e.body(factor.cond, point))})) return nullptr;")
+        e.writer.write(f"return (const {kind}*)({e.address_of(factor.load, point)});")
 
 
 def _values(

@@ -25,10 +25,12 @@ from monotile.ir.expr import (
     Axis,
     Expr,
     Load,
+    Select,
     Tensor,
     idx,
     loads,
     substitute,
+    walk,
 )
 from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
 
@@ -130,6 +132,57 @@ class VectorEmitter(StageEmitter):
             self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")
         else:
             self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
+
+    def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
+        """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
+        vector = self._vector
+        packs = None if vector is None or self.facts else self._packs(cond, (then, otherwise))
+        if vector is None or packs is None:
+            return super()._guarded(e, cond, then, otherwise)
+        known: list[Hashable] = []
+        for x, first, place, holds in packs:
+            key, pack = (_PACK, vector.lane.extent, x), self.writer.fresh("p")
+            with self.writer.at(vector.outer):
+                test = self.value(cond)
+                self.writer.write(
+                    f"mt::Pack<{STORAGE[x.tensor.dtype]}, {vector.lane.extent}> {pack}{{}};"
+                )
+                with self.writer.open(f"if ({'' if holds else '!'}{test})", fence=True):
+                    self.writer.write(
+                        f"{pack} = {self.packed(x.tensor, first, place, vector.lane.extent)};"
+                    )
+            vector.outer.names[key] = pack
+            known.append(key)
+        text = self.name(e, e.dtype, self._operation)
+        for key in known:
+            del vector.outer.names[key]
+        for x, *_ in packs:
+            vector.inner.names.pop(x, None)
+        return text
+
+    def _packs(
+        self, cond: Expr, sides: tuple[Expr, Expr]
+    ) -> list[tuple[Load, tuple[Expr, ...], Place, bool]] | None:
+        """What the sides of a condition load, as packs; None where these are none, or where anything else uses them as well."""
+        vector = self._vector
+        assert vector is not None
+        if loads(cond) or self.variables(cond) & vector.inner.defines:
+            return None
+        found: list[tuple[Load, tuple[Expr, ...], Place, bool]] = []
+        for side, holds in zip(sides, (True, False), strict=True):
+            for node in walk(side):
+                if isinstance(node, Select) or (loads(node) and self._uses.get(node, 0) > 1):
+                    return None
+                if not isinstance(node, Load) or node.tensor.name in self.registers:
+                    continue
+                place = readable(
+                    self.plan.places[node.tensor.name], own=node.tensor.name in self._own
+                )
+                first = self._first(node.tensor, node.index, place)
+                if first is None or any(loads(i) for i in node.index):
+                    return None
+                found.append((node, first, place, holds))
+        return found
 
     def held(
         self, wanted: Mapping[Load, Expr], width: int, name: str = "held"

@@ -6,15 +6,17 @@ A model to rank by (Roller), scored by the memory level that each operand comes 
 import functools
 import math
 
-from monotile.analysis.reuse import footprint
+from monotile.analysis.reuse import footprint, run_bytes
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Attend, Contract, Operand
+from monotile.schedule.plan import Attend, Contract, Map, Method, Operand, Reduce
 from monotile.target.target import Target
 
 COSTLY = 12.0  # operations that a transcendental function counts for
 LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 compute
+SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
+TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
 # A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 9 % off on average; bench/device/product_sweep.py).
@@ -53,28 +55,76 @@ def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
 
 
 def simple_seconds(
-    s: Compute | Scatter, extents: Extents, vector: int, own: frozenset[str], target: Target
+    s: Compute | Scatter, extents: Extents, method: Method, own: frozenset[str], target: Target
 ) -> float:
-    """One task of a Map, Reduce or Serial step whose threads take `vector` elements at once.
+    """One task of a Map, Reduce or Serial step.
 
     own: tensors that the stage itself holds on chip.
     """
-    reduce = s.reduce if isinstance(s, Compute) else ()
-    points = product(extents, s.axes) * product(extents, reduce)
+    vector = access_width(method)
+    outputs = product(extents, s.axes)
+    points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
-    near = far = 0.0
+    warp = _warp_extents(s, extents, method, target)
+    near = far = asked = 0.0
     for body in bodies:
         for x in _distinct_loads(body):
             if x.tensor.name in own:
                 near += footprint(x, extents)
+                asked += LOAD_COST / vector
             else:
-                far += footprint(x, extents) / _access_use(vector * x.tensor.dtype.itemsize, target)
+                far += footprint(x, extents) / _far_use(x, extents, vector, target)
+                asked += LOAD_COST / vector * _scattered(x, warp, vector)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
-    asked = LOAD_COST * sum(len(_distinct_loads(b)) for b in bodies) / vector
     work = points * (operations(s) + (asked if target.kind == "cuda" else 0.0)) / rate
-    return target.latency_seconds + max(moved, work)
+    turns = -(-outputs // (target.threads * vector)) if _in_turns(method, target) and far else 1
+    waits = 1 + TURN * (turns - 1)
+    return target.latency_seconds * waits + max(moved, work)
+
+
+def access_width(method: Method) -> int:
+    """Neighbours that a thread takes at once."""
+    match method:
+        case Reduce(outputs=outputs) if outputs > 1:
+            return outputs
+        case Map() | Reduce():
+            return method.vector
+        case _:
+            return 1
+
+
+def _in_turns(method: Method, target: Target) -> bool:
+    """Whether a thread waits for what it reads once for each of its elements."""
+    side_by_side = isinstance(method, Reduce) and method.outputs > 1
+    return target.kind == "cuda" and (isinstance(method, Map) or side_by_side)
+
+
+def _warp_extents(
+    s: Compute | Scatter, extents: Extents, method: Method, target: Target
+) -> Extents:
+    """Of what the threads of a warp take at once."""
+    across, along = target.warp * access_width(method), 1
+    if isinstance(method, Reduce) and method.outputs == 1:
+        lanes = min(method.lanes, target.warp)
+        across, along = target.warp // lanes, lanes * method.vector
+    reduce = s.reduce if isinstance(s, Compute) else ()
+    if isinstance(method, Reduce) and method.order:
+        reduce = tuple(reduce[p] for p in method.order)
+    out: Extents = {}
+    for axes, count in ((s.axes, across), (reduce, along)):
+        for axis in reversed(axes):
+            out[axis.name] = max(1, min(extents[axis.name], count))
+            count = -(-count // out[axis.name])
+    return out
+
+
+def _scattered(x: Load, warp: Extents, vector: int) -> float:
+    """How many times the requests of neighbours a warp's are: each line that it touches is looked up by itself."""
+    size = x.tensor.dtype.itemsize
+    lines = footprint(x, warp) / min(run_bytes(x, warp), LINE)
+    return max(1.0, lines / max(1.0, 32 * vector * size / LINE))
 
 
 def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Target) -> float:
@@ -193,6 +243,14 @@ def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
         1 + (run - math.gcd(run, LINE)) / LINE
     )  # runs lie one after the other, the first at the start of a line
     return (run / (lines * LINE)) ** (0.6 if aligned else 1.2)
+
+
+def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
+    """The part of the bandwidth that a task's accesses of `vector` elements reach; memory gives whole sectors."""
+    use = _access_use(vector * x.tensor.dtype.itemsize, target)
+    if target.kind == "cpu":
+        return use
+    return min(use, run_bytes(x, extents) / SECTOR)
 
 
 def _access_use(width: int, target: Target) -> float:

@@ -11,6 +11,8 @@ import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
 from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.masked import masked
+from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute, walk
 from monotile.ir.program import Compute
@@ -120,11 +122,8 @@ def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
     """The reduce axes, the one along which an operand is contiguous last."""
 
     def run(p: int) -> int:
-        sides = (found.left, found.right)
-        return max(
-            (contiguous_run(offset(s), c.reduce[p], 8) for s in sides if isinstance(s, Load)),
-            default=1,
-        )
+        sides = (masked(found.left), masked(found.right))
+        return max((contiguous_run(offset(s.load), c.reduce[p], 8) for s in sides if s), default=1)
 
     last = max(found.k, key=lambda p: (run(p), p))
     return (*(p for p in found.k if p != last), last)
@@ -138,13 +137,21 @@ def _operand(
     target: Target,
     on_chip: frozenset[str],
 ) -> Operand:
-    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only."""
-    if not isinstance(factor, Load) or _gathers(factor):
+    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
+    whole vectors."""
+    found = masked(factor)
+    if found is None or _gathers(found.load) or (target.kind == "cpu" and found.cond != TRUE):
         return _evaluated(factor, c, side, k, target)
-    where = offset(factor)
+    where = offset(found.load)
     size = factor.dtype.itemsize
-    along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size) if k else 1
-    along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
+    fixed = axes_of(found.cond)
+    along_k = along_side = 1
+    if found.cond == TRUE and k:
+        along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
+    elif k and c.reduce[k[-1]] not in fixed:
+        along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size)
+    if c.axes[side[-1]] not in fixed:
+        along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
     if target.kind == "cpu":
         unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
@@ -152,7 +159,7 @@ def _operand(
         if unit_k or unit_side:
             return Operand("k" if unit_k else "mn", 1, "direct")
         return Operand("none", 1, "element")
-    if vector * size in ASYNC_BYTES and factor.tensor.name not in on_chip:
+    if vector * size in ASYNC_BYTES and found.load.tensor.name not in on_chip:
         return Operand("k" if major == "k" else "mn", vector, "async")
     return _evaluated(factor, c, side, k, target)
 
@@ -166,9 +173,13 @@ def _evaluated(
     along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
     nearer = _sectors(factor, along_side) < _sectors(factor, along_k)
     best = Operand("mn" if nearer else "none", 1, "element")
-    if any(isinstance(x, Select) for x in walk(factor)):
+    found = masked(factor)
+    if found is None and any(isinstance(x, Select) for x in walk(factor)):
         return best
+    fixed = axes_of(found.cond) if found is not None else frozenset[Axis]()
     for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
+        if axis in fixed:
+            continue
         read = [x for x in loads(factor) if offset(x).mentions(axis)]
         limit = 16 // max((x.dtype.itemsize for x in (*read, factor)), default=16)
         run = min((contiguous_run(offset(x), axis, limit) for x in read), default=1)

@@ -10,6 +10,7 @@ from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
 SECTOR = 32  # bytes that memory brings at least
+FEW_TERMS = 128  # of a reduction that one thread walks for several outputs at once
 
 
 def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
@@ -24,6 +25,9 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
     vector = _vector(s, s.reduce[inner], target)
     if target.kind == "cpu":
         return Reduce(1, vector, order)
+    outputs = _side_by_side(s, elements, workers, target)
+    if outputs > 1:
+        return Reduce(1, 1, order, outputs)
     # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
     # Where both will do, along the outputs: nothing is left to combine.
     near = _neighbours(s, s.axes[-1]) if s.axes else 1
@@ -37,6 +41,19 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
     while lanes < min(wanted, most) and lanes * vector * 2 <= points:
         lanes *= 2
     return Reduce(lanes, vector, order)
+
+
+def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> int:
+    """Neighbouring outputs that a thread reduces at once, each load a vector: a window over channels that lie side by side. As many as
+    leave a quarter of the threads something to do."""
+    if not s.axes or s.combiner in ("argmax", "argmin"):
+        return 1
+    if math.prod(r.extent for r in s.reduce) > FEW_TERMS:
+        return 1
+    width = _vector(s, s.axes[-1], target)
+    while width > 1 and elements < width * target.threads * workers // 4:
+        width //= 2
+    return width
 
 
 def _run(s: Compute, axis: Axis) -> int:
@@ -68,10 +85,6 @@ def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
     limit = max(1, target.vector_bytes // width)
     runs = [contiguous_run(offset(x), axis, limit) for x in moved]
     return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
-
-
-def access_width(method: Method) -> int:
-    return method.vector if isinstance(method, (Map, Reduce)) else 1
 
 
 def method_scratch(method: Method, target: Target) -> int:

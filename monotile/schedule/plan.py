@@ -50,6 +50,14 @@ class Map(Frozen, frozen=True, tag="map"):
     early: bool = False
 
 
+class Turn(Frozen, frozen=True, tag="turn"):
+    """A copy in another order of axes. A thread reads `vector` neighbours of the last axis with all that lies behind them, which
+    are neighbours in memory, and writes a vector for each position of the dim `behind`, which every task walks whole."""
+
+    vector: int
+    behind: int
+
+
 class Serial(Frozen, frozen=True, tag="serial"):
     """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never
     do; each walks the other dims in row-major order."""
@@ -60,12 +68,14 @@ class Serial(Frozen, frozen=True, tag="serial"):
 class Reduce(Frozen, frozen=True, tag="reduce"):
     """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
 
-    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once.
+    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
+    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then the other two are 1.
     """
 
     lanes: int
     vector: int = 1
     order: tuple[int, ...] = ()
+    outputs: int = 1
 
 
 class Operand(Frozen, frozen=True):
@@ -150,7 +160,7 @@ class HoldRows(Frozen, frozen=True, tag="hold_rows"):
     vector: int
 
 
-Method = Map | Serial | Reduce | Contract | Attend | HoldRows
+Method = Map | Turn | Serial | Reduce | Contract | Attend | HoldRows
 
 
 class Step(Frozen, frozen=True):

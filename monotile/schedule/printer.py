@@ -29,6 +29,7 @@ from monotile.schedule.plan import (
     Slice,
     Stage,
     Step,
+    Turn,
     Workspace,
 )
 
@@ -108,8 +109,12 @@ def show_method(m: Method) -> str:
     match m:
         case Map(vector, early):
             return f"map x{vector}" + (", early" if early else "")
+        case Turn(vector):
+            return f"turn x{vector}"
         case Serial(parallel):
             return f"serial, but for dims {list(parallel)}" if parallel else "serial"
+        case Reduce(outputs=outputs) if outputs > 1:
+            return f"reduce, {outputs} outputs side by side"
         case Reduce(lanes, vector):
             return f"reduce, {lanes} lanes x{vector}"
         case Contract():

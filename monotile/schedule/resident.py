@@ -129,7 +129,11 @@ class _Keeper:
     def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[tuple[int, int]]:
         """Loads that are the same in every iteration, and the bytes that a task reads of them."""
         anchor = self.computes[step.computes[0]]
-        if not isinstance(step.method, Reduce) or not isinstance(anchor, Compute):
+        if (
+            not isinstance(step.method, Reduce)
+            or step.method.outputs > 1
+            or not isinstance(anchor, Compute)
+        ):
             return []
         if math.prod(stage.grid) > self.workers:
             return []

@@ -12,12 +12,13 @@ from monotile.schedule import cost
 from monotile.schedule.draft import Context, Draft, Local
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Product, product, ranked, with_sides
-from monotile.schedule.plain import access_width, method_scratch, plain_method
+from monotile.schedule.plain import method_scratch, plain_method
 from monotile.schedule.plan import (
     BoxDim,
     Contract,
     Dim,
     Map,
+    Reduce,
     Step,
 )
 
@@ -160,13 +161,17 @@ def _rows_step(
     if isinstance(method, Map) and anchor.axes:
         innermost = extents[anchor.axes[-1].name] - lead.get(len(anchor.axes) - 1, 0)
         method = Map(min(method.vector, innermost & -innermost))
+    elif isinstance(method, Reduce) and method.outputs > 1:
+        innermost = extents[anchor.axes[-1].name] - lead.get(len(anchor.axes) - 1, 0)
+        outputs = min(method.outputs, innermost & -innermost)
+        method = msgspec.structs.replace(method, outputs=outputs)
     dims = tuple(
         Dim((p,), a.extent, tiles[where[p]], where[p], lead[p])
         if p in where
         else Dim((p,), a.extent, a.extent, None)
         for p, a in enumerate(anchor.axes)
     )
-    seconds = cost.simple_seconds(anchor, extents, access_width(method), own, target)
+    seconds = cost.simple_seconds(anchor, extents, method, own, target)
     seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
     made = Step(names, dims, method, scratch_bytes=method_scratch(method, target))
     return made, seconds

@@ -6,6 +6,8 @@ normalisation, say) follows. Its order is fixed, so results repeat to the bit.
 
 A reduction of much to a value or a few (whether any element is infinite, a mean of everything) would be one task: it is split
 in the same way, and what its readers need of the few is computed by each of them.
+
+One of an image to a value for each channel (pooling) is split by rows of the image: what makes a row may reduce it as well.
 """
 
 import math
@@ -38,6 +40,7 @@ from monotile.transform.inline import inline_where
 
 PARTS = (2, 4, 8)
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
+LEAST, MOST_ROWS = 1 << 15, 256  # elements of an image that is reduced row by row, and its rows
 # Of truths by bits: `or` would ask for one part after the other.
 _COMBINE = {
     "sum": "add",
@@ -78,6 +81,8 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
         if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
             yield PARTS[-1]
         return
+    if _by_rows(c, context):
+        yield c.reduce[0].extent
     if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
         return
     whole = cut(single(c), context)
@@ -93,6 +98,19 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
     yield from (parts for _, parts in sorted(found))
 
 
+def _by_rows(c: Compute, context: Context) -> bool:
+    """Whether `c` reduces rows of rows, much for each of fewer results than there are threads."""
+    threads = context.target.threads * context.target.workers
+    return (
+        c.combiner in _COMBINE
+        and len(c.reduce) > 1
+        and FEW < c.out.size <= threads // 4
+        and PARTS[-1] < c.reduce[0].extent <= MOST_ROWS
+        and c.out.size * math.prod(a.extent for a in c.reduce) >= LEAST
+        and product(c, context.tables, context.target) is None
+    )
+
+
 def _divided(c: Compute, parts: int) -> int | None:
     """The first reduce axis that falls into so many equal parts."""
     return next((p for p, a in enumerate(c.reduce) if a.extent % parts == 0), None)
@@ -106,11 +124,15 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     share = c.reduce[at].extent // parts
     out = Tensor(f"{c.out.name}_parts", (parts, *c.out.shape), c.body.dtype)
     axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(out.shape))
-    inner = Axis(c.reduce[at].name, share)
-    reduce = (*c.reduce[:at], inner, *c.reduce[at + 1 :])
+    inner = (Axis(c.reduce[at].name, share),) if share > 1 else ()
+    reduce = (*c.reduce[:at], *inner, *c.reduce[at + 1 :])
     moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
-    moved[inner.name] = add(mul(axes[0], idx(share)), inner)
+    moved[c.reduce[at].name] = add(mul(axes[0], idx(share)), inner[0] if inner else idx(0))
     first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin)
+    if parts > PARTS[-1]:
+        part = Axis("r0", parts)
+        last = Compute(c.out, c.axes, (part,), c.combiner, Load(out, (part, *c.axes)), c.origin)
+        return first, last
     total: Expr = Load(out, (idx(0), *c.axes))
     for part in range(1, parts):
         total = Binary(_COMBINE[c.combiner], total, Load(out, (idx(part), *c.axes)))

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.attend import cut_attention
@@ -11,7 +12,7 @@ from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
 from monotile.schedule.hold_rows import held_rows
 from monotile.schedule.methods import Product, cut_key, product, ways, within_run
-from monotile.schedule.plain import access_width, method_scratch, plain_method
+from monotile.schedule.plain import method_scratch, plain_method
 from monotile.schedule.plan import (
     Contract,
     Dim,
@@ -20,11 +21,15 @@ from monotile.schedule.plan import (
     Reduce,
     Serial,
     Step,
+    Turn,
 )
 from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
+MOST_BEHIND = (
+    25  # values behind each of a vector that a thread holds to write them in another order
+)
 
 
 def cut(group: Group, context: Context) -> Draft | None:
@@ -65,6 +70,10 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
             done = Step(names, dims, last_dims(method, dims), scratch=0, scratch_bytes=scratch)
             yield Draft(group, grid, (done,), {}, scratch, seconds)
             return
+    turned = _turned(group, context)
+    if turned is not None:
+        yield turned
+        return
     total = math.prod(a.extent for a in anchor.axes)
     method = plain_method(anchor, total, target.workers, target)
     if isinstance(method, Serial) or not anchor.axes:
@@ -75,6 +84,30 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
     for tile in _flat_tiles(total, method, target):
         dims = (Dim(tuple(range(len(anchor.axes))), total, tile, 0),)
         yield _simple_draft(group, (-(-total // tile),), dims, method, names, context)
+
+
+def _turned(group: Group, context: Context) -> Draft | None:
+    """A copy in another order, if what a thread reads at once are whole vectors that it has registers for. A task is one vector a
+    thread: copies that wait for nothing run side by side on other workers."""
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    between = math.prod(anchor.axes[p].extent for p in behind)
+    vector = target.vector_bytes // anchor.out.dtype.itemsize
+    whole = anchor.axes and anchor.axes[-1].extent % vector == 0
+    if target.kind == "cpu" or not 1 < between <= MOST_BEHIND or not whole:
+        return None
+    rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
+    extent = math.prod(anchor.axes[p].extent for p in rest)
+    dims = (
+        Dim(rest, extent, min(extent, vector * target.threads), 0),
+        Dim(behind, between, between, None),
+    )
+    grid = (-(-extent // dims[0].tile),)
+    done = Step(tuple(s.out.name for s in step), dims, Turn(vector, 1))
+    moved = 2 * dims[0].tile * between * anchor.out.dtype.itemsize / target.worker_bandwidth
+    waves = -(-grid[0] // target.workers)
+    return Draft(group, grid, (done,), {}, 0, waves * (target.latency_seconds + moved))
 
 
 def _serial_dims(s: Compute | Scatter, method: Method, target: Target) -> tuple[Dim, ...]:
@@ -106,7 +139,7 @@ def _simple_draft(
     anchor, target = group.steps[0][0], context.target
     tasks = max(1, math.prod(grid))
     extents = _flat_extents(anchor, max(1, math.prod(d.tile for d in dims)))
-    seconds = cost.simple_seconds(anchor, extents, access_width(method), frozenset(), target)
+    seconds = cost.simple_seconds(anchor, extents, method, frozenset(), target)
     scratch = method_scratch(method, target)
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
@@ -128,12 +161,13 @@ def _flat_tiles(total: int, method: Method, target: Target) -> Iterator[int]:
     """Whole waves: as many tasks as workers, or one thread's share if that is more."""
     at_once = target.threads
     if isinstance(method, Reduce):
-        at_once = max(1, target.threads // method.lanes)
+        at_once = max(1, target.threads // method.lanes) * method.outputs
     elif isinstance(method, Map):
         at_once *= method.vector
     share = -(-total // target.workers)
     yield max(1, min(total, -(-share // at_once) * at_once))
     vector = method.vector if isinstance(method, Map) else 1
+    vector = method.outputs if isinstance(method, Reduce) else vector
     if (smaller := max(1, -(-share // vector) * vector)) < at_once:
         yield smaller
 

@@ -10,6 +10,7 @@ from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
 from monotile.analysis.rowwise import rowwise
 from monotile.analysis.states import may_share, scattered, steady_weights
+from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.hold_rows import scratch_bytes
 from monotile.schedule.invalid import fail
@@ -29,6 +30,7 @@ from monotile.schedule.plan import (
     Shared,
     Stage,
     Step,
+    Turn,
 )
 from monotile.schedule.replay import replay
 from monotile.schedule.verify_messages import check_messages, received_bytes
@@ -164,11 +166,21 @@ def _check_step(
                 )
         case HoldRows():
             _check_rows(stage, step, computes, target)
+        case Turn(_, behind):
+            axes = step.dims[behind].axes
+            if not isinstance(anchor, Compute) or behind_last(anchor) != axes:
+                fail(f"{stage.name}: {anchor.out.name} is no copy with {axes} behind the last axis")
+            if step.dims[behind].stage is not None:
+                fail(
+                    f"{stage.name}: a task of {anchor.out.name} has a part of what is behind the last axis"
+                )
         case Contract() as c if target.kind == "cuda":
             if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
             fail(f"{stage.name}: {lanes} lanes")
+        case Reduce(lanes, vector, _, outputs) if outputs > 1 and (lanes, vector) != (1, 1):
+            fail(f"{stage.name}: a thread has several outputs of {anchor.out.name} or lanes")
         case _:
             pass
     if isinstance(anchor, Scatter):
@@ -210,7 +222,7 @@ def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
             shared = set(range(len(step.dims)))
         case Serial(parallel):
             shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
-        case Reduce() | Contract() | Attend() | HoldRows():
+        case Reduce() | Contract() | Attend() | HoldRows() | Turn():
             fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
             return
     apart = independent(s.index, s.axes)

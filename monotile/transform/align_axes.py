@@ -33,7 +33,7 @@ def align_axes(program: Program) -> Program:
         found = _arrangements(program)
         if not found:
             break
-        program = map_program(program, lambda s, found=found: _rearranged(s, found))
+        program = map_program(program, lambda s, found=found: rearranged(s, found))
     return program
 
 
@@ -99,7 +99,7 @@ def _bodies(program: Program) -> Iterator[Body]:
     yield from found
 
 
-def _rearranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
+def rearranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
     """`s` reading every rearranged tensor where it is now, and in its own new shape."""
 
     def read(x: Load) -> Expr:

@@ -14,10 +14,10 @@ from monotile.frontend.capture import Captured, capture, export
 from monotile.frontend.types import to_numpy
 from monotile.ir.program import Program
 from monotile.runtime.profile import Profile, decode
+from monotile.schedule.for_target import for_target
 from monotile.schedule.plan import Plan, PlanNode, Repeat
 from monotile.schedule.records import words
 from monotile.schedule.schedule import schedule
-from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify
 from monotile.target.target import Target, cuda_target
 from monotile.transform.pipeline import transform
@@ -112,7 +112,7 @@ def build(
     model = make().eval()
     captured = capture(export(model, (x,), None))
     program, constants = transform(captured.program, captured.constants, options, lambda *_: None)
-    program = split_reductions(program, target)
-    plan = schedule(program, target, options)
+    program, context = for_target(program, target)
+    plan = schedule(program, target, options, context)
     verify(plan, program, target)
     return Built(model, captured, program, plan, dict(constants), options)

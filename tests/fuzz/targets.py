@@ -18,8 +18,8 @@ from monotile.ir.program import Program
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf
 from monotile.ir.verify import verify as verify_program
 from monotile.runtime.tensors import from_numpy
+from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
-from monotile.schedule.split import split_reductions
 from monotile.schedule.verify import verify as verify_plan
 from monotile.target.target import cuda_target
 from monotile.transform.pipeline import transform
@@ -71,9 +71,9 @@ def emulated(graph: Graph, workers: int = 3, seed: int = 0) -> Results:
     options = monotile.Options(workers=workers)
     target = cuda_target("sm_90a")
     program, constants = transform(captured.program, captured.constants, options, lambda *_: None)
-    program = split_reductions(program, target)
+    program, context = for_target(program, target)
     verify_program(program)
-    plan = schedule(program, target, options)
+    plan = schedule(program, target, options, context)
     verify_plan(plan, program, target)
     source = cuda.emit(program, plan, target, options)
     values = _values(captured, graph, constants)
@@ -131,7 +131,7 @@ def stages(graph: Graph, cuda_like: bool) -> list[tuple[str, Callable[[], Result
         captured.program, captured.constants, OPTIONS, lambda name, p: made.append((name, p))
     )
     if cuda_like:
-        made.append(("split", split_reductions(program, cuda_target("sm_90a"))))
+        for_target(program, cuda_target("sm_90a"), lambda name, p: made.append((name, p)))
     values = _values(captured, graph, captured.constants) | dict(constants)
 
     def result(p: Program) -> Callable[[], Results]:

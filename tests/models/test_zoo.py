@@ -13,8 +13,8 @@ from monotile.runtime.accuracy import error, exact
 from monotile.runtime.detect import detect_target
 from monotile.runtime.objects import apart
 from monotile.runtime.reference import fresh
+from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
-from monotile.schedule.split import split_reductions
 from monotile.transform.pipeline import transform
 from monotile.transform.stack_results import stack_results
 
@@ -64,8 +64,8 @@ def source(spec: Spec) -> str:
     model, call = spec.make()
     captured = capture(export(model, *call, results=apart))
     program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
-    program = split_reductions(stack_results(program)[0], target)
-    return cuda.emit(program, schedule(program, target, options), target, options).text
+    program, context = for_target(stack_results(program)[0], target)
+    return cuda.emit(program, schedule(program, target, options, context), target, options).text
 
 
 @pytest.mark.parametrize("spec", CASES, ids=name)

@@ -1,0 +1,62 @@
+"""Which products read windows: convolutions of every kind, by how they read."""
+
+import msgspec
+
+from monotile.analysis.contraction import uncast
+from monotile.analysis.masked import masked
+from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
+from monotile.ir.program import Compute, Program, statements
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A product that reads windows of an image. image: what it reads so; channel: the dimension of its channels, which run along the
+    axis `along`, summed over or (a depthwise convolution) not. kernel: the other side, if that is a plain Load, and its
+    dimension `depth`, which is `along` as well."""
+
+    image: Load
+    channel: int
+    along: Axis
+    kernel: Load | None
+    depth: int
+
+
+def windows_of(program: Program) -> dict[str, Window]:
+    """By the name of the product."""
+    found: dict[str, Window] = {}
+    for s in statements(program.body):
+        if isinstance(s, Compute) and (window := _window_of(s)) is not None:
+            found[s.out.name] = window
+    return found
+
+
+def _window_of(c: Compute) -> Window | None:
+    match c.body:
+        case Binary("mul", a, b) if c.combiner == "sum":
+            sides = uncast(a), uncast(b)
+        case _:
+            return None
+    for side, other in (sides, sides[::-1]):
+        x = masked(side)
+        if x is not None and (window := _window(c, x.load, other)) is not None:
+            return window
+    return None
+
+
+def _window(c: Compute, image: Load, other: Expr) -> Window | None:
+    """A dimension of a window goes with the sum and with an axis that the other side does not know."""
+    reduce, own = {*c.reduce}, axes_of(image) - axes_of(other)
+    inside = [axes_of(i) & reduce for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
+    if not inside or any(loads(i) for i in image.index):
+        return None
+    kernel = other if isinstance(other, Load) else None
+    for along in (*c.reduce, *c.axes):
+        at = [d for d, i in enumerate(image.index) if along in axes_of(i)]
+        if len(at) != 1 or along.extent == 1 or axes_of(image.index[at[0]]) & own:
+            continue
+        if not any(a - {along} for a in inside):
+            continue
+        depth = next((d for d, i in enumerate(kernel.index) if i == along), -1) if kernel else -1
+        if along not in reduce and (depth < 0 or image.index[at[0]] != along):
+            continue
+        return Window(image, at[0], along, kernel if depth >= 0 else None, depth)
+    return None

@@ -1,0 +1,43 @@
+"""A copy in another order of axes: what lies behind the last axis is read with it, through registers."""
+
+from contextlib import ExitStack
+
+from monotile.codegen.address import readable
+from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.cuda_steps import inside, placed
+from monotile.codegen.turns import Turn as Turns
+from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.errors import InternalError
+from monotile.ir.expr import Load, idx, substitute
+from monotile.ir.program import Compute
+from monotile.schedule.plan import Turn
+
+
+def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
+    """A thread a vector of the last axis: `count` vectors in the order of what is read, then as many in that of what is written."""
+    anchor = site.anchor
+    if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
+        raise InternalError(f"step {site.step.computes} is no copy")
+    x, width = anchor.body, method.vector
+    behind = site.ranges[method.behind]
+    ranges = tuple(r for r in site.ranges if r is not behind)
+    count, t = behind.dim.extent, behind.variable
+    turns = Turns(width, ranges[-1].variable.extent // width, 0, e.plan.launch.threads)
+    place = readable(e.plan.places[x.tensor.name], own=e.computed(x.tensor))
+    w = e.writer
+    with ExitStack() as stack:
+        stack.enter_context(w.open(turns.head, ["e"], fence=True))
+        stack.enter_context(inside(e, ranges, turns.element(ranges, idx(0))))
+        w.write(f"mt::Pack<{STORAGE[x.dtype]}, {width}> run[{count}];")
+        for i in range(count):
+            last, inner = divmod(i * width, count)
+            where = turns.element(ranges, idx(last)) | {t.name: idx(inner)}
+            first = [substitute(i, placed(site.point, where)) for i in x.index]
+            w.write(f"run[{i}] = {e.packed(x.tensor, first, place, width)};")
+        head = f"for (idx {t.name} = 0; {t.name} < {count}; ++{t.name})"
+        stack.enter_context(w.open(head, [t.name], fence=True)).pragma = "#pragma unroll"
+        point = placed(site.point, turns.element(ranges, lane_of(width)))
+        with e.vector(width):
+            at = f"({LANE} * {count} + {t.name})"
+            text = e.lane_value(f"run[{at} / {width}]", x.dtype, f"{at} % {width}")
+            e.finish(site, point, text, x.dtype)

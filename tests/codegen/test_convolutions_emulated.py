@@ -1,0 +1,194 @@
+"""Convolutional networks with their channels last in memory: the kernel on the emulator against PyTorch in float64."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.frontend.capture import capture
+from monotile.frontend.types import to_numpy
+from monotile.ir.signature import TensorLeaf
+from monotile.schedule.for_target import for_target
+from monotile.schedule.plan import Contract, Plan, Reduce, Stage, Step, Turn, repeats
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
+from monotile.target.target import cuda_target
+from monotile.transform.pipeline import transform
+from tests.codegen.emulate import COMPILER, emulate
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+TARGET = cuda_target("sm_90a")
+OPTIONS = Options(workers=3)
+
+
+def plan_of(model: nn.Module, x: torch.Tensor) -> tuple[Plan, np.ndarray]:
+    """What the model became, and its result on the emulator."""
+    captured = capture(model, (x,))
+    program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
+    program, context = for_target(program, TARGET)
+    plan = schedule(program, TARGET, OPTIONS, context)
+    verify(plan, program, TARGET)
+    values = {n: to_numpy(p) for n, p in captured.parameters.items()} | dict(constants)
+    (leaf,) = (x for x in captured.signature.inputs if isinstance(x, TensorLeaf))
+    values[leaf.tensor.name] = to_numpy(x)
+    (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
+    return plan, found
+
+
+def check(model: nn.Module, *shape: int, dtype: torch.dtype = torch.float16) -> Plan:
+    torch.manual_seed(0)
+    model = model.eval().requires_grad_(False)
+    for p in model.parameters():
+        p.copy_(torch.randn_like(p) * (0.5 if p.dim() == 1 else p[0].numel() ** -0.5))
+    x = torch.randn(*shape)
+    model, x = model.to(dtype), x.to(dtype)
+    plan, found = plan_of(model, x)
+    right = model.double()(x.double()).numpy()
+    limit = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    scale = max(1.0, float(np.abs(right).max()))
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=limit, atol=limit * scale)
+    return plan
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    bodies = (plan.body, *(r.body for r in repeats(plan.body)))
+    return [step for body in bodies for s in body if isinstance(s, Stage) for step in s.steps]
+
+
+def methods(plan: Plan, kind: type) -> list[Any]:
+    return [s.method for s in steps_of(plan) if isinstance(s.method, kind)]
+
+
+def copied(plan: Plan) -> bool:
+    """Whether there are products, and all of them bring in runs of channels."""
+    found: list[Contract] = methods(plan, Contract)
+    return bool(found) and all(side.vector > 1 for c in found for side in (c.left, c.right))
+
+
+class Residual(nn.Module):
+    """A block of ResNet's."""
+
+    def __init__(self, channels: int, groups: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
+
+
+class Squeeze(nn.Module):
+    """A block of EfficientNet's: depthwise, and its channels scaled by what a pooling of the image says."""
+
+    def __init__(self, channels: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(
+            channels, channels, kernel, stride, padding=kernel // 2, groups=channels
+        )
+        self.down, self.up = nn.Conv2d(channels, 8, 1), nn.Conv2d(8, channels, 1)
+        self.project = nn.Conv2d(channels, 24, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.silu(self.depthwise(x))
+        mean = x.mean((2, 3), keepdim=True)
+        return self.project(x * torch.sigmoid(self.up(nn.functional.silu(self.down(mean)))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_network_of_blocks_that_roll(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Residual(16) for _ in range(3)))
+    plan = check(model, 1, 3, 17, 18, dtype=dtype)
+    assert copied(plan)
+    assert methods(plan, Turn)
+    assert list(repeats(plan.body))
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel", "stride", "padding", "dilation", "groups"),
+    [
+        (8, 24, 3, 1, 1, 1, 1),
+        (24, 8, 3, 2, 0, 1, 1),  # a kernel over the edge of nothing
+        (16, 32, 5, 2, 3, 2, 1),
+        (32, 32, 3, 1, 1, 1, 8),  # groups of four channels
+        (32, 64, 3, 2, 1, 1, 2),
+        (12, 20, 2, 2, 0, 1, 1),  # runs of four channels; none overlap
+        (40, 40, 7, 1, 3, 1, 40),  # more behind a channel than a thread holds
+        (64, 16, 1, 1, 0, 1, 1),
+    ],
+)
+def test_kinds(
+    channels: int, out: int, kernel: int, stride: int, padding: int, dilation: int, groups: int
+) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(4, channels, 1),
+        nn.Conv2d(channels, out, kernel, stride, padding, dilation, groups),
+        nn.ReLU(),
+        nn.Conv2d(out, 8, 3, padding=1),
+    )
+    check(model, 2, 4, 15, 14)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (5, 2)])
+def test_depthwise_and_pooling(kernel: int, stride: int) -> None:
+    plan = check(nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), Squeeze(64, kernel, stride)), 1, 3, 48, 48)  # fmt: skip
+    assert any(m.outputs > 1 for m in methods(plan, Reduce))
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.AvgPool2d(3, 1, 1)])
+def test_pooling_of_windows(pool: nn.Module) -> None:
+    """-inf and zeros round the image, vectors of channels inside."""
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), pool, nn.Conv2d(32, 8, 3, padding=1))
+    plan = check(model, 1, 3, 33, 30)
+    assert any(m.outputs > 1 for m in methods(plan, Reduce))
+
+
+def test_one_dimension() -> None:
+    """Samples with an input of many channels, which is copied first."""
+    model = nn.Sequential(
+        nn.Conv1d(40, 32, 3, padding=1), nn.GELU(), nn.Conv1d(32, 16, 3, 2, padding=1)
+    )
+    assert copied(check(model, 1, 40, 75))
+
+
+def test_three_dimensions() -> None:
+    model = nn.Sequential(nn.Conv3d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv3d(16, 8, 3, padding=1))
+    check(model, 1, 3, 5, 6, 7)
+
+
+def test_transposed_and_concatenated() -> None:
+    """A small U-Net."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, 2, 1)
+            self.up = nn.ConvTranspose2d(32, 16, 2, 2)
+            self.last = nn.Conv2d(32, 4, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a = torch.relu(self.a(x))
+            b = torch.relu(self.b(a))
+            return self.last(torch.cat([a, self.up(b)], 1))
+
+    check(Net(), 1, 3, 16, 20)
+
+
+def test_a_result_keeps_its_order() -> None:
+    """What the caller gets is laid out as PyTorch's, whatever lies between."""
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
+    assert check(model, 2, 8, 9, 11).outputs
+
+
+def test_infinities_stay_outside() -> None:
+    """Padding is zero times the weight, so a NaN in a weight is seen at the edge as well."""
+    model = nn.Conv2d(8, 8, 3, padding=1, bias=False).half().eval().requires_grad_(False)
+    model.weight[2, 1, 0, 0] = float("nan")
+    x = torch.randn(1, 8, 6, 5).half()
+    _, found = plan_of(nn.Sequential(model, nn.ReLU()).eval(), x)
+    right = torch.relu(model.float()(x.float())).numpy()
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), np.isnan(right))
