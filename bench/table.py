@@ -1,6 +1,6 @@
 """Every network of the table beside its rivals, in one run: `make bench`.
 
-python -m bench.table [--only NAME] [--all] [--batches] [--jobs N] [--limit SECONDS] [--commit ID] [--out FOLDER]
+python -m bench.table [--only NAME] [--all] [--batches] [--convolutions] [--jobs N] [--limit SECONDS] [--commit ID] [--out FOLDER]
 """
 
 import datetime
@@ -45,19 +45,20 @@ def batches() -> list[Network]:
             Network("vit_base", VISION + "vit_base", HALF, size, **VIT),
             Network("gpt2", "bench.zoo.decoders:gpt2", HALF, {"use_cache": False, **size}, **GPT2),
         ]
-    for batch in (1, 8, 32):
-        size = {"batch": batch}
-        out += [
-            Network(name, VISION + name, HALF, size, images=True)
-            for name in ("efficientnet_b0", "mobilenet_v2", "resnext101")
-        ]
-    return out
+    return [*out, *convolutions(8), *convolutions(32)]
+
+
+def convolutions(batch: int) -> list[Network]:
+    """Networks of images, which rivals get with their channels last as well."""
+    names = ("resnet18", "resnet50", "resnext101", "efficientnet_b0", "mobilenet_v2", "convnext_tiny", "segformer_b0")  # fmt: skip
+    return [Network(n, VISION + n, HALF, {"batch": batch}, images=True) for n in names]
 
 
 @click.command()
 @click.option("--only", multiple=True, help="A name of the table; may be given several times.")
 @click.option("--all", "every", is_flag=True, help="max-autotune for all, not for two networks.")
-@click.option("--batches", "larger", is_flag=True, help="Batches of 8 and 32 and convolutions instead.")  # fmt: skip
+@click.option("--batches", "larger", is_flag=True, help="Batches of 8 and 32 instead.")
+@click.option("--convolutions", "images", is_flag=True, help="Convolutional networks instead.")
 @click.option("--profile/--no-profile", default=True, show_default=True)
 @click.option("--seconds", default=0.5, show_default=True, help="To time each for.")
 @click.option("--jobs", default=1, show_default=True, help="Processes that compile at a time.")
@@ -71,6 +72,7 @@ def main(
     only: tuple[str, ...],
     every: bool,
     larger: bool,
+    images: bool,
     profile: bool,
     seconds: float,
     jobs: int,
@@ -86,9 +88,10 @@ def main(
         run.show(log := read(show), Console())
         run.draw(log, show.parent, show.stem, Console())
         return
-    networks = [n for n in (batches() if larger else TABLE) if not only or n.name in only]
+    every_one = batches() if larger else convolutions(1) if images else TABLE
+    networks = [n for n in every_one if not only or n.name in only]
     settings = Settings(
-        target=target, at_once=jobs, limit=limit, seconds=seconds, profile=profile and not larger, folder=out,
+        target=target, at_once=jobs, limit=limit, seconds=seconds, profile=profile and not larger and not images, folder=out,
         commit=commit, notes=notes,
     )  # fmt: skip
     work = [
@@ -100,7 +103,7 @@ def main(
     gpu = (
         "cpu" if not torch.cuda.is_available() else torch.cuda.get_device_name().split()[1].lower()
     )
-    what = "batches" if larger else "table"
+    what = "batches" if larger else "convolutions" if images else "table"
     run.compare(work, settings, Console(), f"{datetime.date.today().isoformat()}-{gpu}-{what}")
 
 

@@ -30,6 +30,7 @@ from bench.zoo.resnext import ResNeXt
 from bench.zoo.weights import build
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
+LABELS: dict[str, Any] = {"num_labels": 1000}  # of ImageNet
 
 
 def _images(batch: int, size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -77,21 +78,21 @@ def resnet18(
         "hidden_sizes": [64, 128, 256, 512],
         "layer_type": "basic",
     }
-    c = ResNetConfig(**sizes | config)
+    c = ResNetConfig(**LABELS | sizes | config)
     return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
 
 
 def resnet50(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
 ) -> Made:
-    c = ResNetConfig(**config)
+    c = ResNetConfig(**LABELS | config)
     return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
 
 
 def convnext_tiny(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
 ) -> Made:
-    c = ConvNextConfig(**config)
+    c = ConvNextConfig(**LABELS | config)
     return build(lambda: ConvNextForImageClassification(c), dtype), (_images(batch, image, dtype),)
 
 
@@ -110,14 +111,14 @@ def efficientnet_b0(
         "depth_coefficient": 1.0,
         "hidden_dim": 1280,
     }
-    c = EfficientNetConfig(image_size=image, **sizes | config)
+    c = EfficientNetConfig(image_size=image, **LABELS | sizes | config)
     return _convolutional(lambda: EfficientNetForImageClassification(c), dtype, batch, image)
 
 
 def mobilenet_v2(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
 ) -> Made:
-    c = MobileNetV2Config(image_size=image, **config)
+    c = MobileNetV2Config(image_size=image, **LABELS | config)
     return _convolutional(lambda: MobileNetV2ForImageClassification(c), dtype, batch, image)
 
 

@@ -14,6 +14,7 @@ from monotile.ir.program import Compute
 from monotile.schedule.plan import Map, Reduce
 
 MOST_STRAIGHT = 32  # terms in straight line
+AT_ONCE = 8  # of more, whose loads are on their way together
 
 
 def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -36,7 +37,8 @@ def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
                 head = f"for (idx {a.name} = 0; {a.name} < {a.extent}; ++{a.name})"
                 block = terms.enter_context(w.open(head, [a.name], fence=True))
                 straight = math.prod(x.extent for x in axes[k:]) <= MOST_STRAIGHT
-                block.pragma = "#pragma unroll" + ("" if straight else " 1")
+                several = AT_ONCE if k == len(axes) - 1 else 1
+                block.pragma = "#pragma unroll" + ("" if straight else f" {several}")
             with e.vector(own.width):
                 text = bare(e.body(anchor.body, point))
                 w.write(f"part[{at}] = {op}::combine(part[{at}], {text});")

@@ -16,6 +16,7 @@ COSTLY = 12.0  # operations that a transcendental function counts for
 LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 compute
 SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
+EVALUATE = 100.0  # operations that a vector of an evaluated operand takes: indices, and a wait for each few (ResNet's first product: 150)
 TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
@@ -147,7 +148,13 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
     right = min(c.block_n, n) / line_use(c.right, c.block_n, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
     block = _tensor_core_block if tensor_cores else _scalar_block
-    return blocks * block(c, k, moved, work, target)
+    values = sum(
+        size / side.vector
+        for side, size in ((c.left, c.block_m), (c.right, c.block_n))
+        if side.copy == "element"
+    )
+    evaluation = EVALUATE * values * k / (target.flops["fma"] / 2 / target.workers)
+    return blocks * (evaluation + block(c, k, moved, work, target))
 
 
 def _tensor_core_block(c: Contract, k: int, moved: float, work: float, target: Target) -> float:

@@ -36,6 +36,7 @@ from monotile.transform.reindex import reindex_reductions
 from monotile.transform.rewrite import map_exprs, map_program
 
 RUN = 8  # bytes of a run of channels from which on copies of it are worth while
+MOST_BEHIND = 25  # positions of a kernel up to which another order of it is made as fast
 Dimension = tuple[str, int]  # of a tensor, by name
 
 
@@ -46,11 +47,15 @@ def lay_out(program: Program, target: Target) -> Program:
         return program
     names = Names(program)
     inside = _handed_on(program)
-    joined = _joined(program)
+    joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
+    kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     found: dict[str, Arrangement] = {}
     for t in _made(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
+        if t.name in kernels:  # made of weights
+            few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
+            dims = [kernels[t.name]] if few else []
         if len(dims) == 1 and dims[0] != len(t.shape) - 1:
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
@@ -130,11 +135,12 @@ class _Classes:
         self._of[self.find(a)] = self.find(b)
 
 
-def _joined(program: Program) -> _Classes:
+def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
     """A dimension of a result is that of what it reads where the two positions differ by a constant; and what a product with a
     weight makes of channels are channels."""
     joined = _Classes()
     held = frozenset(w.tensor.name for w in program.weights)
+    held |= {w.kernel.tensor.name for w in windows.values() if w.kernel is not None}
     for s in statements(program.body):
         match s:
             case Compute():

@@ -10,7 +10,7 @@ from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
 SECTOR = 32  # bytes that memory brings at least
-FEW_TERMS = 128  # of a reduction that one thread walks for several outputs at once
+FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 
 
 def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
@@ -45,13 +45,13 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
 
 def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> int:
     """Neighbouring outputs that a thread reduces at once, each load a vector: a window over channels that lie side by side. As many as
-    leave a quarter of the threads something to do."""
-    if not s.axes or s.combiner in ("argmax", "argmin"):
-        return 1
-    if math.prod(r.extent for r in s.reduce) > FEW_TERMS:
+    leave a quarter of the threads something to do, all of them where there are many terms."""
+    terms = math.prod(r.extent for r in s.reduce)
+    if not s.axes or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
         return 1
     width = _vector(s, s.axes[-1], target)
-    while width > 1 and elements < width * target.threads * workers // 4:
+    busy = target.threads * workers // (4 if terms <= FEW_TERMS else 1)
+    while width > 1 and elements < width * busy:
         width //= 2
     return width
 

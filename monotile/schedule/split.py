@@ -40,7 +40,7 @@ from monotile.transform.inline import inline_where
 
 PARTS = (2, 4, 8)
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
-LEAST, MOST_ROWS = 1 << 15, 256  # elements of an image that is reduced row by row, and its rows
+LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by row, and its rows
 # Of truths by bits: `or` would ask for one part after the other.
 _COMBINE = {
     "sum": "add",
