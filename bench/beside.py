@@ -1,6 +1,6 @@
 """Models of the zoo as several checkouts compile them, timed in turns on one GPU: whether a change pays.
 
-python -m bench.beside MODEL[:DTYPE[:KEY=VALUE,...]] ... [--with FOLDER ...] [--out FOLDER]
+python -m bench.beside MODEL[:DTYPE[:KEY=VALUE,...]] ... [--with FOLDER ...] [--channels-last] [--out FOLDER]
 
 Every checkout compiles every model in a process of its own, all at a time; then they are timed in turns, one at a time, so that
 the clock's drift meets all alike. An answer is compared with float64 first. Stages are timed from inside a kernel of their own.
@@ -25,6 +25,8 @@ import torch
 
 import monotile
 from bench.zoo import Spec
+from monotile.compare.forms import FORMS
+from monotile.compare.jobs import Network
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.reference import fresh, to_device
@@ -38,18 +40,24 @@ TURNS = 4
 @click.option("--with", "others", multiple=True, type=click.Path(path_type=Path, exists=True), help="Another checkout.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Where the stages' times go, a file a model and checkout.")  # fmt: skip
 @click.option("--jobs", default=8, show_default=True, help="Processes that compile at a time.")
+@click.option("--channels-last", "last", is_flag=True, help="Of images and of the models.")
 @click.option("--one", hidden=True, help="The lock of one process's turns.")
 def main(
-    models: tuple[str, ...], others: tuple[Path, ...], out: Path | None, jobs: int, one: str | None
+    models: tuple[str, ...],
+    others: tuple[Path, ...],
+    out: Path | None,
+    jobs: int,
+    last: bool,
+    one: str | None,
 ) -> None:
     """Time MODELS (of `bench.zoo`) as this checkout and others compile them."""
     if one is not None:
-        click.echo(json.dumps(_one(Spec.parse(models[0]), one, out)))
+        click.echo(json.dumps(_one(Spec.parse(models[0]), one, out, last)))
         return
     places = [HERE, *(p.resolve() for p in others)]
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(jobs) as pool:
         work = [
-            (model, place, pool.submit(_asked, model, place, lock.name, out))
+            (model, place, pool.submit(_asked, model, place, lock.name, out, last))
             for model in models
             for place in places
         ]
@@ -57,10 +65,11 @@ def main(
             click.echo(f"{model:40s} {place.name:12s} {answer.result()}")
 
 
-def _asked(model: str, place: Path, lock: str, out: Path | None) -> str:
+def _asked(model: str, place: Path, lock: str, out: Path | None, last: bool) -> str:
     """What a process says that compiles with the checkout at `place`, this file being the same for all."""
     folder = ["--out", str(out / place.name)] if out else []
     command = [sys.executable, "-P", __file__, model, "--one", lock, *folder]
+    command += ["--channels-last"] if last else []
     path = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": path}, cwd=place, capture_output=True, text=True
@@ -71,10 +80,11 @@ def _asked(model: str, place: Path, lock: str, out: Path | None) -> str:
     return "  ".join(f"{k} {v}" for k, v in found.items())
 
 
-def _one(spec: Spec, lock: str, out: Path | None) -> dict[str, str]:
-    model, call = to_device(*spec.make(), torch.device("cuda"))
-    assert isinstance(model, torch.nn.Module)
-    args, kwargs = fresh(call, 1)
+def _one(spec: Spec, lock: str, out: Path | None, last: bool) -> dict[str, str]:
+    made, call = to_device(*spec.make(), torch.device("cuda"))
+    assert isinstance(made, torch.nn.Module)
+    form = FORMS["channels-last" if last else "module"]
+    model, (args, kwargs) = form(Network(spec.name, spec.name), made, fresh(call, 1))
     began = time.perf_counter()
     fast = monotile.compile(model, args, kwargs=kwargs)
     took = time.perf_counter() - began

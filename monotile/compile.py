@@ -10,6 +10,7 @@ from monotile.codegen import cpu, cuda
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.frontend.capture import Captured, Exported, Model, capture, export
+from monotile.frontend.orders import in_memory_order
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify as verify_program
@@ -32,6 +33,7 @@ from monotile.target.target import Target
 from monotile.transform.pipeline import transform
 from monotile.transform.stack_results import stack_results
 
+_IN_ANY_ORDER = {"cuda"}  # targets that read what is dense as it lies; the others get it row by row
 _EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
 _BUILDERS = {  # by the target's kind, and whether functions are compiled one by one
     ("cpu", False): build_cpu.build,
@@ -88,7 +90,9 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     """The pipeline: capture, transform, schedule, verify, emit, build."""
     dump = _Dump(options.dump_dir)
 
-    captured = capture(exported)
+    captured, orders = capture(exported), {}
+    if target.kind in _IN_ANY_ORDER:
+        captured, orders = in_memory_order(captured, exported)
     dump.program("capture", captured.program)
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
@@ -117,6 +121,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
         constants={n: constants[n] for n in plan.weights if n in constants},
         states=program.states,
         tied=captured.tied,
+        orders=orders,
         profiled=options.profile,
         work=work(captured.program),
     )

@@ -1,6 +1,7 @@
 """A call's arguments to tensors and a kernel's outputs to the model's results, by the Signature."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 import torch.utils._pytree as pytree
@@ -17,10 +18,17 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 class Arguments:
     """Checks and flattens arguments. Everything that can be known before a call is.
 
-    signature: of the model. order: the names of the Program's inputs as the launch wants them.
+    signature: of the model. wanted: the names of the Program's inputs as the launch wants them. orders: of dimensions in memory,
+    of those inputs that the kernel does not read row by row.
     """
 
-    def __init__(self, signature: Signature, order: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        wanted: Sequence[str],
+        device: torch.device,
+        orders: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
         self._signature = signature
         self._device = device
         self._values = [
@@ -29,13 +37,18 @@ class Arguments:
             if isinstance(leaf, ValueLeaf)
         ]
         place = {
-            leaf.tensor.name: (i, torch_dtype(leaf.tensor.dtype), torch.Size(leaf.tensor.shape))
+            leaf.tensor.name: (
+                i,
+                torch_dtype(leaf.tensor.dtype),
+                torch.Size(leaf.tensor.shape),
+                orders.get(leaf.tensor.name),
+            )
             for i, leaf in enumerate(signature.inputs)
             if isinstance(leaf, TensorLeaf)
         }
-        wanted = [place.pop(name) for name in order]
-        self._tensors = [*wanted, *place.values()]  # those the kernel does not read are checked too
-        self._read = len(wanted)
+        read = [place.pop(name) for name in wanted]
+        self._tensors = [*read, *place.values()]  # those the kernel does not read are checked too
+        self._read = len(read)
         self._flat = _is_flat(signature)
 
     def leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Sequence[object]:
@@ -69,7 +82,7 @@ class Arguments:
                 raise self._mismatch(position, given)
         device = self._device
         found: list[torch.Tensor] = []
-        for position, dtype, shape in self._tensors:
+        for position, dtype, shape, order in self._tensors:
             x = leaves[position]
             if (
                 type(x) not in _PLAIN
@@ -81,6 +94,8 @@ class Arguments:
                 or (x.requires_grad and torch.is_grad_enabled())
             ):
                 raise self._mismatch(position, x)
+            if order is not None:
+                x = x.permute(order)
             if not x.is_contiguous() or x.is_neg() or x.data_ptr() % ALIGNMENT:
                 x = plain(x)
             found.append(x)
@@ -89,7 +104,7 @@ class Arguments:
 
     def originals(self, leaves: Sequence[object]) -> list[tuple[str, torch.Tensor]]:
         """The tensors as they were given, with their names, in the launch's order."""
-        found = ((self._signature.names[k], leaves[k]) for k, _, _ in self._tensors[: self._read])
+        found = ((self._signature.names[k], leaves[k]) for k, *_ in self._tensors[: self._read])
         return [(name, x) for name, x in found if isinstance(x, torch.Tensor)]
 
     def _mismatch(self, position: int, given: object) -> InputError:

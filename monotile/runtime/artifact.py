@@ -22,7 +22,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     the message of each run-time index check. constants: the values of those `plan.weights` that the
     model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
     names of parameters, and the name that `plan.weights` has for each. profiled: the kernel wants memory for records
-    (`schedule/records.py`), a pointer after those of the weights. work: the least that a call has to do."""
+    (`schedule/records.py`), a pointer after those of the weights. work: the least that a call has to do. orders: of inputs and
+    parameters that the kernel reads in another order than row by row: dimension k in memory is `order[k]` of the tensor's own."""
 
     target: Target
     plan: Plan
@@ -36,6 +37,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     work: Work
     states: tuple[str, ...] = ()
     tied: dict[str, str] = {}
+    orders: dict[str, tuple[int, ...]] = {}
     profiled: bool = False
 
     @property
@@ -64,6 +66,7 @@ def encode(artifact: Artifact) -> bytes | None:
         },
         states=artifact.states,
         tied=artifact.tied,
+        orders=artifact.orders,
         profiled=artifact.profiled,
         work=artifact.work,
     )
@@ -92,6 +95,7 @@ def decode(content: bytes) -> Artifact | None:
         },
         states=flat.states,
         tied=flat.tied,
+        orders=flat.orders,
         profiled=flat.profiled,
         work=flat.work,
     )
@@ -145,6 +149,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     constants: dict[str, _StoredArray]
     states: tuple[str, ...]
     tied: dict[str, str]
+    orders: dict[str, tuple[int, ...]]
     profiled: bool
     work: Work
 

@@ -42,7 +42,7 @@ class CompiledModule:
     The kernel reads the model's own parameters where they lie: a change in place (an optimiser's step,
     `copy_`, `load_state_dict`) is seen at the next call. A parameter whose memory is replaced
     (`module.to(...)`, `p.data = ...`) is not: give its new tensor to `load_parameters`. Parameters that were
-    not contiguous when the model was compiled were copied, and need `load_parameters` as well.
+    not dense when the model was compiled (on the CPU: not contiguous) were copied, and need `load_parameters` as well.
 
     Buffers and arguments that the model changes in place are changed where they lie, by the same launch. As in
     PyTorch, calls that change the same tensor must not overlap.
@@ -69,7 +69,7 @@ class CompiledModule:
         kind = artifact.target.kind
         self._device = device or _device(kind, [parameters[n] for n in artifact.parameters])
         inputs, outputs = artifact.plan.inputs, artifact.outputs
-        self._arguments = Arguments(artifact.signature, inputs, self._device)
+        self._arguments = Arguments(artifact.signature, inputs, self._device, artifact.orders)
         self._results = Results(artifact.signature, outputs, self._device)
         self._states = frozenset(artifact.states)
         self._obstacle = obstacle(artifact.target, self._device)
@@ -194,7 +194,7 @@ class CompiledModule:
         """New values without a new compilation: from now on the kernel reads these tensors.
 
         state: all of the parameters or some, by the names that the model's `state_dict` gives them; those that
-        the kernel does not read are passed over. A tensor that is contiguous and on the kernel's device is
+        the kernel does not read are passed over. A tensor that lies as it did at compilation and on the kernel's device is
         read (and updated, if the model changes it) where it lies, any other is copied. A call captured in a CUDA graph keeps the old ones.
         Raises InputError where a shape or dtype differs; nothing is changed then.
         """
@@ -236,7 +236,11 @@ class CompiledModule:
                 f"parameter {name} is on {x.device}, and the kernel runs on {self._device}. Move the model"
                 f' there before you compile it, model.to("{self._device}"), or compile with target="{x.device.type}"'
             )
-        return plain(x.detach())
+        order = self._artifact.orders.get(name)
+        if order is None:
+            return plain(x.detach())
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return plain(x.detach().permute(order)).permute(back)
 
     def _point(self, held: dict[str, torch.Tensor], states: dict[str, torch.Tensor]) -> None:
         """states: of the buffers that are updated, as the caller has them."""

@@ -9,7 +9,8 @@ from torch import nn
 
 from monotile.codegen.cuda import emit
 from monotile.config import Options
-from monotile.frontend.capture import capture
+from monotile.frontend.capture import capture, export
+from monotile.frontend.orders import in_memory_order
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
 from monotile.schedule.for_target import for_target
@@ -27,14 +28,16 @@ OPTIONS = Options(workers=3)
 
 def plan_of(model: nn.Module, x: torch.Tensor) -> tuple[Plan, np.ndarray]:
     """What the model became, and its result on the emulator."""
-    captured = capture(model, (x,))
+    exported = export(model, (x,))
+    captured, orders = in_memory_order(capture(exported), exported)
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     program, context = for_target(program, TARGET)
     plan = schedule(program, TARGET, OPTIONS, context)
     verify(plan, program, TARGET)
-    values = {n: to_numpy(p) for n, p in captured.parameters.items()} | dict(constants)
     (leaf,) = (x for x in captured.signature.inputs if isinstance(x, TensorLeaf))
-    values[leaf.tensor.name] = to_numpy(x)
+    given = {**captured.parameters, leaf.tensor.name: x}
+    values = {n: to_numpy(t.permute(orders.get(n, (*range(t.dim()),)))) for n, t in given.items()}
+    values |= constants
     (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
     return plan, found
 
@@ -176,6 +179,17 @@ def test_transposed_and_concatenated() -> None:
             return self.last(torch.cat([a, self.up(b)], 1))
 
     check(Net(), 1, 3, 16, 20)
+
+
+def test_channels_that_lie_last_already() -> None:
+    """Nothing is turned or copied first."""
+    convert: Any = nn.Sequential(nn.Conv2d(16, 16, 3, 2, 1), *(Residual(16) for _ in range(3))).to
+    model: nn.Module = convert(memory_format=torch.channels_last).half().eval().requires_grad_(False)  # fmt: skip
+    x = torch.randn(1, 16, 17, 18).half().to(memory_format=torch.channels_last)
+    plan, found = plan_of(model, x)
+    assert not [s for s in steps_of(plan) if any("_by_" in n for n in s.computes)]
+    right = model.double()(x.double()).numpy()
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=4e-3, atol=4e-3 * float(np.abs(right).max()))  # fmt: skip
 
 
 def test_a_result_keeps_its_order() -> None:
