@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
-from monotile.runtime.measure import measure
+from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
 from monotile.schedule.records import recorded
 from tests.models.accuracy import error, exact, example, fresh, tensors
@@ -160,5 +160,6 @@ def test_a_profile_covers_the_call(name: str) -> None:
     for passed in barriers.values():  # clocks of different multiprocessors agree
         if len(passed) == seen.workers:
             assert min(r.end for r in passed) > max(r.start for r in passed) - 1e-6
-    took = measure(lambda: fast(*args), torch.device("cuda"), 0.2).median
+    # In a graph: a call of a small network takes as long as its launch, which depends on what else the host does.
+    took = measure(graphed(lambda: fast(*args)), torch.device("cuda"), 0.2).median
     assert 0.2 * took < seen.seconds < 1.5 * took
