@@ -46,6 +46,16 @@ def lay_out(program: Program, target: Target) -> Program:
     if not windows:
         return program
     names = Names(program)
+    found = _orders(program, windows, names)
+    program, copies = _copied(program, windows, found, names)
+    results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
+    program = map_program(program, lambda s: _arranged(s, found))
+    body = (*copies, *program.body, *results)
+    return reindex_reductions(align_axes(msgspec.structs.replace(program, body=body)))
+
+
+def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[str, Arrangement]:
+    """The tensors that are to lie in another order, by name."""
     inside = _handed_on(program)
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
@@ -63,11 +73,7 @@ def lay_out(program: Program, target: Target) -> Program:
         if len({_source(found, t, first) for t, first in together}) > 1:
             for t, _ in together:
                 found.pop(t.name, None)
-    program, copies = _copied(program, windows, found, names)
-    results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
-    program = map_program(program, lambda s: _arranged(s, found))
-    body = (*copies, *program.body, *results)
-    return reindex_reductions(align_axes(msgspec.structs.replace(program, body=body)))
+    return found
 
 
 def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:

@@ -110,6 +110,28 @@ def convolution(b: Builder) -> None:
     b.emit(f"F.conv{spatial}d({x}, {w}, {bias}, {stride}, {where}, {dilation}, {groups})")
 
 
+def tower(b: Builder) -> None:
+    """Convolutions after one another, and what stands between them: channels lie last there on a GPU."""
+    x = images(b, 2)
+    for _ in range(b.r.choice((2, 3))):
+        channels, kind = b.shape(x)[1], b.dtype_of(x)
+        k, stride = b.r.choice((1, 3, 3, 5)), b.r.choice((1, 1, 2))
+        groups = b.r.choice((1, 1, channels, 2 if channels % 2 == 0 else 1))
+        n = channels if groups == channels else b.r.choice((4, 8, 12, 16))
+        w = b.weight((n, channels // groups, k, k), kind, channels // groups * k * k)
+        (y,) = b.emit(f"F.conv2d({x}, {w}, None, {stride}, {k // 2}, 1, {groups})")
+        between = (
+            f"F.relu({y})",
+            f"F.silu({y})",
+            f"F.max_pool2d({y}, 3, 2, 1)",
+            f"F.avg_pool2d({y}, 3, 1, 1)",
+            f"{y} * torch.sigmoid({y}.mean((2, 3), keepdim=True))",
+            f"torch.cat([{y}, F.relu({y})], 1)",
+            f"{y} + F.relu({y})",
+        )
+        (x,) = b.emit(b.r.choice(between))
+
+
 def pool(b: Builder) -> None:
     spatial = b.r.choice((1, 2, 2, 3))
     x = images(b, spatial)
@@ -221,6 +243,6 @@ def by_itself(b: Builder) -> None:
 
 
 OPERATORS = (
-    (5, matmul), (5, linear), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (2, pool), (5, norm),
+    (5, matmul), (5, linear), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
     (3, attention), (2, resample), (2, other), (1, by_itself),
 )  # fmt: skip
