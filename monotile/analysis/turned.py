@@ -1,21 +1,25 @@
 """Copies that change the order of axes."""
 
-from monotile.ir.expr import Axis, Load
+from monotile.ir.expr import Axis, Load, axes_of
 from monotile.ir.program import Compute
 
 
 def behind_last(s: Compute) -> tuple[int, ...]:
     """Positions of the axes that lie behind the last axis of `s` in what it copies, in their order there; none unless `s` is a copy
-    that reads each of them, and the last axis, whole and by itself."""
+    that reads each of them, and the last axis, whole and by itself: no other dimension's index knows them."""
     if s.combiner is not None or not isinstance(s.body, Load) or not s.axes:
         return ()
     x, last = s.body, s.axes[-1]
     if x.dtype is not s.out.dtype or last not in x.index:
         return ()
+    start = x.index.index(last)
+    known = [axes_of(i) for i in x.index]
     position = {a: p for p, a in enumerate(s.axes)}
     found: list[int] = []
-    for i, extent in list(zip(x.index, x.tensor.shape, strict=True))[x.index.index(last) :]:
-        if not isinstance(i, Axis) or i not in position or i.extent != extent or i in found:
+    for i, extent in zip(x.index[start:], x.tensor.shape[start:], strict=True):
+        if not isinstance(i, Axis) or i not in position or i.extent != extent:
+            return ()
+        if sum(i in axes for axes in known) > 1:
             return ()
         found.append(position[i])
     return tuple(found[1:])

@@ -1,0 +1,73 @@
+"""Copies in another order of axes, on the emulator: those that go by way of registers, and those that cannot."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from monotile.analysis.turned import behind_last
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
+from monotile.ir.expr import Expr, Load, Tensor, add, idx
+from monotile.ir.program import Compute, Program, compute
+from monotile.schedule.plan import Turn
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
+from monotile.target.target import cuda_target
+from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.test_cuda_emulated import inputs
+from tests.schedule.programs import stages
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+TARGET, OPTIONS = cuda_target("sm_90a"), Options(workers=3)
+Index = Callable[..., tuple[Expr, ...]]
+
+# What is read: its shape, the result's shape, and where each element of the result is in it.
+TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
+    "filters": ((6, 16, 3, 3), (6, 3, 3, 16), lambda o, y, x, c: (o, c, y, x)),
+    "more than a task": ((300, 16, 5), (300, 5, 16), lambda o, k, c: (o, c, k)),
+    "behind in another order": ((4, 8, 2, 3), (3, 4, 2, 8), lambda x, o, y, c: (o, c, y, x)),
+    "a part of the rows": ((9, 8, 3), (4, 3, 8), lambda o, k, c: (add(o, idx(2)), c, k)),
+}
+OTHERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
+    "a diagonal over the channels": ((5, 8, 5), (5, 8), lambda k, c: (k, c, k)),
+    "a diagonal behind the channels": ((8, 5, 5), (5, 8), lambda k, c: (c, k, k)),
+    "channels twice": ((8, 8, 3), (3, 8), lambda k, c: (c, c, k)),
+    "a part of what is behind": ((4, 8, 5), (4, 3, 8), lambda o, k, c: (o, c, k)),
+    "no whole vectors": ((4, 12, 3), (4, 3, 12), lambda o, k, c: (o, c, k)),
+    "too much behind": ((4, 8, 49), (4, 49, 8), lambda o, k, c: (o, c, k)),
+}
+
+
+def copy(name: str, dtype: DType) -> Program:
+    shape, out, at = (TURNED | OTHERS)[name]
+    x, y = Tensor("x", shape, dtype), Tensor("y", out, dtype)
+    return Program((x,), (), (compute(y, lambda *i: Load(x, at(*i))),), (y,))
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.I64])
+@pytest.mark.parametrize("name", [*TURNED, *OTHERS])
+def test_copies(name: str, dtype: DType) -> None:
+    program = copy(name, dtype)
+    plan = schedule(program, TARGET, OPTIONS)
+    verify(plan, program, TARGET)
+    ((step,),) = (stage.steps for stage in stages(plan))
+    if dtype is DType.F16:
+        assert isinstance(step.method, Turn) == (name in TURNED)
+    values = inputs(program)
+    (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
+    (right,) = evaluate(program, values)
+    np.testing.assert_array_equal(found, right)
+
+
+def test_what_lies_behind() -> None:
+    def behind(name: str) -> tuple[int, ...]:
+        (s,) = copy(name, DType.F16).body
+        assert isinstance(s, Compute)
+        return behind_last(s)
+
+    assert behind("filters") == (1, 2)
+    assert behind("behind in another order") == (2, 0)
+    assert [behind(n) for n in OTHERS if n.split()[0] in ("a", "channels")] == [()] * 4
