@@ -6,9 +6,8 @@ from torch.export.graph_signature import InputKind
 
 from monotile.analysis.uses import Uses
 from monotile.frontend.capture import Captured, Exported
-from monotile.ir.expr import Tensor
 from monotile.ir.signature import TensorLeaf
-from monotile.transform.align_axes import Arrangement, rearranged
+from monotile.transform.align_axes import permuted, rearranged
 from monotile.transform.rewrite import map_program
 
 Order = tuple[int, ...]
@@ -22,14 +21,13 @@ def in_memory_order(captured: Captured, exported: Exported) -> tuple[Captured, d
     whole = Uses(program).whole
     tensors = {t.name: t for t in program.inputs if t.name not in whole | {*program.states}}
     found = {n: o for n, o in _inputs(captured, exported).items() if n in tensors}
-    arranged = {n: _arrangement(tensors[n], o) for n, o in found.items()}
+    arranged = {n: permuted(tensors[n], o, n) for n, o in found.items()}
     for w in program.weights:
-        held = [captured.parameters.get(p) for p in w.parts]
-        orders = {order_of(x) if x is not None else None for x in held}
-        order = orders.pop() if len(orders) == 1 else None
-        if order and not w.table and w.tensor.name not in whole and not {*w.parts} & {*program.states}:  # fmt: skip
-            arranged[w.tensor.name] = _arrangement(w.tensor, order)
-            found |= dict.fromkeys(w.parts, order)
+        (part,) = w.parts  # tables come later, of layers that are rolled
+        held, name = captured.parameters.get(part), w.tensor.name
+        order = order_of(held) if held is not None else None
+        if order is not None and name not in whole and part not in program.states:
+            found[part], arranged[name] = order, permuted(w.tensor, order, name)
     if not arranged:
         return captured, {}
     program = map_program(program, lambda s: rearranged(s, arranged))
@@ -66,7 +64,3 @@ def _inputs(captured: Captured, exported: Exported) -> dict[str, Order]:
             if order is not None:
                 found[leaf.tensor.name] = order
     return found
-
-
-def _arrangement(t: Tensor, order: Order) -> Arrangement:
-    return Arrangement(Tensor(t.name, tuple(t.shape[d] for d in order), t.dtype), order)

@@ -66,20 +66,22 @@ def simple_seconds(
     outputs = product(extents, s.axes)
     points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
-    warp = _warp_extents(s, extents, method, target)
     near = far = asked = 0.0
     for body in bodies:
         for x in _distinct_loads(body):
             if x.tensor.name in own:
                 near += footprint(x, extents)
-                asked += LOAD_COST / vector
             else:
                 far += footprint(x, extents) / _far_use(x, extents, vector, target)
-                asked += LOAD_COST / vector * _scattered(x, warp, vector)
+    if target.kind == "cuda":
+        warp = _warp_extents(s, extents, method, target)
+        found = (x for body in bodies for x in _distinct_loads(body))
+        requests = (1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found)  # fmt: skip
+        asked = LOAD_COST * sum(requests) / vector
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
-    work = points * (operations(s) + (asked if target.kind == "cuda" else 0.0)) / rate
+    work = points * (operations(s) + asked) / rate
     turns = -(-outputs // (target.threads * vector)) if _in_turns(method, target) and far else 1
     waits = 1 + TURN * (turns - 1)
     return target.latency_seconds * waits + max(moved, work)
@@ -121,11 +123,11 @@ def _warp_extents(
     return out
 
 
-def _scattered(x: Load, warp: Extents, vector: int) -> float:
+def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
     """How many times the requests of neighbours a warp's are: each line that it touches is looked up by itself."""
     size = x.tensor.dtype.itemsize
     lines = footprint(x, warp) / min(run_bytes(x, warp), LINE)
-    return max(1.0, lines / max(1.0, 32 * vector * size / LINE))
+    return max(1.0, lines / max(1.0, target.warp * vector * size / LINE))
 
 
 def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Target) -> float:
@@ -253,18 +255,12 @@ def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
 
 
 def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
-    """The part of the bandwidth that a task's accesses of `vector` elements reach; memory gives whole sectors."""
-    use = _access_use(vector * x.tensor.dtype.itemsize, target)
-    if target.kind == "cpu":
-        return use
-    return min(use, run_bytes(x, extents) / SECTOR)
-
-
-def _access_use(width: int, target: Target) -> float:
-    """The part of the bandwidth that accesses of `width` bytes a thread reach: narrow ones are too few in flight."""
+    """The part of the bandwidth that a task's accesses of `vector` elements reach: narrow ones are too few in flight, and memory gives
+    whole sectors."""
     if target.kind == "cpu":
         return 1.0
-    return min(1.0, (width / target.vector_bytes) ** 0.7)
+    width = vector * x.tensor.dtype.itemsize
+    return min(1.0, (width / target.vector_bytes) ** 0.7, run_bytes(x, extents) / SECTOR)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ product with a weight, or carried through a loop. What the caller holds stays as
 with enough channels, are copied in that order first.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -29,14 +30,14 @@ from monotile.ir.program import (
     statements,
     used,
 )
+from monotile.schedule.pad_channels import RUN
+from monotile.schedule.tiles import MOST_BEHIND
 from monotile.target.target import Target
-from monotile.transform.align_axes import Arrangement, align_axes, rearranged
+from monotile.transform.align_axes import Arrangement, align_axes, permuted, rearranged
 from monotile.transform.names import Names
 from monotile.transform.reindex import reindex_reductions
 from monotile.transform.rewrite import map_exprs, map_program
 
-RUN = 8  # bytes of a run of channels from which on copies of it are worth while
-MOST_BEHIND = 25  # positions of a kernel up to which another order of it is made as fast
 Dimension = tuple[str, int]  # of a tensor, by name
 
 
@@ -69,10 +70,10 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
         if len(dims) == 1 and dims[0] != len(t.shape) - 1:
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
-    for together in _tied(program):
-        if len({_source(found, t, first) for t, first in together}) > 1:
-            for t, _ in together:
-                found.pop(t.name, None)
+    tied = list(_tied(program))
+    while apart := [ts for ts in tied if len({_source(found, t, first) for t, first in ts}) > 1]:
+        for t, _ in itertools.chain(*apart):
+            found.pop(t.name, None)
     return found
 
 
@@ -112,10 +113,9 @@ def _made(program: Program, inside: frozenset[str]) -> dict[str, Tensor]:
 
 
 def _tied(program: Program) -> Iterator[tuple[tuple[Tensor, int], ...]]:
-    """Tensors that have to lie in one order, from a dimension on; each again as long as what it is tied to may change."""
-    loops = [s for s in statements(program.body) if isinstance(s, Loop)]
-    for _ in range(1 + sum(len(s.carried) + len(s.stacked) for s in loops)):
-        for s in loops:
+    """Tensors that have to lie in one order, from a dimension on."""
+    for s in statements(program.body):
+        if isinstance(s, Loop):
             yield from (((c.init, 0), (c.param, 0), (c.result, 0), (c.out, 0)) for c in s.carried)
             yield from (((k.value, 0), (k.out, 1)) for k in s.stacked)
 
@@ -201,9 +201,7 @@ def _is_last(t: Tensor, d: int) -> bool:
 
 def _moved(t: Tensor, d: int, name: str) -> Arrangement:
     """`t`, called `name`, with dimension d last."""
-    source = (*(k for k in range(len(t.shape)) if k != d), d)
-    out = Tensor(name, tuple(t.shape[k] for k in source), t.dtype)
-    return Arrangement(out, source)
+    return permuted(t, (*(k for k in range(len(t.shape)) if k != d), d), name)
 
 
 def _in_order(t: Tensor, a: Arrangement) -> Compute:

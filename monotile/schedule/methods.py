@@ -16,7 +16,7 @@ from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute, walk
 from monotile.ir.program import Compute
-from monotile.schedule.cost import contract_seconds
+from monotile.schedule.cost import SECTOR, contract_seconds
 from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
 from monotile.target.target import Target
@@ -188,10 +188,7 @@ def _evaluated(
     return best
 
 
-NEIGHBOURS, SECTOR = (
-    16,
-    32,
-)  # threads whose requests are looked at, and the bytes that the memory gives at once
+NEIGHBOURS = 16  # threads whose requests are looked at
 
 
 @functools.lru_cache(maxsize=4096)

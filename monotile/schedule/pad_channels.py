@@ -25,7 +25,7 @@ from monotile.target.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program
 
-RUN = 8  # bytes
+RUN = 8  # bytes of channels side by side from which on copies of them are worth while
 MOST = 4 / 3  # of the work
 
 

@@ -6,10 +6,10 @@ from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.dependence import independent
 from monotile.ir.expr import Axis, Load, loads
 from monotile.ir.program import Compute, Scatter
+from monotile.schedule.cost import SECTOR
 from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
-SECTOR = 32  # bytes that memory brings at least
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 
 

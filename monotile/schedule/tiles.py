@@ -27,9 +27,7 @@ from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
-MOST_BEHIND = (
-    25  # values behind each of a vector that a thread holds to write them in another order
-)
+MOST_BEHIND = 25  # values behind each of a vector, up to which a thread holds them all
 
 
 def cut(group: Group, context: Context) -> Draft | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
-from monotile.ir.program import Branch, Loop, Program, Statement, defined, statements
+from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.schedule.attend import join_attention
 from monotile.schedule.draft import Context, Draft
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
@@ -30,10 +30,7 @@ def build(program: Program, context: Context) -> Tree:
 
 
 def _level(body: tuple[Statement, ...], context: Context, program: Program) -> Tree:
-    made = {t.name for s in statements(program.body) for t in defined(s)}
-    made |= {
-        c.param.name for s in statements(program.body) if isinstance(s, Loop) for c in s.carried
-    }
+    given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
     for s in body:
         if isinstance(s, Branch) or (isinstance(s, Loop) and (s.count or s.predicate)):
             raise ScheduleError(
@@ -55,8 +52,8 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
     def beside(first: Group, second: Group) -> bool:
         """Whether `first` waits for nothing while `second` waits for others as well: it costs no barrier of its own. In a loop it would
         take its time in every iteration."""
-        waits = bool((second.reads - first.tensors) & made)
-        return body is program.body and waits and not first.reads & made
+        waits = not second.reads - first.tensors <= given
+        return body is program.body and waits and first.reads <= given
 
     def allowed(g: Group) -> bool:
         return not program.states or may_share(g.steps, program)

@@ -27,6 +27,11 @@ class Arrangement(msgspec.Struct, frozen=True):
         return tuple(idx(0) if d is None else old[d] for d in self.source)
 
 
+def permuted(t: Tensor, order: tuple[int, ...], name: str) -> Arrangement:
+    """`t`, called `name`, with its dimensions in this order."""
+    return Arrangement(Tensor(name, tuple(t.shape[d] for d in order), t.dtype), order)
+
+
 def align_axes(program: Program) -> Program:
     """`program` with producers in the shape of their pointwise readers, where only the order of axes differs."""
     for _ in range(ROUNDS):

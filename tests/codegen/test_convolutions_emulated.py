@@ -198,7 +198,7 @@ def test_a_result_keeps_its_order() -> None:
     assert check(model, 2, 8, 9, 11).outputs
 
 
-def test_infinities_stay_outside() -> None:
+def test_padding_meets_nan() -> None:
     """Padding is zero times the weight, so a NaN in a weight is seen at the edge as well."""
     model = nn.Conv2d(8, 8, 3, padding=1, bias=False).half().eval().requires_grad_(False)
     model.weight[2, 1, 0, 0] = float("nan")
