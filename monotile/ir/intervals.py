@@ -4,6 +4,7 @@ Sound, not exact: an interval may be wider than the truth, never narrower. int64
 wrap gives the whole range of its type. Conditions hold as 0 (false) or 1 (true).
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from monotile.ir.expr import (
     Select,
     Unary,
 )
+from monotile.ir.reals import span
 
 
 class Interval(NamedTuple):
@@ -135,7 +137,7 @@ class Ranges:
             case Cast(x, dtype):
                 inner = self.of(x)
                 if inner is None:
-                    return whole
+                    return self._truncated(x, whole)
                 if dtype is DType.BOOL:
                     zero = inner.lo <= 0 <= inner.hi
                     return FALSE if inner == FALSE else EITHER if zero else TRUE
@@ -154,6 +156,11 @@ class Ranges:
                 if ia is None or ib is None:
                     return whole
                 return _compare(op, ia, ib) if op in COMPARE else _binary(op, ia, ib, whole)
+
+    def _truncated(self, x: Expr, whole: Interval) -> Interval:
+        """A floating-point number as an integer."""
+        found = None if whole == EITHER else span(x, self.of)
+        return whole if found is None else Interval(math.trunc(found[0]), math.trunc(found[1]))
 
     def _narrow(self, e: Expr, to: Interval) -> dict[Expr, Interval]:
         """What follows from the value of `e` lying in `to`: about `e`, and about what it is made of."""

@@ -85,6 +85,7 @@ def test_interpolation() -> None:
             "nearest_down": lambda x: F.interpolate(x, scale_factor=0.5),
             "nearest_exact": lambda x: F.interpolate(x, (7, 3), mode="nearest-exact"),
             "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+            "bilinear_same": lambda x: F.interpolate(x, x.shape[2:], mode="bilinear"),
             "bilinear_size": lambda x: F.interpolate(x, (7, 3), mode="bilinear"),
             "bilinear_corners": lambda x: F.interpolate(
                 x, (7, 9), mode="bilinear", align_corners=True
