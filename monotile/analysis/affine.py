@@ -12,7 +12,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unary, add, idx, mul
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (  # fmt: skip
+    COMPARE,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    add,
+    idx,
+    mul,
+    rebuild,
+)
 
 
 class Affine(msgspec.Struct, frozen=True, cache_hash=True):
@@ -65,6 +80,17 @@ def affine(e: Expr) -> Affine:
             return _divide(affine(a), int(value))[1]
         case _:
             return Affine(((e, 1),))
+
+
+def tidied(e: Expr) -> Expr:
+    """`e` with its indices in normal form, and what they are compared with: equal ones are equal expressions then."""
+    match e:
+        case Load(tensor, index):
+            return Load(tensor, tuple(affine(tidied(i)).expr for i in index))
+        case Binary(op, a, b) if op in COMPARE and a.dtype is DType.I64:
+            return Binary(op, affine(tidied(a)).expr, affine(tidied(b)).expr)
+        case _:
+            return rebuild(e, tidied)
 
 
 def bounds(e: Affine) -> tuple[int, int] | None:

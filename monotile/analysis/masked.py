@@ -1,11 +1,12 @@
 """Loads of which some elements are zero instead: padding."""
 
 import functools
+from collections.abc import Mapping
 
 import msgspec
 
 from monotile.analysis.unconditional import TRUE, both
-from monotile.ir.expr import Const, Expr, Load, Select, Unary, loads
+from monotile.ir.expr import Cast, Const, Expr, Load, Select, Unary, loads, rebuild
 
 
 class Masked(msgspec.Struct, frozen=True):
@@ -32,3 +33,12 @@ def masked(e: Expr) -> Masked | None:
 def _where(cond: Expr, e: Expr) -> Masked | None:
     found = masked(e)
     return None if found is None or loads(cond) else Masked(found.load, both(cond, found.cond))
+
+
+def without_masks(e: Expr, held: Mapping[Load, Expr]) -> Expr:
+    """`e` without the masks of what `held` has: loaded under this very condition, and zero elsewhere."""
+    match e:
+        case Select(cond, (Load() as x) | Cast(Load() as x), Const(0)) if held.get(x) == cond:
+            return e.then
+        case _:
+            return rebuild(e, lambda x: without_masks(x, held))

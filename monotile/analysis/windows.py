@@ -2,6 +2,7 @@
 
 import msgspec
 
+from monotile.analysis.affine import affine
 from monotile.analysis.contraction import uncast
 from monotile.analysis.masked import masked
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
@@ -59,4 +60,32 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
         if along not in reduce and (depth < 0 or image.index[at[0]] != along):
             continue
         return Window(image, at[0], along, kernel if depth >= 0 else None, depth)
+    return None
+
+
+class Sliding(msgspec.Struct, frozen=True):
+    """How windows of neighbours along the axis before the last overlap. reduce: position of the reduce axis that walks along them.
+    step, dilation: from one window, and from one term, to the next."""
+
+    reduce: int
+    step: int
+    dilation: int
+
+    def reads(self, windows: int, terms: int) -> int:
+        """Places that so many windows look at together, about."""
+        apart = -(-self.step // self.dilation)
+        return min(windows * terms, (windows - 1) * apart + terms)
+
+
+def sliding(c: Compute) -> Sliding | None:
+    """Of the first Load that is read so."""
+    if len(c.axes) < 2:
+        return None
+    for x in loads(c.body):
+        for i in x.index:
+            where = affine(i)
+            step = abs(where.coefficient(c.axes[-2]))
+            for q, r in enumerate(c.reduce):
+                if step and (dilation := abs(where.coefficient(r))):
+                    return Sliding(q, step, dilation)
     return None

@@ -15,6 +15,7 @@ from monotile.schedule.plan import (
     Attend,
     Contract,
     HoldRows,
+    Interleave,
     Map,
     Plan,
     Reduce,
@@ -129,7 +130,7 @@ class _Cpu(Loops):
                 reduce_step(self, site, method)
             case Contract() as method:
                 Product(self, site, method).write()
-            case Attend() | HoldRows() | Turn():
+            case Attend() | HoldRows() | Turn() | Interleave():
                 raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
 
     def _map(self, site: Site) -> None:

@@ -16,8 +16,8 @@ from monotile.codegen.address import Layout
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_attend import write_attend
 from monotile.codegen.cuda_contract import write_contract
-from monotile.codegen.cuda_early import write_early
 from monotile.codegen.cuda_held import Held, held_of, write_hold
+from monotile.codegen.cuda_maps import write_early, write_map
 from monotile.codegen.cuda_messages import (
     Received,
     on_chip,
@@ -30,8 +30,8 @@ from monotile.codegen.cuda_reduce import write_reduce
 from monotile.codegen.cuda_resident import Kept, from_images, kept_of, write_fill
 from monotile.codegen.cuda_rows import write_rows
 from monotile.codegen.cuda_side_by_side import write_side_by_side
-from monotile.codegen.cuda_steps import write_map, write_serial
-from monotile.codegen.cuda_turn import write_turn
+from monotile.codegen.cuda_steps import write_serial
+from monotile.codegen.cuda_turn import write_interleave, write_turn
 from monotile.codegen.functions import Function
 from monotile.codegen.source import Source
 from monotile.codegen.vector import VectorEmitter
@@ -43,6 +43,7 @@ from monotile.schedule.plan import (
     Attend,
     Contract,
     HoldRows,
+    Interleave,
     Map,
     Place,
     Plan,
@@ -298,6 +299,8 @@ class CudaEmitter(VectorEmitter):
                 write_map(self, site, method)
             case Turn() as method:
                 write_turn(self, site, method)
+            case Interleave() as method:
+                write_interleave(self, site, method)
             case Serial():
                 write_serial(self, site)
             case Reduce(outputs=outputs) as method if outputs > 1:

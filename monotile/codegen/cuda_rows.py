@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.rowwise import Rowwise, rowwise
 from monotile.codegen.base import VALUES, Range, Site, unflatten
-from monotile.codegen.cuda_early import known_ahead
+from monotile.codegen.cuda_maps import known_ahead
 from monotile.codegen.cuda_reduce import COMBINER
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of

@@ -85,32 +85,19 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
         yield
 
 
-def turn(e: VectorEmitter, site: Site, method: Map) -> Turn:
-    """One vector of neighbours a thread; as few turns with narrower vectors where threads would stand idle.
+def turn(e: VectorEmitter, site: Site, method: Map, windows: int = 1) -> Turn:
+    """One vector of neighbours a thread, in each of its windows; as few turns with narrower vectors where threads would stand idle.
 
     Steps that follow each other without a barrier begin with the warps that the last one left idle.
     """
     ranges, threads = site.ranges, e.plan.launch.threads
     width = vector_width(method.vector, site, ranges[-1]) if ranges else 1
-    width = narrowed(width, region(ranges), threads)
-    groups = region(ranges) // width
+    width = narrowed(width, region(ranges) // windows, threads)
+    groups = region(ranges) // (width * windows)
     first = e.busy % threads
     warps = -(-groups // e.target.warp)
     e.busy = first + warps * e.target.warp if first + groups <= threads else 0
-    return Turn(width, groups, first, threads)
-
-
-def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
-    early = e.early.get(site.step)
-    own = early.turn if early is not None else turn(e, site, method)
-    with ExitStack() as stack:
-        block = stack.enter_context(e.writer.open(own.head, ["e"], fence=True))
-        stack.enter_context(inside(e, site.ranges, own.element(site.ranges, idx(0))))
-        if early is not None:
-            block.names.update(early.names)
-        point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-        stack.enter_context(e.vector(own.width))
-        write_element(e, site, point)
+    return Turn(width, groups, first, threads, windows)
 
 
 def write_element(e: VectorEmitter, site: Site, point: Mapping[str, Expr]) -> None:

@@ -1,16 +1,16 @@
-"""A copy in another order of axes: what lies behind the last axis is read with it, through registers."""
+"""Steps whose result lies in another order than what they read: vectors in one order become vectors in the other, in registers."""
 
 from contextlib import ExitStack
 
-from monotile.codegen.address import readable
-from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.address import readable, stored
+from monotile.codegen.base import STORAGE, Site, plus
 from monotile.codegen.cuda_steps import inside, placed
 from monotile.codegen.turns import Turn as Turns
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Load, idx, substitute
 from monotile.ir.program import Compute
-from monotile.schedule.plan import Turn
+from monotile.schedule.plan import Interleave, Turn
 
 
 def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
@@ -41,3 +41,29 @@ def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
             at = f"({LANE} * {count} + {t.name})"
             text = e.lane_value(f"run[{at} / {width}]", x.dtype, f"{at} % {width}")
             e.finish(site, point, text, x.dtype)
+
+
+def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
+    """A thread a vector along the axis before the last, for each value of the last."""
+    anchor, width = site.anchor, method.vector
+    if not isinstance(anchor, Compute) or site.followers:
+        raise InternalError(f"step {site.step.computes} is not interleaved")
+    rows, last = site.ranges
+    count = last.variable.extent
+    turns = Turns(width, rows.variable.extent // width, 0, e.plan.launch.threads)
+    w, run = e.writer, e.writer.fresh("run")
+    with ExitStack() as stack:
+        stack.enter_context(w.open(turns.head, ["e"], fence=True))
+        stack.enter_context(inside(e, (rows,), turns.element((rows,), idx(0))))
+        w.write(f"mt::Pack<{STORAGE[anchor.out.dtype]}, {width * count}> {run};")
+        for k in range(count):
+            where = turns.element((rows,), lane_of(width)) | {last.variable.name: idx(k)}
+            with e.vector(width):
+                text = e.body(anchor.body, placed(site.point, where))
+                text = e.made(anchor, text, anchor.body.dtype, used=False)
+                w.write(e.store(anchor.out, f"{run}.value", f"{LANE} * {count} + {k}", text))
+        where = turns.element((rows,), idx(0)) | {last.variable.name: idx(0)}
+        point = placed(site.point, where)
+        for place in stored(e.plan.places[anchor.out.name]):
+            start = plus(*e.address(anchor.out, [point[a.name] for a in anchor.axes], place))
+            w.write(f"mt::store({start}, {run});")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine
+from monotile.analysis.alike import alike
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
@@ -27,6 +28,7 @@ from monotile.ir.expr import (
     Load,
     Select,
     Tensor,
+    axes_of,
     idx,
     loads,
     substitute,
@@ -97,15 +99,24 @@ class VectorEmitter(StageEmitter):
                 self.writer.write(line)
             self._vector = None
 
+    def root(self, e: Expr) -> str:
+        return super().root(e if self._vector is None else alike(e, self._vector.lane))
+
     def read(self, e: Load) -> str:
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
-        vector, first = self._vector, self._first(e.tensor, e.index, place)
+        vector, pack = self._vector, self._pack_of(e)
         if vector is None:
             return super().read(e)
-        if first is not None:
-            return self.lane_value(self._pack(e, first, place, vector.lane.extent), e.dtype)
-        pack = self.writer.known((_EACH, vector.lane.extent, e))
+        if pack is None and (first := self._first(e.tensor, e.index, place)) is not None:
+            pack = self._pack(e, first, place, vector.lane.extent)
         return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
+
+    def _pack_of(self, e: Expr) -> str | None:
+        """The name of what holds the open vector's lanes of `e`, if that was loaded before."""
+        if self._vector is None or not isinstance(e, Load):
+            return None
+        known = (self.writer.known((kind, self._vector.lane.extent, e)) for kind in (_PACK, _EACH))
+        return next((k for k in known if k is not None), None)
 
     def lane_value(self, pack: str, dtype: DType, lane: str = LANE) -> str:
         """A lane's element of a pack of stored elements, as a value."""
@@ -132,6 +143,9 @@ class VectorEmitter(StageEmitter):
             self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")
         else:
             self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
+
+    def _in_memory(self, e: Expr) -> bool:
+        return super()._in_memory(e) and self._pack_of(e) is None
 
     def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
         """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
@@ -201,15 +215,17 @@ class VectorEmitter(StageEmitter):
                 if first is None and self.cells:
                     first = self._first(x.tensor, x.index, place, aligned=False)
                     each.add(x)
-                if first is None or (width > 1 and when != TRUE):
+                if first is None or (width > 1 and lane_of(width) in axes_of(when)):
                     continue
                 if when == TRUE:
                     packs[x] = self._pack(x, tuple(first), place, width, aligned=x not in each)
                     continue
                 packs[x] = self.writer.fresh("p")
-                self.writer.write(f"mt::Pack<{STORAGE[x.tensor.dtype]}, 1> {packs[x]}{{}};")
-                with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
-                    self.writer.write(f"{packs[x]} = {self._pack(x, tuple(first), place, 1)};")
+                with self.writer.at(self._vector.outer if self._vector else self.writer.block):
+                    self.writer.write(f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> {packs[x]}{{}};")  # fmt: skip
+                    with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
+                        text = self.packed(x.tensor, tuple(first), place, width, aligned=x not in each)  # fmt: skip
+                        self.writer.write(f"{packs[x]} = {text};")
             fields = " ".join(
                 f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> h{k};" for k, x in enumerate(packs)
             )

@@ -7,6 +7,7 @@ import functools
 import math
 
 from monotile.analysis.reuse import footprint, run_bytes
+from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import Attend, Contract, Map, Method, Operand, Reduce
@@ -17,7 +18,15 @@ LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 
 SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 EVALUATE = 100.0  # operations that a vector of an evaluated operand takes: indices, and a wait for each few (ResNet's first product: 150)
+COPY = 100.0  # the same of an asynchronous copy of less than 16 bytes: an image's windows of four channels (ResNet's first product)
+GROUP_HIDES = 0.4  # of that, what warpgroups hide
 TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
+# Outputs that a thread makes by itself, in latencies, for vectors of WIDE (H100, 24 depthwise convolutions of 3 to 7, 1 to 7 windows; 10 % off):
+ROUND = 0.075  # a row of a window
+VECTOR = 0.037  # what is loaded of it at once
+TERM = 0.0021  # a product
+FINISH = 0.0033  # an operation that follows
+WIDE = 8
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 BLOCK_BARRIER = 0.05  # of a grid barrier
 # A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 9 % off on average; bench/device/product_sweep.py).
@@ -48,6 +57,11 @@ def operations(s: Compute | Scatter) -> float:
     return total
 
 
+def following(step: tuple[Compute | Scatter, ...]) -> float:
+    """Operations that follow an element of a step's first statement."""
+    return sum(operations(s) for s in step[1:])
+
+
 def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
     total = 1
     for axis in axes:
@@ -56,11 +70,16 @@ def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
 
 
 def simple_seconds(
-    s: Compute | Scatter, extents: Extents, method: Method, own: frozenset[str], target: Target
+    s: Compute | Scatter,
+    extents: Extents,
+    method: Method,
+    own: frozenset[str],
+    after: float,
+    target: Target,
 ) -> float:
     """One task of a Map, Reduce or Serial step.
 
-    own: tensors that the stage itself holds on chip.
+    own: tensors that the stage itself holds on chip. after: operations that follow each element.
     """
     vector = access_width(method)
     outputs = product(extents, s.axes)
@@ -73,18 +92,41 @@ def simple_seconds(
                 near += footprint(x, extents)
             else:
                 far += footprint(x, extents) / _far_use(x, extents, vector, target)
+    requests: list[float] = []
     if target.kind == "cuda":
         warp = _warp_extents(s, extents, method, target)
         found = (x for body in bodies for x in _distinct_loads(body))
-        requests = (1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found)  # fmt: skip
+        requests = [1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found]  # fmt: skip
         asked = LOAD_COST * sum(requests) / vector
+    if requests and isinstance(s, Compute) and isinstance(method, Reduce) and method.lanes == 1:
+        each = sum(requests) / len(requests)
+        spent = each_thread_seconds(s, method, outputs, after, target, each)
+        moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
+        return target.latency_seconds + max(moved, spent)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
-    work = points * (operations(s) + asked) / rate
+    work = (points * (operations(s) + asked) + outputs * after) / rate
     turns = -(-outputs // (target.threads * vector)) if _in_turns(method, target) and far else 1
     waits = 1 + TURN * (turns - 1)
     return target.latency_seconds * waits + max(moved, work)
+
+
+def each_thread_seconds(
+    s: Compute, method: Reduce, outputs: float, after: float, target: Target, requests: float = 1.0
+) -> float:
+    """What a worker takes for `outputs` outputs of which every thread makes some by itself. after: operations that follow one of
+    them. requests: how many times those of neighbours a warp's are."""
+    found, inner = sliding(s), s.reduce[method.order[-1]].extent
+    rows = math.prod(r.extent for r in s.reduce) / inner
+    vectors = inner * len(_distinct_loads(s.body)) / method.vector
+    if method.windows > 1 and found is not None:
+        vectors = found.reads(method.windows, inner) + inner
+    wide = max(method.outputs, method.vector) / WIDE
+    here = method.windows * method.outputs
+    row = ROUND + VECTOR * (0.4 + 0.6 * wide) * vectors * requests + TERM * inner * here
+    turns = math.ceil(outputs / (target.threads * here))
+    return target.latency_seconds * turns * (rows * row + FINISH * here * after)
 
 
 def access_width(method: Method) -> int:
@@ -100,8 +142,7 @@ def access_width(method: Method) -> int:
 
 def _in_turns(method: Method, target: Target) -> bool:
     """Whether a thread waits for what it reads once for each of its elements."""
-    side_by_side = isinstance(method, Reduce) and method.outputs > 1
-    return target.kind == "cuda" and (isinstance(method, Map) or side_by_side)
+    return target.kind == "cuda" and isinstance(method, Map)
 
 
 def _warp_extents(
@@ -156,6 +197,14 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         if side.copy == "element"
     )
     evaluation = EVALUATE * values * k / (target.flops["fma"] / 2 / target.workers)
+    narrow = sum(
+        rows / side.vector
+        for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
+        if side.copy == "async" and side.vector * size < target.vector_bytes
+    )
+    hidden = GROUP_HIDES if c.instruction == "wgmma" else 0.0
+    copying = (1 - hidden) * COPY * narrow * k / (target.flops["fma"] / 2 / target.workers)
+    moved = max(moved, copying) if c.instruction == "wgmma" else moved + copying
     return blocks * (evaluation + block(c, k, moved, work, target))
 
 

@@ -2,15 +2,20 @@
 
 import math
 
+import msgspec
+
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.dependence import independent
+from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, Load, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.cost import SECTOR
+from monotile.schedule.cost import SECTOR, each_thread_seconds
 from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
+MOST_WINDOWS = 4  # that a thread has at once, or as many as a row has terms: more are much code (H100, 3 x 3: 12.2 with 4, 16.8 with 7)
+MOST_WORDS = 144  # registers of theirs: what is looked at, what that is multiplied with, sums
 
 
 def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
@@ -49,11 +54,38 @@ def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> in
     terms = math.prod(r.extent for r in s.reduce)
     if not s.axes or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
         return 1
-    width = _vector(s, s.axes[-1], target)
+    width = _vector(s, s.axes[-1], target, stored=False)
     busy = target.threads * workers // (4 if terms <= FEW_TERMS else 1)
     while width > 1 and elements < width * busy:
         width //= 2
     return width
+
+
+def windowed(
+    method: Method,
+    s: Compute,
+    elements: int,
+    workers: int,
+    along: int,
+    after: float,
+    target: Target,
+) -> Method:
+    """`method` with several windows a thread, where they overlap and it has registers for them. along: what they divide of the axis
+    before the last. after: operations that follow an output."""
+    found = sliding(s)
+    if not isinstance(method, Reduce) or method.outputs == 1 or found is None:
+        return method
+    terms = s.reduce[found.reduce].extent
+    order = (*(q for q in method.order if q != found.reduce), found.reduce)
+    words = method.outputs * s.body.dtype.itemsize // 4
+    held = method.outputs * max(x.dtype.itemsize for x in loads(s.body)) // 4
+    fitting = (
+        msgspec.structs.replace(method, order=order, windows=n)
+        for n in range(1, max(MOST_WINDOWS, terms) + 1)
+        if along % n == 0
+        and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
+    )
+    return min(fitting, key=lambda m: each_thread_seconds(s, m, elements / workers, after, target))
 
 
 def _run(s: Compute, axis: Axis) -> int:
@@ -74,13 +106,13 @@ def _neighbours(s: Compute, axis: Axis) -> int:
     return min(axis.extent, *served)
 
 
-def _vector(s: Compute, axis: Axis | None, target: Target) -> int:
-    """Elements one thread takes at once: the widest access that every load and the store allow."""
+def _vector(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True) -> int:
+    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is."""
     if axis is None:
         return 1
     moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
     width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
-    if axis in s.axes:
+    if axis in s.axes and stored:
         width = max(width, s.out.dtype.itemsize)
     limit = max(1, target.vector_bytes // width)
     runs = [contiguous_run(offset(x), axis, limit) for x in moved]

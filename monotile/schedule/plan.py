@@ -44,10 +44,12 @@ class Map(Frozen, frozen=True, tag="map"):
     """Independent elements; a thread takes `vector` neighbours along the last axis at once.
 
     early: a thread asks for what its element reads from memory before the stage's first step, not when its turn comes.
+    together: turns of a thread whose loads are on their way at the same time.
     """
 
     vector: int = 1
     early: bool = False
+    together: int = 1
 
 
 class Turn(Frozen, frozen=True, tag="turn"):
@@ -56,6 +58,13 @@ class Turn(Frozen, frozen=True, tag="turn"):
 
     vector: int
     behind: int
+
+
+class Interleave(Frozen, frozen=True, tag="interleave"):
+    """Elements whose last axis is short, and is not where neighbours lie in what is read: a thread takes `vector` neighbours of the axis
+    before it, where these do, with all of the last, and writes them as one run."""
+
+    vector: int
 
 
 class Serial(Frozen, frozen=True, tag="serial"):
@@ -70,12 +79,15 @@ class Reduce(Frozen, frozen=True, tag="reduce"):
 
     The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
     `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then the other two are 1.
+    Then it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
+    axis in the order walks.
     """
 
     lanes: int
     vector: int = 1
     order: tuple[int, ...] = ()
     outputs: int = 1
+    windows: int = 1
 
 
 class Operand(Frozen, frozen=True):
@@ -160,7 +172,7 @@ class HoldRows(Frozen, frozen=True, tag="hold_rows"):
     vector: int
 
 
-Method = Map | Turn | Serial | Reduce | Contract | Attend | HoldRows
+Method = Map | Turn | Interleave | Serial | Reduce | Contract | Attend | HoldRows
 
 
 class Step(Frozen, frozen=True):

@@ -13,6 +13,7 @@ from monotile.schedule.plan import (
     Dim,
     Handoff,
     HoldRows,
+    Interleave,
     Map,
     Method,
     Operand,
@@ -107,14 +108,16 @@ def _dim(d: Dim) -> str:
 def show_method(m: Method) -> str:
     """How a step is computed, in a few words."""
     match m:
-        case Map(vector, early):
-            return f"map x{vector}" + (", early" if early else "")
+        case Map(vector, early, together):
+            return f"map x{vector}" + (", early" if early else "") + (f", {together} turns together" if together > 1 else "")  # fmt: skip
         case Turn(vector):
             return f"turn x{vector}"
+        case Interleave(vector):
+            return f"interleave x{vector}"
         case Serial(parallel):
             return f"serial, but for dims {list(parallel)}" if parallel else "serial"
-        case Reduce(outputs=outputs) if outputs > 1:
-            return f"reduce, {outputs} outputs side by side"
+        case Reduce(outputs=outputs, windows=windows) if outputs > 1:
+            return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
         case Reduce(lanes, vector):
             return f"reduce, {lanes} lanes x{vector}"
         case Contract():

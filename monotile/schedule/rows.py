@@ -12,7 +12,7 @@ from monotile.schedule import cost
 from monotile.schedule.draft import Context, Draft, Local
 from monotile.schedule.groups import Group
 from monotile.schedule.methods import Product, product, ranked, with_sides
-from monotile.schedule.plain import method_scratch, plain_method
+from monotile.schedule.plain import method_scratch, plain_method, windowed
 from monotile.schedule.plan import (
     BoxDim,
     Contract,
@@ -22,6 +22,7 @@ from monotile.schedule.plan import (
     Step,
 )
 
+MOST_ROWS = 128  # of an axis in a task, but for all of it
 ALIGN = 128  # bytes between things in on-chip memory
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 
@@ -59,15 +60,21 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
         if free:
             options.append((*whole, -(-extent // workers), *inner))
             options.append((*apart, -(-extent // each), *inner))
-        size = 1
-        while size < 2 * extent and size <= 128:
-            tile = min(size, extent)
+        for tile in _sizes(extent):
             options += [(*apart, tile, *inner), (*apart, tile, *ones)]
-            size *= 2
         for option in options:
             if option not in seen and all(option):
                 seen.add(option)
                 yield option
+
+
+def _sizes(extent: int) -> Iterator[int]:
+    """Powers of two; then the whole in 2, 4 and 8 parts: windows of an image are shared only within tiles that they divide."""
+    size = 1
+    while size < 2 * extent and size <= MOST_ROWS:
+        yield min(size, extent)
+        size *= 2
+    yield from (extent // n for n in (2, 4, 8) if extent % n == 0 and extent // n <= MOST_ROWS)
 
 
 def _rows_draft(
@@ -156,7 +163,7 @@ def _rows_step(
             found = _rows_contract(anchor, p, names, where, tiles, extents, own, context, room)
             if found:
                 return found
-    total = cost.product(extents, anchor.axes)
+    total, after = cost.product(extents, anchor.axes), cost.following(step)
     method = plain_method(anchor, total, 1, target)
     if isinstance(method, Map) and anchor.axes:
         innermost = extents[anchor.axes[-1].name] - lead.get(len(anchor.axes) - 1, 0)
@@ -165,13 +172,17 @@ def _rows_step(
         innermost = extents[anchor.axes[-1].name] - lead.get(len(anchor.axes) - 1, 0)
         outputs = min(method.outputs, innermost & -innermost)
         method = msgspec.structs.replace(method, outputs=outputs)
+        if isinstance(anchor, Compute) and len(anchor.axes) > 1:
+            before = anchor.axes[-2]
+            along = math.gcd(before.extent, extents[before.name], lead.get(len(anchor.axes) - 2, 0))
+            method = windowed(method, anchor, total, 1, along, after, target)
     dims = tuple(
         Dim((p,), a.extent, tiles[where[p]], where[p], lead[p])
         if p in where
         else Dim((p,), a.extent, a.extent, None)
         for p, a in enumerate(anchor.axes)
     )
-    seconds = cost.simple_seconds(anchor, extents, method, own, target)
+    seconds = cost.simple_seconds(anchor, extents, method, own, after, target)
     seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
     made = Step(names, dims, method, scratch_bytes=method_scratch(method, target))
     return made, seconds

@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.turned import behind_last
+from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.attend import cut_attention
@@ -12,10 +14,11 @@ from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
 from monotile.schedule.hold_rows import held_rows
 from monotile.schedule.methods import Product, cut_key, product, ways, within_run
-from monotile.schedule.plain import method_scratch, plain_method
+from monotile.schedule.plain import method_scratch, plain_method, windowed
 from monotile.schedule.plan import (
     Contract,
     Dim,
+    Interleave,
     Map,
     Method,
     Reduce,
@@ -27,6 +30,7 @@ from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
+MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
 MOST_BEHIND = 25  # values behind each of a vector, up to which a thread holds them all
 
 
@@ -68,7 +72,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
             done = Step(names, dims, last_dims(method, dims), scratch=0, scratch_bytes=scratch)
             yield Draft(group, grid, (done,), {}, scratch, seconds)
             return
-    turned = _turned(group, context)
+    turned = _turned(group, context) or _interleaved(group, context)
     if turned is not None:
         yield turned
         return
@@ -79,9 +83,39 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
         yield _simple_draft(group, grid, dims, method, names, context)
         return
+    if isinstance(anchor, Compute) and isinstance(method, Reduce) and len(anchor.axes) > 1:
+        method = windowed(
+            method,
+            anchor,
+            total,
+            target.workers,
+            anchor.axes[-2].extent,
+            cost.following(step),
+            target,
+        )
+    if isinstance(method, Reduce) and method.windows > 1:
+        for dims in _window_dims(anchor, method, target):
+            grid = tuple(-(-d.extent // d.tile) for d in dims)
+            yield _simple_draft(group, grid, dims, method, names, context)
+        return
     for tile in _flat_tiles(total, method, target):
         dims = (Dim(tuple(range(len(anchor.axes))), total, tile, 0),)
         yield _simple_draft(group, (-(-total // tile),), dims, method, names, context)
+
+
+def _window_dims(s: Compute | Scatter, method: Reduce, target: Target) -> Iterator[tuple[Dim, Dim]]:
+    """One task a worker: the last axis whole or in parts of whole sectors, and so many of all others."""
+    *before, last = s.axes
+    rows = math.prod(a.extent for a in before)
+    least = max(method.outputs, cost.SECTOR // s.out.dtype.itemsize)
+    parts = 1
+    while parts == 1 or (last.extent % (parts * least) == 0 and parts <= target.workers):
+        tile = -(-rows * parts // target.workers)
+        yield (
+            Dim(tuple(range(len(before))), rows, min(rows, round_up(tile, method.windows)), 0),
+            Dim((len(before),), last.extent, last.extent // parts, 1),
+        )
+        parts *= 2
 
 
 def _turned(group: Group, context: Context) -> Draft | None:
@@ -106,6 +140,33 @@ def _turned(group: Group, context: Context) -> Draft | None:
     moved = 2 * dims[0].tile * between * anchor.out.dtype.itemsize / target.worker_bandwidth
     waves = -(-grid[0] // target.workers)
     return Draft(group, grid, (done,), {}, 0, waves * (target.latency_seconds + moved))
+
+
+def _interleaved(group: Group, context: Context) -> Draft | None:
+    """A short last axis, if vectors of the axis before it are what lies side by side in all that is read: an image with its channels
+    last of one with these first. A task a worker."""
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    if target.kind == "cpu" or not isinstance(anchor, Compute) or anchor.reduce or len(step) > 1:
+        return None
+    if len(anchor.axes) < 2 or not 1 < anchor.axes[-1].extent <= MOST_INTERLEAVED:
+        return None
+    *before, along, last = anchor.axes
+    vector = target.vector_bytes // anchor.out.dtype.itemsize
+    read = [x for x in loads(anchor.body) if offset(x).mentions(along)]
+    runs = [contiguous_run(offset(x), along, vector) for x in read]
+    near = all(contiguous_run(offset(x), last, 2) > 1 for x in read if offset(x).mentions(last))
+    if near or along.extent % vector or any(run < vector for run in runs):
+        return None
+    rows = math.prod(a.extent for a in (*before, along))
+    tile = min(rows, round_up(-(-rows // target.workers), vector))
+    dims = (
+        Dim(tuple(range(len(before) + 1)), rows, tile, 0),
+        Dim((len(before) + 1,), last.extent, last.extent, None),
+    )
+    done = Step(tuple(s.out.name for s in step), dims, Interleave(vector))
+    moved = 2 * tile * last.extent * anchor.out.dtype.itemsize / target.worker_bandwidth
+    return Draft(group, (-(-rows // tile),), (done,), {}, 0, target.latency_seconds + moved)
 
 
 def _serial_dims(s: Compute | Scatter, method: Method, target: Target) -> tuple[Dim, ...]:
@@ -136,20 +197,24 @@ def _simple_draft(
 ) -> Draft:
     anchor, target = group.steps[0][0], context.target
     tasks = max(1, math.prod(grid))
-    extents = _flat_extents(anchor, max(1, math.prod(d.tile for d in dims)))
-    seconds = cost.simple_seconds(anchor, extents, method, frozenset(), target)
+    extents = _flat_extents(anchor, dims)
+    seconds = cost.simple_seconds(
+        anchor, extents, method, frozenset(), cost.following(group.steps[0]), target
+    )
     scratch = method_scratch(method, target)
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
 
 
-def _flat_extents(s: Compute | Scatter, count: int) -> cost.Extents:
-    """How `count` neighbouring elements spread over the axes, the last axis first."""
+def _flat_extents(s: Compute | Scatter, dims: tuple[Dim, ...]) -> cost.Extents:
+    """How the neighbouring elements of a task's part of each dim spread over the axes, the last axis first."""
     extents: cost.Extents = {}
-    for axis in reversed(s.axes):
-        take = min(axis.extent, count)
-        extents[axis.name] = max(1, take)
-        count = -(-count // max(1, axis.extent))
+    for dim in dims:
+        count = max(1, dim.tile)
+        for axis in (s.axes[p] for p in reversed(dim.axes)):
+            take = min(axis.extent, count)
+            extents[axis.name] = max(1, take)
+            count = -(-count // max(1, axis.extent))
     if isinstance(s, Compute):
         extents |= {r.name: r.extent for r in s.reduce}
     return extents
@@ -181,7 +246,7 @@ def _best_choice(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = sum(cost.operations(s) for s in step[1:])
+    after = cost.following(step)
     stored = step[-1].out.dtype.itemsize
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
     if key not in context.choices:

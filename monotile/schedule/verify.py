@@ -18,7 +18,9 @@ from monotile.schedule.late import why_not_ahead, why_not_late
 from monotile.schedule.plan import (
     Attend,
     Contract,
+    Dim,
     HoldRows,
+    Interleave,
     Map,
     Plan,
     PlanNode,
@@ -174,6 +176,8 @@ def _check_step(
                 fail(
                     f"{stage.name}: a task of {anchor.out.name} has a part of what is behind the last axis"
                 )
+        case Interleave(vector) if not _whole_runs(vector, anchor, step.dims):
+            fail(f"{stage.name}: threads do not have {vector} runs of {anchor.out.name} each")
         case Contract() as c if target.kind == "cuda":
             if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
@@ -181,10 +185,27 @@ def _check_step(
             fail(f"{stage.name}: {lanes} lanes")
         case Reduce(lanes, vector, _, outputs) if outputs > 1 and (lanes, vector) != (1, 1):
             fail(f"{stage.name}: a thread has several outputs of {anchor.out.name} or lanes")
+        case Reduce() as r if r.windows > 1 and not _whole_windows(r, step.dims):
+            fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
         case _:
             pass
     if isinstance(anchor, Scatter):
         _check_scatter(stage, step, anchor)
+
+
+def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
+    """Whether the windows, and the outputs of each, divide the last two dims and their tiles; the last one is the last axis."""
+    if r.outputs == 1 or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
+        return False
+    sizes = ((dims[-2], r.windows), (dims[-1], r.outputs))
+    return not any(size % by for d, by in sizes for size in (d.extent, d.tile, d.lead))
+
+
+def _whole_runs(vector: int, s: Compute | Scatter, dims: tuple[Dim, ...]) -> bool:
+    """Whether vectors divide all of the axis before the last, and every task has the last one whole."""
+    if len(dims) != 2 or dims[1].axes != (len(s.axes) - 1,) or dims[1].stage is not None:
+        return False
+    return not any(size % vector for size in (dims[0].tile, s.axes[-2].extent))
 
 
 def _check_attention(stage: Stage, step: Step, computes: dict[str, Compute | Scatter]) -> None:
@@ -222,7 +243,7 @@ def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:
             shared = set(range(len(step.dims)))
         case Serial(parallel):
             shared = {*parallel, *(k for k, d in enumerate(step.dims) if d.stage is not None)}
-        case Reduce() | Contract() | Attend() | HoldRows() | Turn():
+        case Reduce() | Contract() | Attend() | HoldRows() | Turn() | Interleave():
             fail(f"{stage.name}: {s.out.name} is neither reduced nor a product")
             return
     apart = independent(s.index, s.axes)

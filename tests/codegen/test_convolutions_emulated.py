@@ -14,7 +14,17 @@ from monotile.frontend.orders import in_memory_order
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
 from monotile.schedule.for_target import for_target
-from monotile.schedule.plan import Contract, Plan, Reduce, Stage, Step, Turn, repeats
+from monotile.schedule.plan import (  # fmt: skip
+    Contract,
+    Interleave,
+    Map,
+    Plan,
+    Reduce,
+    Stage,
+    Step,
+    Turn,
+    repeats,
+)
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
 from monotile.target.target import cuda_target
@@ -140,6 +150,66 @@ def test_kinds(
 def test_depthwise_and_pooling(kernel: int, stride: int) -> None:
     plan = check(nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), Squeeze(64, kernel, stride)), 1, 3, 48, 48)  # fmt: skip
     assert any(m.outputs > 1 for m in methods(plan, Reduce))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "size"),
+    [(3, 1, 1, (24, 32)), (5, 1, 1, (20, 30)), (7, 1, 1, (28, 21)), (3, 2, 1, (48, 48)), (3, 1, 2, (24, 32)), (3, 1, 1, (31, 37))],
+)  # fmt: skip
+def test_windows_that_overlap(
+    kernel: int, stride: int, dilation: int, size: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """A thread has several neighbouring windows, where their number divides a row: not of 37."""
+    padding = dilation * (kernel // 2)
+    depthwise = nn.Conv2d(64, 64, kernel, stride, padding, dilation, groups=64)
+    model = nn.Sequential(nn.Conv2d(8, 64, 1), depthwise, nn.BatchNorm2d(64), nn.SiLU(), nn.Conv2d(64, 8, 1))  # fmt: skip
+    plan = check(model, 2, 8, *size, dtype=dtype)
+    assert any(m.windows > 1 for m in methods(plan, Reduce)) == (size[1] != 37)
+
+
+def test_windows_within_a_task() -> None:
+    """What they look at is on chip, and what follows takes their channels together."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.depthwise = nn.Conv2d(64, 64, 7, padding=3, groups=64)
+            self.norm, self.wide = nn.LayerNorm(64), nn.Linear(64, 128)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.wide(self.norm(self.depthwise(x).permute(0, 2, 3, 1))))
+
+    plan = check(nn.Sequential(nn.Conv2d(3, 64, 4, 4), Block()), 1, 3, 96, 128)
+    assert any(m.windows > 1 for m in methods(plan, Reduce))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_an_image_with_its_channels_first(dtype: torch.dtype) -> None:
+    """It is copied with its channels last and one of zeros, in vectors on both sides."""
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 8, 3, padding=1))
+    plan = check(model, 2, 3, 18, 24, dtype=dtype)
+    assert methods(plan, Interleave)
+    plan = check(model, 2, 3, 18, 25, dtype=dtype)  # no whole vectors
+    assert not methods(plan, Interleave)
+
+
+def test_maps_of_many_turns() -> None:
+    """Several turns ask for what they read at once, under conditions too: a concatenation, and its padding."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(8, 32, 1), nn.Conv2d(8, 16, 1)
+            self.last = nn.Conv2d(96, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b = torch.relu(self.a(x)), self.b(x)
+            up = nn.functional.interpolate(b[:, :, ::2, ::2], size=x.shape[2:], mode="bilinear")
+            return self.last(nn.functional.pad(torch.cat([a, b, up, a * 2], 1), (1, 1, 1, 1)))
+
+    plan = check(Net(), 1, 8, 40, 48)
+    assert any(m.together > 1 for m in methods(plan, Map))
 
 
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.AvgPool2d(3, 1, 1)])

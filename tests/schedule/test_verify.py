@@ -7,10 +7,12 @@ import msgspec
 import pytest
 
 from monotile.errors import VerificationError
+from monotile.ir.expr import add
 from monotile.ir.program import Program
 from monotile.schedule.plan import (
     Contract,
     Dim,
+    Interleave,
     Map,
     Plan,
     PlanNode,
@@ -316,3 +318,38 @@ def test_an_unknown_tensor() -> None:
     plan = p.plan_of(CHAIN, p.H100)
     broken = steps(plan, lambda s: replace(s, computes=("nothing", *s.computes[1:])))
     refused(broken, CHAIN, "does not have")
+
+
+def depthwise() -> Program:
+    """3 x 3 windows over 64 channels that lie side by side."""
+    x, k = p.tensor("x", 8, 58, 66, 64, dtype=p.F16), p.tensor("k", 3, 3, 64, dtype=p.F16)
+    y = p.compute(
+        p.tensor("y", 8, 56, 64, 64, dtype=p.F16),
+        lambda n, h, w, c, r, s: p.Binary("mul", p.Load(x, (n, add(h, r), add(w, s), c)), p.Load(k, (r, s, c))),
+        reduce=(3, 3), combiner="sum",
+    )  # fmt: skip
+    return p.program([x, k], [y], y.out)
+
+
+def test_windows_are_whole() -> None:
+    program = depthwise()
+    plan = p.plan_of(program, p.H100)
+    verify(plan, program, p.H100)
+    for n in (3, 5, 128):
+        broken = _with(plan, Reduce, lambda s: replace(s, method=replace(s.method, windows=n)))  # noqa: B023
+        refused(broken, program, "windows")
+    merged = Dim((0, 1, 2, 3), 8 * 56 * 64 * 64, 1 << 20, 0)
+    one = _with(plan, Reduce, lambda s: replace(s, dims=(merged,)))
+    refused(steps(one, lambda s: s), program, "windows|grid|task")
+
+
+def test_runs_are_whole() -> None:
+    """An image with its channels first, copied with these last."""
+    x = p.tensor("x", 3, 24, 32, dtype=p.F16)
+    y = p.compute(p.tensor("y", 24, 32, 3, dtype=p.F16), lambda h, w, c: p.Load(x, (c, h, w)))
+    program = p.program([x], [y], y.out)
+    plan = p.plan_of(program, p.H100)
+    verify(plan, program, p.H100)
+    for n in (3, 64):
+        broken = _with(plan, Interleave, lambda s: replace(s, method=Interleave(n)))  # noqa: B023
+        refused(broken, program, "runs")

@@ -1,0 +1,44 @@
+"""Conditions that hold for all lanes of a vector or for none."""
+
+import math
+
+from monotile.analysis.affine import Affine, affine
+from monotile.ir.dtype import DType
+from monotile.ir.expr import COMPARE, Axis, Binary, Expr, axes_of, idx, loads, rebuild, substitute
+
+
+def alike(e: Expr, lane: Axis) -> Expr:
+    """`e` with every comparison of indices that has one result for all values of `lane` written without it."""
+
+    def go(node: Expr) -> Expr:
+        match node:
+            case Binary(op, a, b) if (
+                op in COMPARE and a.dtype is DType.I64 and lane in axes_of(node)
+            ):
+                return _first(node, lane) if _decided(op, a, b, lane) else node
+            case _:
+                return rebuild(node, go)
+
+    return go(e) if lane in axes_of(e) else e
+
+
+def _first(e: Binary, lane: Axis) -> Expr:
+    start: dict[str, Expr] = {lane.name: idx(0)}
+    return Binary(e.op, *(affine(substitute(x, start)).expr for x in (e.a, e.b)))
+
+
+def _decided(op: str, a: Expr, b: Expr, lane: Axis) -> bool:
+    """Whether all lanes give `a op b` alike. In a sum of multiples of `step` and less than that a lane decides no sign."""
+    if loads(a) or loads(b):
+        return False
+    sides = affine(a) + affine(b).scale(-1)
+    along = sides.coefficient(lane)
+    rest = Affine(tuple(t for t in sides.terms if t[0] != lane), sides.constant)
+    if rest.mentions(lane) or (along and op in ("eq", "ne")):
+        return False
+    if op in ("le", "gt"):  # as a sum that is negative or is not
+        rest += Affine((), -1)
+    if along < 0:
+        rest = rest.scale(-1) + Affine((), -1)
+    step = math.gcd(rest.constant, *(c for _, c in rest.terms))
+    return not step or abs(along) * (lane.extent - 1) < step
