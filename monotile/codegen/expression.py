@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from monotile.analysis.affine import Affine, affine
-from monotile.codegen.spelling import bare, binary, convert, literal, rounded, unary
+from monotile.codegen.spelling import SUFFIX, bare, binary, convert, literal, rounded, unary
 from monotile.codegen.writer import Block, Writer
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
@@ -35,6 +35,7 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import Interval, interval, learn, truth
 
 LONGEST = 88  # characters of an expression before its parts get names
+_SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 _INDEX = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 
 
@@ -199,7 +200,8 @@ class Expressions(ABC):
             case Select(cond, then, otherwise):
                 text = f"({self.value(cond)} ? {self.value(then)} : {self.value(otherwise)})"
             case Cast(x, dtype):
-                text = convert(self.value(x), x.dtype, dtype)
+                small = self.small(x) if dtype.is_float and x.dtype is DType.I64 else None
+                text = convert(small or self.value(x), DType.I32 if small else x.dtype, dtype)
             case Unary(op, x):
                 text = unary(op, self.value(x), x.dtype)
             case Binary(op, a, b) if op in COMPARE and is_index(a) and is_index(b):
@@ -271,7 +273,43 @@ class Expressions(ABC):
             case _ if is_index(e):
                 raise InternalError(f"no index: {e}")
             case _:
-                return f"(idx){self.value(e)}"
+                return self.small(e) or f"(idx){self.value(e)}"
+
+    def small(self, e: Expr) -> str | None:
+        """Text in the index type of an int64 expression, if 32 bits are known to hold it and all that it is made of."""
+        if is_index(e):
+            return self.index(e)
+        reach = interval(e, self.facts)
+        if reach is None or not reach.inside(-(1 << 31), (1 << 31) - 1):
+            return None
+        known = self.writer.known(("small", e))
+        if known is not None:
+            return known
+        home = self.home(e)
+        with self.writer.at(home):
+            text = self._small(e)
+            if text is None or text.isidentifier():
+                return text
+            variable = self.writer.fresh("o")
+            self.writer.write(f"const idx {variable} = {bare(text)};")
+        home.names["small", e] = variable
+        return variable
+
+    def _small(self, e: Expr) -> str | None:
+        match e:
+            case Const(value):
+                return str(int(value))
+            case Cast(x) if x.dtype.is_float:
+                return f"(idx)mt_to_int_{SUFFIX[x.dtype.compute]}({bare(self.value(x))})"
+            case Binary("add" | "sub" | "mul" | "min" | "max" as op, x, y):
+                a, b = self.small(x), self.small(y)
+                if a is None or b is None:
+                    return None
+                if op in ("min", "max"):
+                    return f"mt_{op}_idx({bare(a)}, {bare(b)})"
+                return f"({a} {_SIGNS[op]} {b})"
+            case _:
+                return None
 
     def _quotient(self, op: str, x: Expr, divisor: int) -> str:
         text, range_ = self.index(x), interval(x, self.facts)

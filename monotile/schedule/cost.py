@@ -98,6 +98,10 @@ def simple_seconds(
         found = (x for body in bodies for x in _distinct_loads(body))
         requests = [1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found]  # fmt: skip
         asked = LOAD_COST * sum(requests) / vector
+        if isinstance(s, Compute) and s.out.name not in own:  # stores cost where they are scattered
+            out = Load(s.out, s.axes)
+            far += footprint(out, extents) * (max(1.0, SECTOR / run_bytes(out, extents)) - 1)
+            asked += LOAD_COST * (_scattered(out, warp, vector, target) - 1) / vector
     if requests and isinstance(s, Compute) and isinstance(method, Reduce) and method.lanes == 1:
         each = sum(requests) / len(requests)
         spent = each_thread_seconds(s, method, outputs, after, target, each)
