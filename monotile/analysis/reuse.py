@@ -70,7 +70,7 @@ def run_bytes(x: Load, extents: Extents) -> int:
     count = 1
     for extent, reach in zip(reversed(x.tensor.shape), reversed(_reaches(x)), strict=True):
         here = reach.within(extents)
-        count *= here
+        count *= max(1, here)  # of a tensor without elements as of one
         if here < extent:
             break
     return count * x.tensor.dtype.itemsize

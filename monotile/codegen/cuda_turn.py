@@ -55,15 +55,22 @@ def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
     with ExitStack() as stack:
         stack.enter_context(w.open(turns.head, ["e"], fence=True))
         stack.enter_context(inside(e, (rows,), turns.element((rows,), idx(0))))
-        w.write(f"mt::Pack<{STORAGE[anchor.out.dtype]}, {width * count}> {run};")
+        w.write(f"mt::Pack<{STORAGE[anchor.out.dtype]}, {width}> {run}[{count}];")
         for k in range(count):
             where = turns.element((rows,), lane_of(width)) | {last.variable.name: idx(k)}
+            point = placed(site.point, where)
             with e.vector(width):
-                text = e.body(anchor.body, placed(site.point, where))
+                text = e.body(anchor.body, point)
                 text = e.made(anchor, text, anchor.body.dtype, used=False)
-                w.write(e.store(anchor.out, f"{run}.value", f"{LANE} * {count} + {k}", text))
+                if e.hands_on(anchor.out):
+                    e.hand_on(anchor.out, [point[a.name] for a in anchor.axes], text)
+                at = f"({LANE} * {count} + {k})"
+                w.write(
+                    e.store(anchor.out, f"{run}[{at} / {width}].value", f"{at} % {width}", text)
+                )
         where = turns.element((rows,), idx(0)) | {last.variable.name: idx(0)}
         point = placed(site.point, where)
         for place in stored(e.plan.places[anchor.out.name]):
-            start = plus(*e.address(anchor.out, [point[a.name] for a in anchor.axes], place))
-            w.write(f"mt::store({start}, {run});")
+            base, offset = e.address(anchor.out, [point[a.name] for a in anchor.axes], place)
+            for k in range(count):
+                w.write(f"mt::store({plus(base, offset)} + {k * width}, {run}[{k}]);")

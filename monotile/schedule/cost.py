@@ -100,7 +100,9 @@ def simple_seconds(
         asked = LOAD_COST * sum(requests) / vector
         if isinstance(s, Compute) and s.out.name not in own:  # stores cost where they are scattered
             out = Load(s.out, s.axes)
-            far += footprint(out, extents) * (max(1.0, SECTOR / run_bytes(out, extents)) - 1)
+            far += footprint(out, extents) * (
+                max(1.0, SECTOR / max(1, run_bytes(out, extents))) - 1
+            )
             asked += LOAD_COST * (_scattered(out, warp, vector, target) - 1) / vector
     if requests and isinstance(s, Compute) and isinstance(method, Reduce) and method.lanes == 1:
         each = sum(requests) / len(requests)

@@ -10,9 +10,9 @@ from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Expr, Load, Tensor, add, idx
+from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
-from monotile.schedule.plan import Turn
+from monotile.schedule.plan import Interleave, Turn
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
 from monotile.target.target import cuda_target
@@ -39,6 +39,32 @@ OTHERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
     "no whole vectors": ((4, 12, 3), (4, 3, 12), lambda o, k, c: (o, c, k)),
     "too much behind": ((4, 8, 49), (4, 49, 8), lambda o, k, c: (o, c, k)),
 }
+
+
+# Images with their channels first, read with these last; where vectors of a row are whole they are interleaved.
+IMAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
+    "three channels": ((3, 7, 16), (7, 16, 3), lambda h, w, c: (c, h, w)),
+    "eight": ((8, 6, 8), (6, 8, 8), lambda h, w, c: (c, h, w)),
+    "five of nine": ((2, 9, 40, 24), (2, 40, 24, 5), lambda n, h, w, c: (n, c, h, w)),
+    "two, every other row": ((2, 14, 16), (7, 16, 2), lambda h, w, c: (c, mul(h, idx(2)), w)),
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.I64, DType.U8])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str, dtype: DType) -> None:
+    shape, out, at = IMAGES[name]
+    x, y = Tensor("x", shape, dtype), Tensor("y", out, dtype)
+    program = Program((x,), (), (compute(y, lambda *i: Load(x, at(*i))),), (y,))
+    plan = schedule(program, TARGET, OPTIONS)
+    verify(plan, program, TARGET)
+    ((step,),) = (stage.steps for stage in stages(plan))
+    whole = out[-2] * dtype.itemsize % 16 == 0
+    assert isinstance(step.method, Interleave) == whole
+    values = inputs(program)
+    (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
+    (right,) = evaluate(program, values)
+    np.testing.assert_array_equal(found, right)
 
 
 def copy(name: str, dtype: DType) -> Program:
