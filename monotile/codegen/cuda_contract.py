@@ -4,7 +4,7 @@ The functors are lambdas in the middle of the step: what does not depend on thei
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 
 from monotile.analysis.affine import flattened, offset
@@ -19,7 +19,7 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, idx, substitute
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Contract, Operand
 
@@ -68,7 +68,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         if width == 1 and method.block_n % WIDTH == 0:
             by_rows = row_results(e, site, n, WIDTH, 8 if total == "double" else 4)
             width = WIDTH if by_rows else 1
-        write_epilogue(e, site, anchor, m, n, width, by_rows)
+        write_epilogue(e, site, anchor, m, n, width, by_rows, _columns(e, method, width))
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
@@ -93,6 +93,14 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         w.write(
             f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue});"
         )
+
+
+def _columns(e: VectorEmitter, method: Contract, width: int) -> str:
+    """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them."""
+    across, threads = method.block_n // width, e.plan.launch.threads
+    if threads % across or method.block_m * across <= threads:
+        return ""
+    return f"n0 + threadIdx.x % {across} * {width}"
 
 
 def _element(left: Expr, right: Expr, anchor: Compute) -> DType:
@@ -238,9 +246,13 @@ def write_epilogue(
     n: Range,
     width: int,
     by_rows: Sequence[RowResult] = (),
+    first: str = "",
 ) -> None:
     """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
-    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs."""
+    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs.
+
+    first: text of a thread's first column, if it has the same ones in all its turns: what depends on these alone it loads once.
+    """
     e.cells = {r.made.out.name: r.cell for r in by_rows}
     row, column = m.variable.name, n.variable.name
     point = placed(site.point, {column: neighbours(n.variable, width)})
@@ -252,9 +264,21 @@ def write_epilogue(
         if x.tensor.name not in own
     )
     w = e.writer
+    steady = dict[Load, Expr]()
+    if first:
+        steady = {x: TRUE for x in wanted if x.tensor.name in e.constant and m.variable not in axes_of(x)}  # fmt: skip
+    columns = dict[Hashable, str]()
+    if steady:
+        with w.open(f"auto fetch_columns = [&](idx {column})", [column], fence=True, tail=";"):
+            _neighbours(e, n.variable, width)
+            columns = e.held(steady, width, "columns")
+        w.write("decltype(fetch_columns(0)) columns{};")
+        head = f"if (const idx {column} = {first}; {column} + {width} <= {n.count})"
+        with w.open(head, [column], fence=True):
+            w.write(f"columns = fetch_columns({column});")
     with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
         _neighbours(e, n.variable, width)
-        held = e.held(dict.fromkeys(wanted, TRUE), width)
+        held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width)
     total = "double" if anchor.body.dtype is DType.F64 else "float"
     sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held"
     sums += ", char* cell" if by_rows else ""
