@@ -5,7 +5,6 @@ reduction is loaded first, each place once, and their terms follow in straight l
 """
 
 import math
-from collections.abc import Hashable
 from contextlib import AbstractContextManager, ExitStack
 
 from monotile.analysis.affine import tidied
@@ -25,8 +24,6 @@ from monotile.ir.program import Compute
 from monotile.schedule.plan import Map, Reduce
 
 MOST_STRAIGHT = 32  # terms in straight line; of several windows twice as many
-SHORT = 8  # terms of a row that is written out
-MOST_WORDS = 200  # registers of a thread for two rows and its sums
 AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 
 
@@ -43,7 +40,20 @@ def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
         w.write(f"{op}::Part part[{parts}];")
         w.write("#pragma unroll")
         w.write(f"for (idx u = 0; u < {parts}; ++u) part[u] = {op}::identity();")
-        _add_terms(e, site, own, [anchor.reduce[p] for p in method.order], op)
+        axes = [anchor.reduce[p] for p in method.order]
+        with ExitStack() as loops:
+            slid = axes[-1:] if own.windows > 1 else []
+            blocks = [loops.enter_context(_each(e, a)) for a in axes[: len(axes) - len(slid)]]
+            if slid:
+                _add_windows(e, site, own, slid[0], op)
+            else:
+                _add(e, _term(site, own), _number(own, 0), own, op)
+            terms = own.windows * math.prod(a.extent for a in slid)
+            most = MOST_STRAIGHT * (2 if slid else 1)
+            for k, block in enumerate(reversed(blocks), len(slid)):
+                terms *= axes[-1 - k].extent
+                several = 1 if k else AT_ONCE
+                block.pragma = "#pragma unroll" + ("" if terms <= most else f" {several}")
         if own.windows > 1:
             head = f"for (idx window = 0; window < {own.windows}; ++window)"
             stack.enter_context(w.open(head, ["window"], fence=True)).pragma = "#pragma unroll"
@@ -66,83 +76,6 @@ def _term(site: Site, own: Turn, window: Expr | None = None) -> Expr:
     return substitute(site.anchor.body, placed(site.point, where))
 
 
-def _add_terms(e: VectorEmitter, site: Site, own: Turn, axes: list[Axis], op: str) -> None:
-    """Few terms in straight line. More in loops, of which the last is a row of the windows, if there are rows and these are short:
-    what the next row looks at is on its way meanwhile, if registers have room for both."""
-    most = MOST_STRAIGHT * (2 if own.windows > 1 else 1)
-    straight = own.windows * math.prod(a.extent for a in axes) <= most
-    row = _Row(e, site, own, axes[-1]) if own.windows > 1 or axes[-1].extent <= SHORT else None
-    if row is not None and len(axes) > 1 and not straight and row.words <= MOST_WORDS:
-        _add_ahead(e, axes[:-1], row, op)
-        return
-    with ExitStack() as loops:
-        slid = axes[-1:] if row is not None and own.windows > 1 else []
-        blocks = [loops.enter_context(_each(e, a)) for a in axes[: len(axes) - len(slid)]]
-        if row is not None and slid:
-            row.fetch()
-            row.ask(f"const auto {row.name}", "")
-            row.add(op)
-        else:
-            _add(e, _term(site, own), _number(own, 0), own, op)
-        terms = own.windows * math.prod(a.extent for a in slid)
-        for k, block in enumerate(reversed(blocks), len(slid)):
-            terms *= axes[-1 - k].extent
-            several = 1 if k else AT_ONCE
-            block.pragma = "#pragma unroll" + ("" if terms <= most else f" {several}")
-
-
-def _add_ahead(e: VectorEmitter, axes: list[Axis], row: "_Row", op: str) -> None:
-    *outer, rows = axes
-    w, coming = e.writer, f"next_{row.name}"
-    with ExitStack() as loops:
-        for a in outer:
-            loops.enter_context(_each(e, a)).pragma = "#pragma unroll 1"
-        row.fetch(rows.name)
-        row.ask(f"auto {coming}", "0")
-        with _each(e, rows) as block:
-            block.pragma = "#pragma unroll 1"
-            w.write(f"const auto {row.name} = {coming};")
-            with w.open(f"if ({rows.name} + 1 < {rows.extent})", fence=True):
-                row.ask(coming, f"{rows.name} + 1")
-            row.add(op)
-
-
-class _Row:
-    """The terms along `along` of a thread's windows. Places that are the same are found by the form of their indices."""
-
-    def __init__(self, e: VectorEmitter, site: Site, own: Turn, along: Axis) -> None:
-        self.e, self.own, self.name = e, own, e.writer.fresh("row")
-        lane = Axis(LANE, own.width)
-        self.terms = [
-            (_number(own, n), tidied(alike(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))
-            for k in range(along.extent)
-            for n in range(own.windows)
-        ]  # fmt: skip
-        self.wanted = read_by([term for _, term in self.terms])
-        self.names: dict[Hashable, str] = {}
-
-    @property
-    def words(self) -> int:
-        """Registers for two rows of what is looked at, and for the sums."""
-        held = sum(-(-x.dtype.itemsize * self.own.width // 4) for x in self.wanted)
-        return 2 * held + self.own.width * self.own.windows
-
-    def fetch(self, given: str = "") -> None:
-        """The function that loads what a row looks at; given: the variable that says which row."""
-        w, parameters = self.e.writer, [given] if given else []
-        head = f"auto fetch_{self.name} = [&]({', '.join(f'idx {p}' for p in parameters)})"
-        with w.open(head, parameters, fence=True, tail=";"):
-            self.names = self.e.held(self.wanted, self.own.width, self.name)
-
-    def ask(self, to: str, row: str) -> None:
-        self.e.writer.write(f"{to} = fetch_{self.name}({row});")
-
-    def add(self, op: str) -> None:
-        self.e.writer.block.names.update(self.names)
-        for number, term in self.terms:
-            _add(self.e, without_masks(term, self.wanted), number, self.own, op)
-
-
 def _each(e: VectorEmitter, a: Axis) -> AbstractContextManager[Block]:
     return e.writer.open(f"for (idx {a.name} = 0; {a.name} < {a.extent}; ++{a.name})", [a.name], fence=True)  # fmt: skip
 
@@ -151,3 +84,21 @@ def _add(e: VectorEmitter, term: Expr, number: str, own: Turn, op: str) -> None:
     with e.vector(own.width):
         text = bare(e.root(term))
         e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+
+
+def _add_windows(e: VectorEmitter, site: Site, own: Turn, along: Axis, op: str) -> None:
+    """The terms of all windows along `along`. Places that are the same are found by the form of their indices."""
+    lane = Axis(LANE, own.width)
+    terms = [
+        (_number(own, n), tidied(alike(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))
+        for k in range(along.extent)
+        for n in range(own.windows)
+    ]  # fmt: skip
+    wanted = read_by([term for _, term in terms])
+    w, name = e.writer, e.writer.fresh("window")
+    with w.open(f"auto fetch_{name} = [&]()", fence=True, tail=";"):
+        names = e.held(wanted, own.width, name)
+    w.write(f"const auto {name} = fetch_{name}();")
+    w.block.names.update(names)
+    for number, term in terms:
+        _add(e, without_masks(term, wanted), number, own, op)
