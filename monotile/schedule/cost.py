@@ -100,9 +100,7 @@ def simple_seconds(
         asked = LOAD_COST * sum(requests) / vector
         if isinstance(s, Compute) and s.out.name not in own:  # stores cost where they are scattered
             out = Load(s.out, s.axes)
-            far += footprint(out, extents) * (
-                max(1.0, SECTOR / max(1, run_bytes(out, extents))) - 1
-            )
+            far += footprint(out, extents) * (max(1.0, SECTOR / run_bytes(out, extents)) - 1)
             asked += LOAD_COST * (_scattered(out, warp, vector, target) - 1) / vector
     if requests and isinstance(s, Compute) and isinstance(method, Reduce) and method.lanes == 1:
         each = sum(requests) / len(requests)
@@ -208,9 +206,9 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
         if side.copy == "async" and side.vector * size < target.vector_bytes
     )
-    hidden = GROUP_HIDES if c.instruction == "wgmma" else 0.0
-    copying = (1 - hidden) * COPY * narrow * k / (target.flops["fma"] / 2 / target.workers)
-    moved = max(moved, copying) if c.instruction == "wgmma" else moved + copying
+    copying = COPY * narrow * k / (target.flops["fma"] / 2 / target.workers)
+    groups = c.instruction == "wgmma"
+    moved = max(moved, (1 - GROUP_HIDES) * copying) if groups else moved + copying
     return blocks * (evaluation + block(c, k, moved, work, target))
 
 
