@@ -21,7 +21,7 @@ EVALUATE = 100.0  # operations that a vector of an evaluated operand takes: indi
 COPY = 100.0  # the same of an asynchronous copy of less than 16 bytes: an image's windows of four channels (ResNet's first product)
 GROUP_HIDES = 0.4  # of that, what warpgroups hide
 TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
-# Outputs that a thread makes by itself, in latencies, for vectors of WIDE (H100, 24 depthwise convolutions of 3 to 7, 1 to 7 windows; 10 % off):
+# Outputs that a thread makes by itself, in latencies, for vectors of WIDE (fitted by hand to 3 x 3 and 7 x 7 depthwise, 1 to 7 windows, H100; 2 to 20 % off):
 ROUND = 0.075  # a row of a window
 VECTOR = 0.037  # what is loaded of it at once
 TERM = 0.0021  # a product
