@@ -86,14 +86,12 @@ def _write_together(e: VectorEmitter, site: Site, own: Turn, count: int) -> None
     head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"
     with w.open(head, ["first"], fence=True):
         w.write(f"decltype(fetch_{name}(0)) {name}[{count}]{{}};")
-        for fetches in (True, False):
-            with _each_turn(e, site, own, count) as block:
-                if fetches:
-                    w.write(f"{name}[turn] = fetch_{name}(e);")
-                    continue
-                block.names.update(names)
-                with e.vector(own.width):
-                    write_element(e, site, point)
+        with _each_turn(e, site, own, count):
+            w.write(f"{name}[turn] = fetch_{name}(e);")
+        with _each_turn(e, site, own, count) as block:
+            block.names.update(names)
+            with e.vector(own.width):
+                write_element(e, site, point)
 
 
 @contextmanager

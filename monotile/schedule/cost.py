@@ -200,13 +200,14 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         for side, size in ((c.left, c.block_m), (c.right, c.block_n))
         if side.copy == "element"
     )
-    evaluation = EVALUATE * values * k / (target.flops["fma"] / 2 / target.workers)
+    scalar = target.flops["fma"] / 2 / target.workers
+    evaluation = EVALUATE * values * k / scalar
     narrow = sum(
         rows / side.vector
         for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
         if side.copy == "async" and side.vector * size < target.vector_bytes
     )
-    copying = COPY * narrow * k / (target.flops["fma"] / 2 / target.workers)
+    copying = COPY * narrow * k / scalar
     groups = c.instruction == "wgmma"
     moved = max(moved, (1 - GROUP_HIDES) * copying) if groups else moved + copying
     return blocks * (evaluation + block(c, k, moved, work, target))

@@ -83,16 +83,9 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
         yield _simple_draft(group, grid, dims, method, names, context)
         return
-    if isinstance(anchor, Compute) and isinstance(method, Reduce) and len(anchor.axes) > 1:
-        method = windowed(
-            method,
-            anchor,
-            total,
-            target.workers,
-            anchor.axes[-2].extent,
-            cost.following(step),
-            target,
-        )
+    if isinstance(anchor, Compute) and len(anchor.axes) > 1:
+        along, after = anchor.axes[-2].extent, cost.following(step)
+        method = windowed(method, anchor, total, target.workers, along, after, target)
     if isinstance(method, Reduce) and method.windows > 1:
         for dims in _window_dims(anchor, method, target):
             grid = tuple(-(-d.extent // d.tile) for d in dims)
