@@ -189,12 +189,12 @@ def _addresses(
         numbers = ", ".join(str(s) for s in steps)
         e.writer.write(f"auto {name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));")
         return
-    kinds = f"{kind}, true" if guarded else kind
-    head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> const {kind}*"
+    kinds, given = (f"{kind}, true", f"mt::Source<{kind}>") if guarded else (kind, f"const {kind}*")
+    head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        if guarded:
-            e.writer.write(f"if (!({bare(e.body(factor.cond, point))})) return nullptr;")
-        e.writer.write(f"return (const {kind}*)({e.address_of(factor.load, point)});")
+        at = f"(const {kind}*)({e.address_of(factor.load, point, summed=True)})"
+        there = bare(e.body(factor.cond, point)) if guarded else ""
+        e.writer.write(f"return {{{at}, {there}}};" if guarded else f"return {at};")
 
 
 def _values(

@@ -284,11 +284,13 @@ class VectorEmitter(StageEmitter):
         place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)
         return isinstance(place, Shared)
 
-    def address_of(self, e: Load, point: Mapping[str, Expr]) -> str:
-        """Text of the address of what `e` loads, in the place that other stages' results are read from."""
+    def address_of(self, e: Load, point: Mapping[str, Expr], *, summed: bool = False) -> str:
+        """Text of the address of what `e` loads, in the place that other stages' results are read from. summed: as one sum
+        from the base, in as many bits as indices have, not term by term in those of addresses."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         index = [substitute(i, dict(point)) for i in e.index]
-        return plus(*self.address(e.tensor, index, place))
+        pointer, offset = self.address(e.tensor, index, place)
+        return f"{pointer} + ({bare(offset)})" if summed else plus(pointer, offset)
 
     def steps(
         self, e: Load, point: Mapping[str, Expr], along: Sequence[Axis]

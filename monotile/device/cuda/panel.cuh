@@ -8,7 +8,7 @@
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
-//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction; null for zeros if GUARDED
+//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED the Source
 //   Evaluated  f(row, k) gives their values
 // the first two for Copy::ASYNC, the last for Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
@@ -19,6 +19,13 @@ namespace mt {
 
 enum class Copy { ASYNC, ELEMENT };
 
+// Neighbours in memory. Where they are not `there` they count as zeros, and nothing is read.
+template <class T>
+struct Source {
+  const T* at;
+  bool there;
+};
+
 template <class T, int ROW_STEP_, int K_STEP_>
 struct Linear {
   static constexpr bool LINEAR = true, GUARDED = false;
@@ -27,13 +34,19 @@ struct Linear {
   __device__ __forceinline__ const T* address(int row, int k) const {
     return base + i64(row) * ROW_STEP + i64(k) * K_STEP;
   }
+  __device__ __forceinline__ Source<T> source(int row, int k) const { return {address(row, k), true}; }
 };
 template <class T, bool GUARDED_, class F>
 struct Addressed {
   static constexpr bool LINEAR = false, GUARDED = GUARDED_;
   static constexpr int ROW_STEP = 0, K_STEP = 0;
   F f;
-  __device__ __forceinline__ const T* address(int row, int k) const { return f(row, k); }
+  __device__ __forceinline__ Source<T> source(int row, int k) const {
+    if constexpr (GUARDED)
+      return f(row, k);
+    else
+      return {f(row, k), true};
+  }
 };
 template <class T, int V, class F>
 struct Evaluated {
@@ -111,8 +124,8 @@ struct Intake {
     return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
   }
 
-  // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). Rows from row_end on are left as they are: what
-  // is computed from them is never stored. A k beyond K gives zeros.
+  // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). A k beyond K gives zeros; what is computed from rows
+  // beyond row_end is never stored.
   template <class Operand>
   static __device__ __forceinline__ void issue(char* panel, const Operand& operand, int row0,
                                                int row_end, int k0, int thread) {
@@ -124,12 +137,12 @@ struct Intake {
       if (!exists(i, thread)) continue;
       Piece p = piece(i, thread);
       int row = row0 + p.row, k = k0 + p.k;
-      if (CHECK_ROWS && row >= row_end) continue;
-      if constexpr (K_TAIL || Operand::GUARDED) {
-        const T* from = !K_TAIL || k < K ? operand.address(row, k) : nullptr;
-        ptx::copy_async_or_zero<BYTES>(base + p.offset, from);
+      Source<T> from = operand.source(row, k);
+      if constexpr (CHECK_ROWS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
+        bool inside = (!CHECK_ROWS || row < row_end) & (!K_TAIL || k < K);
+        ptx::copy_async_or_zero<BYTES>(base + p.offset, from.at, from.there & inside);
       } else {
-        ptx::copy_async<BYTES>(base + p.offset, operand.address(row, k));
+        ptx::copy_async<BYTES>(base + p.offset, from.at);
       }
     }
   }
@@ -192,7 +205,7 @@ struct Intake {
         u32 to = starts.to + bytes + (STEADY ? i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(to, starts.k_left - k > k_to(i) ? at : nullptr);
+          ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));
         else
           ptx::copy_async<BYTES>(to, at);
       }

@@ -20,10 +20,10 @@ __device__ __forceinline__ void copy_async(u32 to, const void* from) {
   }
 }
 
-// As above; zeros where `from` is null.
+// As above; zeros where it is not `there`, and then nothing is read.
 template <int BYTES>
-__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from) {
-  u32 size = from != nullptr ? BYTES : 0;
+__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool there) {
+  u32 size = there ? BYTES : 0;
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
                  : "memory");

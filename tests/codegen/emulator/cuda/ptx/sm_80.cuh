@@ -12,9 +12,9 @@ void copy_async(u32 to, const void* from) {
   emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, BYTES});
 }
 template <int BYTES>
-void copy_async_or_zero(u32 to, const void* from) {
+void copy_async_or_zero(u32 to, const void* from, bool there) {
   if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
-  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, from ? BYTES : 0});
+  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, there ? BYTES : 0});
 }
 inline void copy_async_commit() { emulator::current->groups.emplace_back(); }
 template <int PENDING>
