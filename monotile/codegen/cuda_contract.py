@@ -7,7 +7,8 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 
-from monotile.analysis.affine import flattened, offset
+from monotile.analysis.affine import Affine, flattened, offset
+from monotile.analysis.between import between
 from monotile.analysis.contraction import contraction
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE, unconditional
@@ -19,7 +20,7 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, substitute
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Contract, Operand
 
@@ -56,11 +57,14 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
         sides = [
-            _operand(e, at_start(site, other), anchor, x, o, r, method, element, name)
-            for x, o, r, other, name in (
-                (left, method.left, m, n, "left"),
-                (right, method.right, n, m, "right"),
-            )
+            _lines(e, site, anchor, left, m, n, method, element)
+            if method.runs > 1
+            else _operand(
+                e, at_start(site, n), anchor, left, method.left, m, method, element, "left"
+            ),
+            _operand(
+                e, at_start(site, m), anchor, right, method.right, n, method, element, "right"
+            ),
         ]
         width = fitting(vector_width(WIDTH, site, n), method.block_n)
         total = "double" if anchor.body.dtype is DType.F64 else "float"
@@ -72,12 +76,13 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
-        kernel = KERNEL[method.instruction]
+        kernel = "RUNS" if method.runs > 1 else KERNEL[method.instruction]
         numbers = ", ".join(
             str(x)
             for x in (
                 points, method.block_m, method.block_n, method.block_k, method.warps_m,
                 method.warps_n, method.slices, method.depth, width,
+                *((method.runs, anchor.reduce[method.k[-1]].extent) if method.runs > 1 else ()),
             )
         )  # fmt: skip
         w.write(
@@ -134,6 +139,34 @@ def _operand(
     return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked)
 
 
+def _lines(
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    factor: Expr,
+    m: Range,
+    n: Range,
+    method: Contract,
+    element: DType,
+) -> str:
+    """The left operand of columns in runs, as `mt::Runs` reads it: for each value of the axes before the last of k what all runs read,
+    side by side. Gives the text of its `mt::Side`."""
+    *before, last = (anchor.reduce[p] for p in method.k)
+    run = Axis("run", method.runs)
+    k = Axis("k", math.prod(a.extent for a in (*before, run, last)))
+    at = unflatten(k, [*before, run, last])
+    column = mul(at.pop(run.name), idx(method.block_n // method.runs))
+    point = placed(site.point, {n.variable.name: column}) | at
+    found = masked(factor)
+    if found is None or factor.dtype is not element:
+        raise InternalError(f"the left side of {anchor.out.name} is not copied as it is")
+    place = readable(e.plan.places[found.load.tensor.name], own=False)
+    width = min(16, alignment(place)) // element.itemsize
+    _addresses(e, point, found, m.variable, k, "left", ELEMENT[element])
+    checked = m.dim.extent % m.dim.tile != 0 or m.dim.tile % method.block_m != 0
+    return f"mt::Side<{ELEMENT[element]}, true, mt::Copy::ASYNC, {width}, {_bool(checked)}>"
+
+
 def write_side(
     e: VectorEmitter,
     site: Site,
@@ -160,7 +193,7 @@ def write_side(
         place = readable(e.plan.places[copied.load.tensor.name], own=False)
         width = min(width, alignment(place) // element.itemsize)
     if copied is not None and width * element.itemsize >= 4:
-        _addresses(e, site, copied, row, k, axes, name, kind)
+        _addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
         copy = "ASYNC"
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
@@ -171,16 +204,14 @@ def write_side(
 
 def _addresses(
     e: VectorEmitter,
-    site: Site,
+    point: dict[str, Expr],
     factor: Masked,
     row: Axis,
     k: Axis,
-    axes: Sequence[Axis],
     name: str,
     kind: str,
 ) -> None:
-    """The operand `name`, read where it lies: in even steps, or wherever a lambda says."""
-    point = dict(site.point) | unflatten(k, axes)
+    """The operand `name`, read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of `row` and `k`."""
     guarded = factor.cond != TRUE
     steps = None if guarded else e.steps(factor.load, point, (row, k))
     if steps is not None:
@@ -193,8 +224,19 @@ def _addresses(
     head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
     with e.writer.open(head, [row.name, "k"], tail=");"):
         at = f"(const {kind}*)({e.address_of(factor.load, point, summed=True)})"
-        there = bare(e.body(factor.cond, point)) if guarded else ""
+        there = _at_once(e, factor.cond, point) if guarded else ""
         e.writer.write(f"return {{{at}, {there}}};" if guarded else f"return {at};")
+
+
+def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
+    """Text of `cond` without branches; two bounds of a value are one comparison."""
+    bounds, rest = between(substitute(cond, dict(point)))
+    texts = [e.root(term) for term in rest]
+    for b in bounds:
+        texts.append(
+            f"mt::within({bare(e.total(b.value + Affine((), -b.low)))}, {b.high - b.low + 1})"
+        )
+    return f"({' & '.join(texts)}) != 0"
 
 
 def _values(

@@ -4,11 +4,12 @@ A guarded load (padding, a mask, a concatenation) inside a vectorised loop becom
 the two ends of the interval, each part of the loop has no condition left.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
+from monotile.analysis.between import below_zero, conjunction
 from monotile.codegen.expression import is_index
 from monotile.ir.expr import Axis, Binary, Expr, Select, add, idx, walk
 from monotile.ir.intervals import Facts, truth
@@ -39,12 +40,12 @@ def _guard(cond: Expr, x: Axis, facts: Facts) -> Guard | None:
     terms: list[Expr] = []
     lower: list[Expr] = []
     upper: list[Expr] = []
-    for term in _conjunction(cond):
+    for term in conjunction(cond):
         match term:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if is_index(a) and is_index(b):
                 if truth(term, facts) is not None:
                     continue
-                below = _below_zero(op, affine(a) + affine(b).scale(-1))
+                below = below_zero(op, affine(a) + affine(b).scale(-1))
                 step = below.coefficient(x)
                 rest = Affine(tuple(t for t in below.terms if t[0] != x), below.constant)
                 if not step or rest.mentions(x):
@@ -57,28 +58,6 @@ def _guard(cond: Expr, x: Axis, facts: Facts) -> Guard | None:
             case _:
                 pass
     return Guard(cond, tuple(terms), tuple(lower), tuple(upper)) if terms else None
-
-
-def _conjunction(e: Expr) -> Iterator[Expr]:
-    match e:
-        case Binary("and", a, b):
-            yield from _conjunction(a)
-            yield from _conjunction(b)
-        case _:
-            yield e
-
-
-def _below_zero(op: str, difference: Affine) -> Affine:
-    """What is below zero exactly where `difference op 0` holds."""
-    match op:
-        case "lt":
-            return difference
-        case "le":
-            return difference + Affine((), -1)
-        case "gt":
-            return difference.scale(-1)
-        case _:
-            return difference.scale(-1) + Affine((), -1)
 
 
 def _plus_one(a: Affine, divisor: int) -> Expr:

@@ -34,6 +34,9 @@ CROWD = 1.15  # the path from L2 where all workers read at once
 RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
 SUM_COST = 3.0  # on-chip passes over the slices' sums
 WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
+RUN_RATE = (
+    0.2  # of the rate of tensor cores: columns in runs, each with fragments of its own, estimated
+)
 GROUP_RATE = 0.8  # of the rate of tensor cores: attention by wgmma, estimated
 SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
@@ -175,11 +178,15 @@ def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
     return max(1.0, lines / max(1.0, target.warp * vector * size / LINE))
 
 
-def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Target) -> float:
+def contract_seconds(
+    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int = 0
+) -> float:
     """One task's m x n x k product, m and n rounded up to whole blocks.
 
-    size: bytes of an operand's element.
+    size: bytes of an operand's element. near: how many values of k lie side by side in the left operand; 0 for all.
     """
+    if c.runs > 1:  # zeros are copied as well
+        k = -(-k // c.block_k) * c.block_k
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     tensor_cores = c.instruction in ("mma.m16n8k16", "wgmma")
     rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
@@ -191,7 +198,8 @@ def contract_seconds(c: Contract, m: int, n: int, k: int, size: int, target: Tar
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth
         return target.latency_seconds + packing + max(moved, blocks * work)
-    left = min(c.block_m, m) / line_use(c.left, c.block_m, c.block_k, size)
+    along = min(c.block_k, near or c.block_k) * c.runs
+    left = min(c.block_m, m) * c.runs / line_use(c.left, c.block_m, along, size)
     right = min(c.block_n, n) / line_use(c.right, c.block_n, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
     block = _tensor_core_block if tensor_cores else _scalar_block
@@ -282,6 +290,8 @@ def _overlapping(products: float, powers: float, rounds: int) -> float:
 def _efficiency(c: Contract) -> float:
     """The part of the arithmetic rate that a warp's tile can reach."""
     match c.instruction:
+        case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
+            return RUN_RATE * min(1.0, c.block_n / c.runs / 8)
         case "mma.m16n8k16":
             return 1.0
         case "wgmma":

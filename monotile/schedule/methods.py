@@ -14,7 +14,7 @@ from monotile.analysis.contraction import Contraction, contraction
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute, walk
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, mul, substitute, walk
 from monotile.ir.program import Compute
 from monotile.schedule.cost import SECTOR, contract_seconds
 from monotile.schedule.onchip import contract_bytes
@@ -36,6 +36,9 @@ class Product:
     batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
     of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
+    runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1. part: values
+    of the last of k. near: values of k that lie side by side in the left operand,
+    where it is copied in whole vectors; 0 for all.
     """
 
     batch: tuple[int, ...]
@@ -48,6 +51,9 @@ class Product:
     half: bool
     grain_m: int = 0
     grain_n: int = 0
+    runs: int = 1
+    part: int = 1
+    near: int = 0
 
 
 def product(
@@ -78,7 +84,38 @@ def product(
     left = _operand(found.left, c, m, k, target, on_chip)
     right = _operand(found.right, c, n, k, target, on_chip)
     dtype = types[0] if half else c.body.dtype
-    return Product(batch, m, n, k, left, right, dtype, half, grain_m, grain_n)
+    runs = 1
+    if half and grain_n and left.copy == right.copy == "async" and left.major == right.major == "k":
+        runs = _side_by_side(found.left, c, n, k, grain_n)
+    part = c.reduce[k[-1]].extent
+    whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
+    near = _near(found.left, c, k) if whole else 0
+    return Product(batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near)
+
+
+def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
+    """How many values of k lie side by side in `factor`; 0 if all do, and then rows may as well, or if that is not known."""
+    found = masked(factor)
+    if found is None:
+        return 0
+    where, flat = flattened(offset(found.load), [c.reduce[p] for p in k])
+    partly = where.coefficient(flat) == 1 and flat.extent < math.prod(c.reduce[p].extent for p in k)
+    return flat.extent if partly else 0
+
+
+def _side_by_side(
+    left: Expr, c: Compute, n: tuple[int, ...], k: tuple[int, ...], grain: int
+) -> int:
+    """How many runs of `grain` columns the axis n has, if vectors of what they read of `left` reach from one's into the next's."""
+    found, column, part = masked(left), c.axes[n[0]], c.reduce[k[-1]]
+    if found is None or axes_of(found.cond) & {column, part}:
+        return 1
+    run = Axis("run", column.extent // grain)
+    at = {column.name: mul(run, idx(grain))}
+    index = tuple(substitute(i, at) for i in found.load.index)
+    where = offset(Load(found.load.tensor, index))
+    beside = contiguous_run(*flattened(where, [run, part]), RUNS_VECTOR) == RUNS_VECTOR
+    return run.extent if beside else 1
 
 
 def with_sides(
@@ -238,14 +275,14 @@ def ranked(
     key = cut_key(p, m, n, k)
     if key not in known.ranked:
         size = p.dtype.itemsize
-        timed = ((contract_seconds(c, m, n, k, size, target), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
+        timed = ((contract_seconds(c, m, n, k, size, target, p.near), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
         known.ranked[key] = tuple(sorted(timed, key=lambda way: way[0]))
     return known.ranked[key]
 
 
 def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
     """All that `blocks` looks at."""
-    return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), m, n, k)
+    return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), p.runs, p.part, p.near, m, n, k)
 
 
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
@@ -256,6 +293,8 @@ def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contr
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
         if "wgmma" in target.instructions and p.left.major == "k" and p.right.major != "none":
             yield from _warpgroup_blocks(p, m, n, k, target)
+        if p.runs > 1:
+            yield from _run_blocks(p, m, n, k, target)
     elif p.dtype is DType.F32 or p.half:
         yield from _cuda_blocks(p, m, n, k, target, "fma")
 
@@ -309,6 +348,37 @@ def _cuda_blocks(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
                     instruction=instruction, left=p.left, right=p.right,
                     warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
+                )  # fmt: skip
+
+
+def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Several runs of n columns each side by side."""
+    warps, left = target.threads // target.warp, Operand("k", RUNS_VECTOR, "async")
+    if n % 4 or n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
+        return
+    deep = math.lcm(16, p.part)
+    for runs, block_k, slices, warp_m in itertools.product(
+        (r for r in range(2, p.runs + 1) if p.runs % r == 0), (deep, 2 * deep), (1, 2), (16, 32)
+    ):
+        line = runs * p.part
+        if line % RUNS_VECTOR or line > MOST_LINE or slices > -(-k // block_k):
+            continue
+        for warps_m in _powers_of_two(warps // slices):
+            warps_n = warps // slices // warps_m
+            block_m, block_n = warp_m * warps_m, runs * n
+            if runs % warps_n or block_m >= 2 * max(m, 16):
+                continue
+            sums = warp_m // 16 * (runs // warps_n) * -(-n // 8) * 4
+            copies = block_m * block_k * runs // (RUNS_VECTOR * (target.threads // slices))
+            if sums > MOST_SUMS or copies > MOST_COPIES:
+                continue
+            ring = slices * (block_m * runs + block_n) * block_k * 2
+            depth = min(8, -(-k // (block_k * slices)) + 1, target.shared_bytes // ring)
+            if depth >= 2:
+                yield Contract(
+                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                    instruction="mma.m16n8k16", left=left, right=p.right,
+                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, runs=runs,
                 )  # fmt: skip
 
 
@@ -380,6 +450,12 @@ _WARP_TILES = {
     True: tuple((m, n) for m in (16, 32, 48, 64) for n in _SIDES if m * n <= 64 * 48),
     False: tuple((m, n) for m in _SIDES for n in _SIDES if _shares(m, n)),
 }
+
+
+RUNS_VECTOR = 8  # 16 bytes
+MOST_RUN = 16  # columns, and values of k: longer ones are products of their own
+MOST_LINE = 64  # elements of what several runs read side by side: 128 bytes
+MOST_SUMS, MOST_COPIES = 96, 24  # of a thread; the code of each copy of a chunk is written out
 
 
 def within_run(tile: int, grain: int, target: Target) -> int:

@@ -10,7 +10,7 @@ def contract_bytes(c: Contract, itemsize: int, sum_itemsize: int = 4) -> int:
 
     itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
     """
-    left = panel_bytes(c.block_m, c.block_k, c.left, itemsize)
+    left = panel_bytes(c.block_m, c.block_k * c.runs, c.left, itemsize)
     right = panel_bytes(c.block_n, c.block_k, c.right, itemsize)
     ring = c.slices * c.depth * (left + right)
     pitch = c.block_n + (8 if c.block_n % 16 == 0 else 0)

@@ -115,6 +115,8 @@ class Contract(Frozen, frozen=True, tag="contract"):
     warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
     block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
     of `depth` chunks in shared memory; the slices are added up at the end.
+    runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
+    the axes before the last of k: the channels of a group. What they read together is copied as one line.
     On the CPU a block is one register tile, and slices, warps and depth are 1.
     """
 
@@ -131,6 +133,7 @@ class Contract(Frozen, frozen=True, tag="contract"):
     warps_n: int = 1
     slices: int = 1
     depth: int = 1
+    runs: int = 1
 
 
 class Attend(Frozen, frozen=True, tag="attend"):

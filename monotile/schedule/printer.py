@@ -125,6 +125,8 @@ def show_method(m: Method) -> str:
             if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):
                 warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
                 parts.append(f"{warps}, rings of {m.depth}")
+            if m.runs > 1:
+                parts.append(f"{m.runs} runs of columns")
             return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
         case Attend():
             by = "attend wgmma" if m.instruction == "wgmma" else "attend"

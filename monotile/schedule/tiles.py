@@ -260,10 +260,11 @@ def _choices(
         if target.kind == "cpu":
             tile_m, tile_n = _cpu_region(m, n, batches, method, target)
         tile_m = within_run(tile_m, p.grain_m, target)
-        tile_n = within_run(tile_n, p.grain_n, target)
-        seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target)
+        tile_n = tile_n if method.runs > 1 else within_run(tile_n, p.grain_n, target)
+        seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target, p.near)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
-        waves = -(-batches * -(-m // tile_m) * -(-n // tile_n) // target.workers)
+        across = -(-n * method.runs // tile_n)
+        waves = -(-batches // method.runs * -(-m // tile_m) * across // target.workers)
         out = cost.store_seconds(batches * m * n, stored, itemsize, target)
         yield waves * seconds + out, method, scratch, (tile_m, tile_n)
 

@@ -13,6 +13,8 @@ from monotile.frontend.capture import capture, export
 from monotile.frontend.orders import in_memory_order
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
+from monotile.schedule import cost
+from monotile.schedule import methods as methods_of
 from monotile.schedule.for_target import for_target
 from monotile.schedule.plan import (  # fmt: skip
     Contract,
@@ -276,3 +278,74 @@ def test_padding_meets_nan() -> None:
     _, found = plan_of(nn.Sequential(model, nn.ReLU()).eval(), x)
     right = torch.relu(model.float()(x.float())).numpy()
     np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), np.isnan(right))
+
+
+def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Of a product in runs the way `number` is taken, whatever it costs; reductions cost too much."""
+    every, product, simple = methods_of.blocks, cost.contract_seconds, cost.simple_seconds
+
+    def blocks(*arguments: Any) -> list[Contract]:
+        found = [*every(*arguments)]
+        wanted = [c for c in found if c.runs > 1]
+        return [wanted[number % len(wanted)]] if wanted else found
+
+    def product_seconds(c: Contract, *rest: Any) -> float:
+        return 1e-9 if c.runs > 1 else product(c, *rest)
+
+    def simple_seconds(s: Any, extents: Any, method: Any, *rest: Any) -> float:
+        return simple(s, extents, method, *rest) * (1e3 if isinstance(method, Reduce) else 1)
+
+    monkeypatch.setattr(methods_of, "blocks", blocks)
+    monkeypatch.setattr(methods_of, "contract_seconds", product_seconds)
+    monkeypatch.setattr(cost, "contract_seconds", product_seconds)
+    monkeypatch.setattr(cost, "simple_seconds", simple_seconds)
+
+
+@pytest.mark.parametrize("number", [0, 17, 40])
+@pytest.mark.parametrize(
+    ("part", "run", "groups", "kernel", "stride", "dilation", "dtype"),
+    [
+        (4, 4, 16, 3, 1, 1, torch.float16),
+        (8, 8, 8, 3, 2, 1, torch.bfloat16),
+        (16, 16, 4, 3, 1, 2, torch.float16),
+        (4, 12, 4, 3, 1, 1, torch.float16),  # three fragments of four columns
+        (12, 8, 6, 2, 1, 1, torch.bfloat16),  # lines that are no power of two
+        (8, 4, 4, 5, 1, 1, torch.float16),
+    ],
+)
+def test_groups_of_few_channels(
+    part: int,
+    run: int,
+    groups: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    dtype: torch.dtype,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several groups are one product's runs of columns."""
+    in_runs(monkeypatch, number)
+    grouped = nn.Conv2d(part * groups, run * groups, kernel, stride, dilation, dilation, groups)
+    after = nn.BatchNorm2d(run * groups), nn.ReLU(), nn.Conv2d(run * groups, 16, 1)
+    model = nn.Sequential(nn.Conv2d(8, part * groups, 1), grouped, *after)
+    plan = check(model, 2, 8, 12, 11, dtype=dtype)
+    assert any(c.runs > 1 for c in methods(plan, Contract))
+
+
+def test_an_infinity_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.grouped = nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 3, groups=8)
+            self.last = nn.Conv2d(32, 32, 1, groups=8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            infinite = torch.where(torch.arange(32) == 5, torch.inf, 0.0).to(x.dtype)
+            return self.last(torch.relu(self.grouped(self.first(x) + infinite[:, None, None])))
+
+    in_runs(monkeypatch, 0)
+    model = Net().eval().requires_grad_(False).half()
+    plan, found = plan_of(model, torch.randn(1, 8, 9, 9).half())
+    assert any(c.runs > 1 for c in methods(plan, Contract))
+    assert np.isfinite(found).all(axis=(0, 2, 3)).tolist() == [not 4 <= c < 8 for c in range(32)]

@@ -8,6 +8,7 @@
 #include "cuda/barrier.cuh"
 #include "cuda/contract_fma.cuh"
 #include "cuda/contract_mma.cuh"
+#include "cuda/contract_runs.cuh"
 #include "cuda/contract_sums.cuh"
 #include "cuda/contract_wgmma.cuh"
 #include "cuda/panel.cuh"
@@ -26,13 +27,14 @@ struct Side {
   static constexpr int AHEAD = AHEAD_;
 };
 
-enum class Kernel { MMA, FMA, WGMMA };
+enum class Kernel { MMA, FMA, WGMMA, RUNS };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
 inline constexpr int MOST_TURNS = 4;  // of the epilogue in straight line that fetch nothing
 
+// RUNS: of columns, each of which has a part of its own of what the left side has for a k: see `Runs`.
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
-          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_>
+          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_, int RUNS_ = 1, int PART_ = 1>
 struct Shape {
   using Left = Left_;
   using Right = Right_;
@@ -43,6 +45,7 @@ struct Shape {
   static constexpr int WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, SLICES = SLICES_, RING = RING_;
   static constexpr int WIDTH = WIDTH_;  // sums along n that the epilogue takes at once
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
+  static constexpr int LEFT_K = K * RUNS_, LEFT_DEPTH = BLOCK_K * RUNS_;
   static constexpr int SLICE_WARPS = WARPS_M * WARPS_N, SLICE_THREADS = SLICE_WARPS * 32;
   static constexpr int THREADS = SLICE_THREADS * SLICES;
   static constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
@@ -50,10 +53,10 @@ struct Shape {
   static_assert(SLICE_WARPS == 1 || SLICES < 16, "a block has 15 named barriers");
   static_assert(BLOCK_N % WIDTH == 0, "a row of a block is a whole number of stores");
 
-  using LeftPanel = Panel<T, BLOCK_M, BLOCK_K, Left::K_MAJOR>;
+  using LeftPanel = Panel<T, BLOCK_M, LEFT_DEPTH, Left::K_MAJOR, KERNEL == Kernel::RUNS>;
   using RightPanel = Panel<T, BLOCK_N, BLOCK_K, Right::K_MAJOR>;
-  using LeftIntake = Intake<LeftPanel, T, Left::K_MAJOR, Left::COPY, Left::VECTOR, BLOCK_M, K,
-                            BLOCK_K, SLICE_THREADS, Left::CHECK_ROWS>;
+  using LeftIntake = Intake<LeftPanel, T, Left::K_MAJOR, Left::COPY, Left::VECTOR, BLOCK_M, LEFT_K,
+                            LEFT_DEPTH, SLICE_THREADS, Left::CHECK_ROWS>;
   using RightIntake = Intake<RightPanel, T, Right::K_MAJOR, Right::COPY, Right::VECTOR, BLOCK_N, K,
                              BLOCK_K, SLICE_THREADS, Right::CHECK_ROWS>;
 
@@ -71,6 +74,11 @@ struct Shape {
     static_assert(WARP_M == 16 && WARPS_M % 4 == 0 && Left::K_MAJOR, "warpgroups of 64 rows");
     static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
     using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
+  };
+  template <class V>
+  struct Pick<Kernel::RUNS, V> {
+    static_assert(Left::K_MAJOR && Right::K_MAJOR, "lines along k");
+    using type = Runs<T, WARP_M, WARP_N, BLOCK_K, LeftPanel, RightPanel, BLOCK_N / RUNS_, PART_, RUNS_ * PART_>;
   };
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
   // Evaluated operands are much code: there, and of scalar products, the rings are filled in turns of the main loop.
@@ -100,14 +108,14 @@ struct Feed {
   typename Intake::Held held;
 
   __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
-      : operand(x), row0(row0), row_end(row_end), k(slice * S::BLOCK_K), thread(thread) {}
+      : operand(x), row0(row0), row_end(row_end), k(slice * Intake::CHUNK), thread(thread) {}
   static constexpr bool WALKS = false;
   __device__ __forceinline__ void begin(char* panel) {
     if constexpr (Side::COPY == Copy::ASYNC)
       Intake::issue(panel, operand, row0, row_end, k, thread);
     else
       Intake::evaluate(held, operand, row0, row_end, k, thread);
-    k += S::SLICES * S::BLOCK_K;
+    k += S::SLICES * Intake::CHUNK;
   }
   __device__ __forceinline__ void finish(char* panel) {
     if constexpr (Side::COPY == Copy::ELEMENT) Intake::put(panel, held, thread);
@@ -118,12 +126,12 @@ template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
 struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
   using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
   static constexpr bool WALKS = true;
-  static constexpr int DISTANCE = S::SLICES * S::BLOCK_K;
+  static constexpr int DISTANCE = S::SLICES * Intake::CHUNK;
   Walk walk;
   int thread;
 
   __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
-      : walk(x, row0, row_end, slice * S::BLOCK_K, thread), thread(thread) {}
+      : walk(x, row0, row_end, slice * Intake::CHUNK, thread), thread(thread) {}
   __device__ __forceinline__ void begin(char* panel) {
     walk.issue(ptx::shared_address(panel), thread);
     walk.advance(DISTANCE);
@@ -328,7 +336,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 #pragma unroll
   for (int i = 0; i < Core::FRAGMENTS; ++i) {
     int at = slice * SLICE_SUMS + (warp_m + Core::row(i, lane)) * S::SUM_PITCH + warp_n + Core::column(i, lane);
-    store(sums + at, Core::fragment(acc, i));
+    if (Core::keeps(i, lane)) store(sums + at, Core::fragment(acc, i));
   }
   block_barrier();
 #pragma unroll 1

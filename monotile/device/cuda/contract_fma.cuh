@@ -104,6 +104,7 @@ struct Fma {
 
   // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
   static constexpr int WIDTH = UN, FRAGMENTS = TM * (TN / UN);
+  static __device__ __forceinline__ bool keeps(int, int) { return true; }
   static __device__ __forceinline__ int row(int i, int lane) {
     return place<UM>(i / (TN / UN), lane / LANES.lanes_n, LANES.lanes_m);
   }

@@ -81,6 +81,7 @@ struct Mma {
 
   // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
   static constexpr int WIDTH = 2, FRAGMENTS = TM * TN * 2;
+  static __device__ __forceinline__ bool keeps(int, int) { return true; }
   static __device__ __forceinline__ int row(int i, int lane) { return i / TN * 8 + lane / 4; }
   static __device__ __forceinline__ int column(int i, int lane) { return i % TN * 8 + (lane & 3) * 2; }
   static __device__ __forceinline__ Pack<float, 2> fragment(const Accumulator& acc, int i) {

@@ -3,7 +3,8 @@
 // A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
 // operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
 // Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
-// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks. Lines of several times 128
+// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks; if FOLDED the same cell of each 128
+// bytes of a line does as well. Lines of several times 128
 // bytes of 16-bit rows are cut in blocks of 128, one block of all lines behind the other, as wgmma reads them.
 //
 // An operand is one of
@@ -66,7 +67,7 @@ __device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
   return {f};
 }
 
-template <class T, int EXTENT, int DEPTH, bool K_MAJOR>
+template <class T, int EXTENT, int DEPTH, bool K_MAJOR, bool FOLDED = false>
 struct Panel {
   static constexpr int UNIT = 16 / int(sizeof(T));
   static constexpr int INNER = K_MAJOR ? DEPTH : EXTENT;
@@ -84,7 +85,7 @@ struct Panel {
   // Byte offset of cell `cell` of line `line` (a row of a K_MAJOR panel, else a k).
   static __device__ __forceinline__ int offset(int line, int cell) {
     unsigned at = unsigned(cell) % CELLS;  // unsigned: quotients by constants are shifts
-    if constexpr (XOR) at ^= (unsigned(line) / SPAN) & MASK;
+    if constexpr (XOR) at ^= (unsigned(line) / SPAN ^ (FOLDED ? at / (MASK + 1) : 0)) & MASK;
     return int(unsigned(cell) / CELLS) * BLOCK_BYTES + (line * PITCH + int(at)) * 16;
   }
 };
@@ -99,6 +100,7 @@ struct Intake {
   static constexpr int PIECES = BLOCK / VECTOR;
   static constexpr int TOTAL = Panel::LINES * PIECES;
   static constexpr int ROUNDS = ceil_div(TOTAL, THREADS);
+  static constexpr int CHUNK = DEPTH;
   static constexpr bool K_TAIL = K % DEPTH != 0;
 
   struct Piece {
@@ -123,6 +125,15 @@ struct Intake {
                  (inner % Panel::UNIT) * int(sizeof(T));
     return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
   }
+  // How far round `i` is from the first along the rows and along k, and on chip, where these are constants.
+  static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
+  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / TURNS * BLOCK; }
+  static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % TURNS * LINES; }
+  static __device__ constexpr int bytes_to(int i) { return i * (LINES * Panel::PITCH * 16); }
+  static __device__ __forceinline__ Piece piece(const Piece& first, int round, int thread) {
+    if constexpr (!STEADY) return piece(round, thread);
+    return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
+  }
 
   // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). A k beyond K gives zeros; what is computed from rows
   // beyond row_end is never stored.
@@ -132,10 +143,11 @@ struct Intake {
     static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
     constexpr int BYTES = VECTOR * int(sizeof(T));
     u32 base = ptx::shared_address(panel);
+    const Piece first = piece(0, thread);
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       if (!exists(i, thread)) continue;
-      Piece p = piece(i, thread);
+      Piece p = piece(first, i, thread);
       int row = row0 + p.row, k = k0 + p.k;
       Source<T> from = operand.source(row, k);
       if constexpr (CHECK_ROWS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
@@ -153,14 +165,10 @@ struct Intake {
       VECTOR == 1 || !Operand::LINEAR || (K_MAJOR ? Operand::K_STEP : Operand::ROW_STEP) == 1;
 
   // Walks a linear operand chunk by chunk: a pointer that moves on, and constants.
-  static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
-
   template <class Operand>
   struct Walk {
     static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
-    // How far round `i` is from the first along the rows and along k, and in memory.
-    static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / TURNS * BLOCK; }
-    static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % TURNS * LINES; }
+    // How far round `i` is from the first in memory.
     static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
     const T* from;
     int offset, rows_left, k_left;
@@ -202,7 +210,7 @@ struct Intake {
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
         if (CHECK_ROWS && rows_left <= rows_to(i)) continue;
-        u32 to = starts.to + bytes + (STEADY ? i * (LINES * Panel::PITCH * 16) : piece(i, thread).offset - offset);
+        u32 to = starts.to + bytes + (STEADY ? bytes_to(i) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
           ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));

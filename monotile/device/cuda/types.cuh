@@ -67,6 +67,14 @@ inline constexpr bool is_float16 = same<T, f16> || same<T, bf16>;
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
+// Whether 0 <= x < count, which is not negative.
+template <class I>
+__host__ __device__ constexpr bool within(I x, int count) {
+  if constexpr (sizeof(I) == 4)
+    return u32(x) < u32(count);
+  else
+    return u64(x) < u64(count);
+}
 __host__ __device__ constexpr bool is_power_of_two(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
 __device__ __forceinline__ float widen(f16 x) { return ptx::f16_to_f32(x.bits); }

@@ -1,0 +1,64 @@
+"""Conditions on indices as bounds of sums."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.affine import Affine, affine
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Binary, Expr
+
+
+class Between(msgspec.Struct, frozen=True):
+    """low <= value <= high."""
+
+    value: Affine
+    low: int
+    high: int
+
+
+def between(cond: Expr) -> tuple[tuple[Between, ...], tuple[Expr, ...]]:
+    """The pairs of bounds among what `cond` asks, and all else that it asks."""
+    lows: dict[Affine, tuple[int, Expr]] = {}
+    highs: dict[Affine, tuple[int, Expr]] = {}
+    rest: list[Expr] = []
+    for term in conjunction(cond):
+        match term:
+            case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
+                below = below_zero(op, affine(a) + affine(b).scale(-1))
+                sums = Affine(below.terms)
+                upper = bool(below.terms) and below.terms[0][1] > 0
+                found, value = (highs, sums) if upper else (lows, sums.scale(-1))
+                bound = -below.constant - 1 if upper else below.constant + 1
+                if value in found or not below.terms:
+                    rest.append(term)
+                else:
+                    found[value] = (bound, term)
+            case _:
+                rest.append(term)
+    pairs = [v for v in lows if v in highs]
+    rest += [term for v, (_, term) in (*lows.items(), *highs.items()) if v not in pairs]
+    return tuple(Between(v, lows[v][0], highs[v][0]) for v in pairs), tuple(rest)
+
+
+def conjunction(e: Expr) -> Iterator[Expr]:
+    """What `e` asks, one by one."""
+    match e:
+        case Binary("and", a, b):
+            yield from conjunction(a)
+            yield from conjunction(b)
+        case _:
+            yield e
+
+
+def below_zero(op: str, difference: Affine) -> Affine:
+    """What is below zero exactly where `difference op 0` holds."""
+    match op:
+        case "lt":
+            return difference
+        case "le":
+            return difference + Affine((), -1)
+        case "gt":
+            return difference.scale(-1)
+        case _:
+            return difference.scale(-1) + Affine((), -1)
