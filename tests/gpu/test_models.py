@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
@@ -72,6 +73,20 @@ def test_small_case(name: str) -> None:
     expected = exact(model, inputs)
     with torch.no_grad():
         assert error(found, expected) <= 1.5 * error(model(*inputs), expected)
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_small_convolutions(groups: int) -> None:
+    """Windows with padding; of few channels a group, so that several groups are one product's runs of columns."""
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 128, 3, 2, 1), nn.Conv2d(128, 128, 3, padding=1, groups=groups)
+    layers = first, nn.ReLU(), second, nn.BatchNorm2d(128), nn.ReLU(), nn.Conv2d(128, 32, 1)
+    model = nn.Sequential(*layers).eval().requires_grad_(False).half()
+    (x,) = fresh((torch.empty(2, 3, 64, 64, dtype=torch.float16),), 3)
+    wide = exact(model, (x,))
+    expected = error(model(x), wide)
+    fast = monotile.compile(model.cuda(), (x.cuda(),))
+    assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 
 @pytest.mark.parametrize("name", MODELS)
