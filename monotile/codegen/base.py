@@ -126,9 +126,11 @@ def _op(op: str, a: Expr, divisor: int) -> Expr:
 
 
 class Emitter(Expressions):
-    """Holds one Program and one Plan; `checks` collects the messages of index checks."""
+    """Holds one Program and one Plan; `checks` collects the messages of index checks. stored_if: text of the condition under which
+    elements are stored, "" for none."""
 
     values = VALUES
+    stored_if = ""
 
     def __init__(
         self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
@@ -347,7 +349,11 @@ class Emitter(Expressions):
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
         """Write a store of `value` to the element of `tensor` at `index` in `place`."""
         pointer, offset = self.address(tensor, index, place)
-        self.writer.write(self.store(tensor, pointer, offset, value))
+        self.writer.write(self.live(self.store(tensor, pointer, offset, value)))
+
+    def live(self, store: str) -> str:
+        """`store`, where there is anything to store."""
+        return f"if ({self.stored_if}) {store}" if self.stored_if else store
 
     def _scatter(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
         index = [substitute(i, dict(point)) for i in s.index]

@@ -322,7 +322,7 @@ def write_epilogue(
         _neighbours(e, n.variable, width)
         held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width)
     total = "double" if anchor.body.dtype is DType.F64 else "float"
-    sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held"
+    sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held, bool live"
     sums += ", char* cell" if by_rows else ""
     head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
     with w.open(head, [row, column], fence=True, tail=";") as block:
@@ -330,8 +330,9 @@ def write_epilogue(
         block.names.update(held)
         with e.vector(width):
             at = "lane" if width > 1 else "0"
+            e.stored_if = "live"
             e.finish(site, point, f"sums[{at}]", anchor.body.dtype)
-    e.cells = {}
+    e.cells, e.stored_if = {}, ""
     if by_rows:
         head = f"auto singles = [&](idx {row}, idx {column}, const mt::Pack<{total}, 1>& sums)"
         with w.open(head, [row, column], fence=True, tail=";"):

@@ -137,7 +137,7 @@ class VectorEmitter(StageEmitter):
                 start = plus(*self.address(tensor, first, place))
             else:
                 start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
-            vector.stores.append(f"mt::store({start}, {pack});")
+            vector.stores.append(self.live(f"mt::store({start}, {pack});"))
         if tensor.dtype in SMALL_FLOATS:
             name = SMALL_FLOATS[tensor.dtype]
             self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")

@@ -12,7 +12,7 @@
 namespace mt {
 
 // Rows [m0, m1), at most a block, by all threads of the block. score(row, key, product) is the score of a product, or `score` is Scaled. A total
-// below `least` counts as that. The results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column)). Shared
+// below `least` counts as that. The results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column), true). Shared
 // memory is free to use for others when this returns.
 template <class S, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
 __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query& query, const Key& key,
@@ -53,7 +53,7 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query
     float scale = 1.f / (total < least ? least : total);
 #pragma unroll
     for (int v = 0; v < S::WIDTH; ++v) sum[v] *= scale;
-    epilogue(m0 + m, n, sum, fetch(m0 + m, n));
+    epilogue(m0 + m, n, sum, fetch(m0 + m, n), true);
   }
   block_barrier();
 }

@@ -203,6 +203,14 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
   right.walk.advance(CHUNKS * Right::DISTANCE);
 }
 
+// How many of `rounds` turns to take at once, at most `most`: a part of them, if that is not much less.
+__host__ __device__ constexpr int even_turns(int rounds, int most) {
+  int even = ceil_div(rounds, ceil_div(rounds, most));
+  for (int n = even; 3 * n >= 2 * even; --n)
+    if (rounds % n == 0) return n;
+  return even;
+}
+
 // What the epilogue reads besides the sums, if nothing.
 struct Nothing {};
 
@@ -213,8 +221,9 @@ struct Ready {
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. Its operands, and what `fetch`
 // reads, are there when await() has returned, which all threads call once. The sums go to
-// epilogue(m, n, Pack<Sum, WIDTH>, held), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
-// turns ahead, at first while the operands come in. Or to what ByRows has. Shared memory is free to use for others when this
+// epilogue(m, n, Pack<Sum, WIDTH>, held, live), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
+// turns ahead, at first while the operands come in. What is not live is not stored: so the turns have no branches, and hide each
+// other's waits. Or to what ByRows has. Shared memory is free to use for others when this
 // returns.
 template <class S, class Left, class Right, class Await, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
@@ -274,7 +283,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
   constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
   constexpr int MOST = same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held)));
-  constexpr int AHEAD = ceil_div(ROUNDS, ceil_div(ROUNDS, MOST));  // turns of which the operands are on their way at once
+  constexpr int AHEAD = even_turns(ROUNDS, MOST);  // turns of which the operands are on their way at once
   Held held[AHEAD];
   const int vectors_end = BY_ROWS<Epilogue> ? n1 - (n1 - n0) % S::WIDTH : n1;
   auto mine = [&](int round) {
@@ -282,11 +291,13 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
     bool exists = (TOTAL % S::THREADS == 0 && ROUNDS % AHEAD == 0) || e < TOTAL;
     bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < vectors_end);
-    return Place{m, n, exists && inside};
+    bool live = exists && inside;
+    return Place{live ? m : 0, live ? n : 0, live};  // another's place is as good for what is not stored
   };
+  constexpr bool GUARDS = BY_ROWS<Epilogue>;  // a block may have no place at all
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i)
-    if (Place p = mine(i); p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
+    if (Place p = mine(i); !GUARDS || p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
 
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
@@ -349,15 +360,15 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      if (Place p = mine(round + i); p.live) {
+      if (Place p = mine(round + i); !GUARDS || p.live) {
         Sum* at = sums + p.m * S::SUM_PITCH + p.n;
-        if constexpr (BY_ROWS<Epilogue>)
-          epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], held[i], reinterpret_cast<char*>(at));
+        if constexpr (GUARDS)
+          epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], held[i], true, reinterpret_cast<char*>(at));
         else
-          epilogue(m0 + p.m, n0 + p.n, total<S, S::WIDTH>(at), held[i]);
+          epilogue(m0 + p.m, n0 + p.n, total<S, S::WIDTH>(at), held[i], p.live);
       }
       if (round + AHEAD < ROUNDS)
-        if (Place p = mine(round + AHEAD + i); p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
+        if (Place p = mine(round + AHEAD + i); !GUARDS || p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
     }
   }
   if constexpr (BY_ROWS<Epilogue>) finish_rows<S>(sums, m0, m1, n0, n1, epilogue);
@@ -370,7 +381,9 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
                                          const Epilogue& epilogue) {
   contract<S>(
       shared, m0, m1, n0, n1, left, right, Ready{}, [](int, int) { return Nothing{}; },
-      [&](int m, int n, const Pack<typename S::Sum, S::WIDTH>& sums, Nothing) { epilogue(m, n, sums); });
+      [&](int m, int n, const Pack<typename S::Sum, S::WIDTH>& sums, Nothing, bool live) {
+        if (live) epilogue(m, n, sums);
+      });
 }
 
 }  // namespace mt

@@ -28,7 +28,7 @@ __device__ __forceinline__ Pack<typename S::Sum, WIDTH> total(const typename S::
   return out;
 }
 
-// An epilogue of results that are copied out by rows. vectors(m, n, sums, held, cell) stores such results in the cell,
+// An epilogue of results that are copied out by rows. vectors(m, n, sums, held, live, cell) stores such results in the cell,
 // singles(m, n, sums) where they belong: of the last columns, too few for a vector. rows(cells) calls cells.copy for each result.
 template <class Vectors, class Singles, class Rows>
 struct ByRows {
