@@ -83,6 +83,8 @@ def _without_unit_axes(s: Compute) -> Compute:
         return Compute(s.out, s.axes, tuple(new), s.combiner, body, s.origin)
     if s.combiner in ("argmax", "argmin"):
         body = idx(0)
+    if s.combiner == "sum" and body.dtype.is_float:  # which begins at 0: a sum is never -0
+        body = Binary("add", body, Const(0.0, body.dtype))
     return Compute(s.out, s.axes, (), None, body, s.origin)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from monotile.config import Options
 from monotile.ir.body import Body
 from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -189,6 +190,18 @@ def test_reductions_over_one_element_are_none() -> None:
     )
     (position,) = simplify(Program((x,), (), (only,), (only.out,)), Options()).body
     assert position == compute(only.out, lambda _: idx(0))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max"])
+def test_a_sum_over_one_element_is_no_negative_zero(combiner: Any) -> None:
+    x = Tensor("x", (4, 1), F32)
+    s = compute(Tensor("y", (4,), F32), lambda i, r: Load(x, (i, r)), reduce=(1,), combiner=combiner)  # fmt: skip
+    program = Program((x,), (), (s,), (s.out,))
+    values = {"x": np.array([[-0.0], [0.0], [1.0], [np.nan]], np.float32)}
+    (right,) = evaluate(program, values)
+    (found,) = evaluate(simplify(program, Options()), values)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(right))
+    np.testing.assert_array_equal(found, right)
 
 
 def test_unchanged_is_the_same_object() -> None:
