@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from monotile.analysis.skeleton import visit
+from monotile.analysis.skeleton import skeleton, visit
 from monotile.ir.expr import Expr, Load, Tensor, idx
-from monotile.ir.program import Compute, Statement, compute, used
+from monotile.ir.program import Branch, Compute, Loop, Statement, compute, used
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,13 @@ class _Mover:
 
 
 def replace_uses(s: Statement, moved: Mapping[str, Moved]) -> Statement:
-    """`s` with each use of a tensor in `moved` replaced; the same object if there is none."""
+    """`s` with each use of a tensor in `moved` replaced; the same object if there is none. What `s` defines inside is its own, also
+    where something that has moved had that name."""
     if not any(t.name in moved for t in used(s)):
         return s
+    if isinstance(s, (Loop, Branch)):
+        own = {t.name for t in skeleton(s).definitions}
+        moved = {name: m for name, m in moved.items() if name not in own}
     return visit(s, _Mover(moved))
 
 

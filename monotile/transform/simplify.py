@@ -58,7 +58,10 @@ def simplify(program: Program, options: Options) -> Program:
         short = narrow(new)
         if short is not new:
             new = map_exprs(_unevaluated(short), body)
-        return _without_unit_axes(new) if isinstance(new, Compute) else new
+        if not isinstance(new, Compute):
+            return new
+        wide = _without_unit_axes(new)
+        return wide if wide is new else map_exprs(wide, body)
 
     return map_program(program, statement)
 
