@@ -15,8 +15,9 @@ import numpy as np
 
 from monotile.ir.dtype import DType
 from monotile.schedule.cost import line_use
-from monotile.schedule.methods import Product, Ways, ways
+from monotile.schedule.methods import Ways, ways
 from monotile.schedule.plan import Contract, Operand
+from monotile.schedule.products import Product
 from monotile.target.target import cuda_target
 
 H100 = cuda_target("sm_90a")

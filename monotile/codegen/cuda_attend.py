@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from monotile.analysis.attention import Attention, attention
 from monotile.codegen.base import Range, Site
-from monotile.codegen.cuda_contract import KERNEL, WIDTH, write_epilogue, write_side
+from monotile.codegen.cuda_contract import KERNEL, WIDTH, write_epilogue
+from monotile.codegen.cuda_operands import write_side
 from monotile.codegen.cuda_steps import each_batch, fitting, vector_width
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter

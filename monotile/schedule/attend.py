@@ -13,9 +13,9 @@ from monotile.analysis.uses import mentions
 from monotile.ir.program import Compute, Program, used
 from monotile.schedule import cost
 from monotile.schedule.groups import Group, Node, unite
-from monotile.schedule.methods import product
 from monotile.schedule.onchip import attend_bytes
 from monotile.schedule.plan import Attend, Dim, Operand, Step
+from monotile.schedule.products import product
 from monotile.target.target import Target
 
 BLOCKS = (16, 32, 48, 64)

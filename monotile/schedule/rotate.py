@@ -25,7 +25,7 @@ from monotile.ir.program import (
     used,
 )
 from monotile.schedule.draft import Context, Draft
-from monotile.schedule.methods import product
+from monotile.schedule.products import product
 from monotile.schedule.split import split_reductions
 from monotile.schedule.tree import Nest, Tree, build, seconds
 from monotile.target.target import Target

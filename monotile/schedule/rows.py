@@ -11,7 +11,7 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule import cost
 from monotile.schedule.draft import Context, Draft, Local
 from monotile.schedule.groups import Group
-from monotile.schedule.methods import Product, product, ranked, with_sides
+from monotile.schedule.methods import ranked
 from monotile.schedule.plain import method_scratch, plain_method, windowed
 from monotile.schedule.plan import (
     BoxDim,
@@ -21,6 +21,7 @@ from monotile.schedule.plan import (
     Reduce,
     Step,
 )
+from monotile.schedule.products import Product, product, with_sides
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 ALIGN = 128  # bytes between things in on-chip memory

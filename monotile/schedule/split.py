@@ -31,7 +31,7 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Loop, Program, Statement, statements
 from monotile.schedule.draft import Context
 from monotile.schedule.groups import single
-from monotile.schedule.methods import product
+from monotile.schedule.products import product
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.target.target import Target

@@ -13,7 +13,7 @@ from monotile.schedule.attend import cut_attention
 from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
 from monotile.schedule.hold_rows import held_rows
-from monotile.schedule.methods import Product, cut_key, product, ways, within_run
+from monotile.schedule.methods import cut_key, ways, within_run
 from monotile.schedule.plain import method_scratch, plain_method, windowed
 from monotile.schedule.plan import (
     Contract,
@@ -26,6 +26,7 @@ from monotile.schedule.plan import (
     Step,
     Turn,
 )
+from monotile.schedule.products import Product, product
 from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
 

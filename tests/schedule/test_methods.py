@@ -1,4 +1,4 @@
-"""How operands of products are read."""
+"""How operands of products are read, and which blocks they may be cut into."""
 
 from dataclasses import replace
 
@@ -8,16 +8,9 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
 from monotile.ir.program import compute
-from monotile.schedule.methods import (
-    MOST_HELD,
-    Product,
-    blocks,
-    product,
-    scratch_bytes,
-    with_sides,
-    within_run,
-)
+from monotile.schedule.methods import MOST_HELD, blocks, scratch_bytes, within_run
 from monotile.schedule.plan import Operand
+from monotile.schedule.products import Product, product, with_sides
 from monotile.target.target import cpu_target
 from tests.schedule import programs as p
 
