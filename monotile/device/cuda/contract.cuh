@@ -223,8 +223,7 @@ struct Ready {
 // reads, are there when await() has returned, which all threads call once. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held, live), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
 // turns ahead, at first while the operands come in. What is not live is not stored: so the turns have no branches, and hide each
-// other's waits. Or to what ByRows has. Shared memory is free to use for others when this
-// returns.
+// other's waits. Or to what ByRows has. Shared memory is free to use for others when this returns.
 template <class S, class Left, class Right, class Await, class Fetch, class Epilogue>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Await& await,

@@ -3,9 +3,9 @@
 // A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
 // operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
 // Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
-// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks; if FOLDED the same cell of each 128
-// bytes of a line does as well. Lines of several times 128
-// bytes of 16-bit rows are cut in blocks of 128, one block of all lines behind the other, as wgmma reads them.
+// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks. If FOLDED the cells that lie 128
+// bytes apart in a line do as well. Lines of several times 128 bytes of 16-bit rows are cut in blocks of 128, one block of all
+// lines behind the other, as wgmma reads them.
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
