@@ -48,9 +48,14 @@ def write_operand(
         if operand.major != "mn"
         else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
     )
-    checked = r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
     factors = (factor, operand, element)
+    checked = _reaches_over(r, block)
     return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked)
+
+
+def _reaches_over(r: Range, block: int) -> bool:
+    """Whether a block may reach over the last row."""
+    return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
 
 
 def write_lines(
@@ -77,8 +82,7 @@ def write_lines(
     place = readable(e.plan.places[found.load.tensor.name], own=False)
     width = min(16, alignment(place)) // element.itemsize
     _addresses(e, point, found, m.variable, k, "left", ELEMENT[element])
-    checked = m.dim.extent % m.dim.tile != 0 or m.dim.tile % method.block_m != 0
-    return f"mt::Side<{ELEMENT[element]}, true, mt::Copy::ASYNC, {width}, {_bool(checked)}>"
+    return _side(element, "ASYNC", width, along_k=True, checked=_reaches_over(m, method.block_m))
 
 
 def write_side(
@@ -112,8 +116,15 @@ def write_side(
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
         copy = "ELEMENT"
-    ahead = f", {operand.ahead}" if operand.ahead else ""
-    return f"mt::Side<{kind}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{ahead}>"
+    return _side(element, copy, width, along_k=along_k, checked=checked, ahead=operand.ahead)
+
+
+def _side(
+    element: DType, copy: str, width: int, *, along_k: bool, checked: bool, ahead: int = 0
+) -> str:
+    """Text of an operand's `mt::Side`."""
+    more = f", {ahead}" if ahead else ""
+    return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
 
 
 def _addresses(
@@ -147,9 +158,8 @@ def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
     bounds, rest = between(substitute(cond, dict(point)))
     texts = [e.root(term) for term in rest]
     for b in bounds:
-        texts.append(
-            f"mt::within({bare(e.total(b.value + Affine((), -b.low)))}, {b.high - b.low + 1})"
-        )
+        above = bare(e.total(b.value + Affine((), -b.low)))
+        texts.append(f"mt::within<idx>({above}, {b.high - b.low + 1})")
     return f"({' & '.join(texts)}) != 0"
 
 

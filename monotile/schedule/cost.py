@@ -35,7 +35,7 @@ RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other,
 SUM_COST = 3.0  # on-chip passes over the slices' sums
 WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
 RUN_RATE = (
-    0.2  # of the rate of tensor cores: columns in runs, each with fragments of its own, estimated
+    0.2  # of the rate of tensor cores: columns in runs, which load fragments for each product
 )
 GROUP_RATE = 0.8  # of the rate of tensor cores: attention by wgmma, estimated
 SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores

@@ -30,9 +30,9 @@ class Product:
     batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
     of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
-    runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1. part: values
-    of the last of k. near: values of k that lie side by side in the left operand,
-    where it is copied in whole vectors; 0 for all.
+    runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
+    part: values of the last of k. near: values of k that lie side by side in the left operand, where it is copied in whole
+    vectors; 0 for all.
     """
 
     batch: tuple[int, ...]

@@ -264,8 +264,8 @@ def _choices(
         tile_n = tile_n if method.runs > 1 else within_run(tile_n, p.grain_n, target)
         seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target, p.near)
         seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
-        across = -(-n * method.runs // tile_n)
-        waves = -(-batches // method.runs * -(-m // tile_m) * across // target.workers)
+        tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
+        waves = -(-tasks // target.workers)
         out = cost.store_seconds(batches * m * n, stored, itemsize, target)
         yield waves * seconds + out, method, scratch, (tile_m, tile_n)
 

@@ -5,36 +5,24 @@
 
 namespace mt {
 
-// A warp's part: WARP_M rows x whole runs of RUN columns. DEPTH: of the right panel's chunk, whose k is PLACES places by PART
-// neighbours. Of each place the left panel's chunk has LINE neighbours: the parts of all the block's runs.
+// A warp's part: WARP_M rows x whole runs of RUN columns. DEPTH: of the right panel's chunk, whose k is places of PART neighbours
+// each. Of each place the left panel's chunk has LINE neighbours: the parts of all the block's runs.
 //
 // A lane's four values of k are neighbours in memory, 8 bytes of either panel: the order of k within a product is free, as long as
 // both sides have the same. Rows are dealt to lanes such that the eight-byte loads of half a warp, of several places, fall into
 // all banks.
 template <class T, int WARP_M, int WARP_N, int DEPTH, class LeftPanel, class RightPanel, int RUN, int PART, int LINE>
-struct Runs {
-  static_assert(WARP_M % 16 == 0 && WARP_N % RUN == 0, "a warp has whole runs");
-  static_assert(DEPTH % 16 == 0 && DEPTH % PART == 0 && PART % 4 == 0, "four neighbours of k are of one place");
+struct Runs : Mma<T, WARP_M, WARP_N / RUN * ceil_div(RUN, 8) * 8, DEPTH, LeftPanel, true, RightPanel, true> {
+  static constexpr int RUNS = WARP_N / RUN, TN = ceil_div(RUN, 8);  // of the warp; fragments of one
+  using Base = Mma<T, WARP_M, RUNS * TN * 8, DEPTH, LeftPanel, true, RightPanel, true>;
+  using Base::TM;
+  static_assert(WARP_N % RUN == 0, "a warp has whole runs");
+  static_assert(DEPTH % PART == 0 && PART % 4 == 0, "four neighbours of k are of one place");
   static_assert(RUN % 4 == 0, "a thread's pairs of columns are of one run");
-  static constexpr int TM = WARP_M / 16, RUNS = WARP_N / RUN, TN = ceil_div(RUN, 8);
-  using Sum = float;
-
-  struct Accumulator {
-    float c[TM][RUNS][TN][4];
-  };
-  static __device__ __forceinline__ void clear(Accumulator& acc) {
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-      for (int r = 0; r < RUNS; ++r)
-#pragma unroll
-        for (int j = 0; j < TN; ++j)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) acc.c[i][r][j][e] = 0;
-  }
 
   // m0, n0: the warp's corner inside the block.
-  static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right, int m0, int n0, int lane) {
+  static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
+                                              int m0, int n0, int lane) {
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16) {
       int at = k + lane % 4 * 4;
@@ -53,23 +41,17 @@ struct Runs {
           pair(a[0], a[2], left + LeftPanel::offset(m0 + i * 16 + line(lane), from / 8) + from % 8 * 2);
           pair(a[1], a[3], left + LeftPanel::offset(m0 + i * 16 + 8 + line(lane), from / 8) + from % 8 * 2);
 #pragma unroll
-          for (int j = 0; j < TN; ++j) ptx::mma_16816<T>(acc.c[i][r][j], a, b[j]);
+          for (int j = 0; j < TN; ++j) ptx::mma_16816<T>(acc.c[i][r * TN + j], a, b[j]);
         }
       }
     }
   }
-  static __device__ __forceinline__ void finish() {}
 
-  // The sums of a lane, as `Mma` has them; of a run of 4 columns half the lanes keep none.
-  static constexpr int WIDTH = 2, FRAGMENTS = TM * RUNS * TN * 2;
+  // Where the sums of `Mma` are in the warp's tile; of a run of 4 columns half the lanes keep none.
   static __device__ __forceinline__ bool keeps(int i, int lane) { return i % TN * 8 + (lane & 3) * 2 < RUN; }
   static __device__ __forceinline__ int row(int i, int lane) { return i / (RUNS * TN) * 8 + line(lane); }
   static __device__ __forceinline__ int column(int i, int lane) {
     return i / TN % RUNS * RUN + i % TN * 8 + (lane & 3) * 2;
-  }
-  static __device__ __forceinline__ Pack<float, 2> fragment(const Accumulator& acc, int i) {
-    const float(&c)[4] = acc.c[i / (2 * RUNS * TN)][i / TN % RUNS][i % TN];
-    return i / (RUNS * TN) % 2 ? Pack<float, 2>{{c[2], c[3]}} : Pack<float, 2>{{c[0], c[1]}};
   }
 
  private:

@@ -69,7 +69,7 @@ __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 // Whether 0 <= x < count, which is not negative.
 template <class I>
-__host__ __device__ constexpr bool within(I x, int count) {
+__host__ __device__ constexpr bool within(I x, I count) {
   if constexpr (sizeof(I) == 4)
     return u32(x) < u32(count);
   else
