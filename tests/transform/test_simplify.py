@@ -107,6 +107,8 @@ ALGEBRA = [
     (op("add", f32(1.0), op("erf", X)), "one_plus_erf(x[])"),
     (op("add", op("tanh", X), f32(1.0)), "logistic(x[] * 2.0) * 2.0"),
     (op("div", f32(1.0), op("add", f32(1.0), op("exp", op("neg", X)))), "logistic(x[])"),
+    (op("div", Y, op("add", op("exp", op("neg", X)), f32(1.0))), "y[] * logistic(x[])"),
+    (op("div", Y, op("add", op("exp", op("neg", X)), f32(2.0))), "y[] / (exp(-x[]) + 2.0)"),
     (op("add", op("erf", X), f32(0.5)), "erf(x[]) + 0.5"),
     (op("add", X, op("neg", Y)), "x[] - y[]"),
     (op("eq", X, X), "x[] == x[]"),
