@@ -56,7 +56,8 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         if width == 1 and method.block_n % WIDTH == 0:
             by_rows = row_results(e, site, n, WIDTH, 8 if total == "double" else 4)
             width = WIDTH if by_rows else 1
-        write_epilogue(e, site, anchor, m, n, width, by_rows, _columns(e, method, width))
+        columns = _columns(e, method, width)
+        write_epilogue(e, site, anchor, m, n, width, by_rows, columns)
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
@@ -75,6 +76,8 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         w.write(
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
         )
+        if columns:
+            w.write("static_assert(Shape::STEADY_COLUMNS);")
         epilogue = "epilogue"
         if by_rows:
             write_copies(e, site, m, n, by_rows)
@@ -85,9 +88,10 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
 
 
 def _columns(e: VectorEmitter, method: Contract, width: int) -> str:
-    """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them."""
+    """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
+    `STEADY_COLUMNS` of `mt::Shape` has it)."""
     across, threads = method.block_n // width, e.plan.launch.threads
-    if threads % across or method.block_m * across <= threads:
+    if across > threads or 8 * (threads % across) > threads or method.block_m * across <= threads:
         return ""
     return f"n0 + threadIdx.x % {across} * {width}"
 

@@ -90,6 +90,12 @@ struct Shape {
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
+  // The threads of the epilogue: those of whole rows of vectors, if few others are idle for that. A thread then has the same columns
+  // in all its turns.
+  static constexpr int ACROSS = BLOCK_N / WIDTH, OTHERS = THREADS % ACROSS;
+  static constexpr bool STEADY_COLUMNS = ACROSS <= THREADS && 8 * OTHERS <= THREADS;
+  static constexpr int FINISHERS = STEADY_COLUMNS ? THREADS - OTHERS : THREADS;
+
   // Where the slices' sums meet. The pitch keeps the fragments' stores free of bank conflicts.
   static constexpr int SUM_PITCH = BLOCK_N + (BLOCK_N % 16 == 0 ? 8 : 0);
   static constexpr int STAGE_BYTES = LeftPanel::BYTES + RightPanel::BYTES;
@@ -279,16 +285,19 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 
   // This thread's outputs are vectors of the block in order: neighbouring threads store neighbours.
   using Held = decltype(fetch(0, 0));
-  constexpr int ACROSS = S::BLOCK_N / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
-  constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS);
+  constexpr int ACROSS = S::ACROSS, TOTAL = S::BLOCK_M * ACROSS;
+  constexpr int ROUNDS = ceil_div(TOTAL, S::FINISHERS);
   constexpr int MOST = same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held)));
   constexpr int AHEAD = even_turns(ROUNDS, MOST);  // turns of which the operands are on their way at once
   Held held[AHEAD];
   const int vectors_end = BY_ROWS<Epilogue> ? n1 - (n1 - n0) % S::WIDTH : n1;
   auto mine = [&](int round) {
-    unsigned e = round * S::THREADS + self;
+    unsigned e = round * S::FINISHERS + self;
     int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
-    bool exists = (TOTAL % S::THREADS == 0 && ROUNDS % AHEAD == 0) || e < TOTAL;
+    if constexpr (S::STEADY_COLUMNS)
+      m = round * (S::FINISHERS / ACROSS) + int(self / ACROSS), n = int(self % ACROSS) * S::WIDTH;
+    bool whole = TOTAL % S::FINISHERS == 0 && ROUNDS % AHEAD == 0;
+    bool exists = (whole || e < TOTAL) && (S::FINISHERS == S::THREADS || self < S::FINISHERS);
     bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < vectors_end);
     bool live = exists && inside;
     return Place{live ? m : 0, live ? n : 0, live};  // another's place is as good for what is not stored
