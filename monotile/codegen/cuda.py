@@ -12,11 +12,12 @@ from dataclasses import replace
 import msgspec
 
 from monotile.analysis.affine import Affine
+from monotile.analysis.states import steady_weights
 from monotile.codegen.address import Layout
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_attend import write_attend
 from monotile.codegen.cuda_contract import write_contract
-from monotile.codegen.cuda_held import Held, held_of, write_hold
+from monotile.codegen.cuda_held import Held, held_through, write_hold, write_weights_early
 from monotile.codegen.cuda_maps import write_early, write_map
 from monotile.codegen.cuda_messages import (
     Received,
@@ -39,6 +40,7 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
+from monotile.schedule.early import multiplied
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -51,6 +53,7 @@ from monotile.schedule.plan import (
     Repeat,
     Serial,
     Stage,
+    Step,
     Turn,
 )
 from monotile.target.target import Target
@@ -89,7 +92,12 @@ class CudaEmitter(VectorEmitter):
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
         self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
+        self.weights_early: dict[
+            Step, dict[str, Held]
+        ] = {}  # by the current stage's steps, and by the weight
         self.passed = GIVEN | self.profiling.given
+        self.held_now: dict[str, Held] = {}  # of these, the current step's
+        self.weights = steady_weights(program)
         self.await_ = READY  # the functor that waits for what the next step reads
         self.apart = False  # whether each function is to be compiled by itself
         if self.slots:
@@ -194,13 +202,18 @@ class CudaEmitter(VectorEmitter):
         write_send(self, self.slots[tensor.name], self.total(dense.offset(index)), value)
 
     def _ask_early(self, stage: Stage) -> None:
-        """What the stage's early maps read, before its first step."""
-        self.busy, self.early = 0, {}
+        """What the stage's early maps read, and the weights of its early reductions, before its first step."""
+        self.busy, self.early, self.weights_early = 0, {}, {}
         self.early = {
             site.step: write_early(self, site, site.step.method, f"early_{number}")
             for number, site in enumerate(self.sites(stage))
             if isinstance(site.step.method, Map) and site.step.method.early
         }
+        for number, site in enumerate(self.sites(stage)):
+            if isinstance(site.step.method, Reduce) and site.step.method.early:
+                wanted = multiplied(site.step, self.computes, self.weights)
+                held = write_weights_early(self, site, wanted, f"weights_{number}")
+                self.weights_early[site.step] = held
         self.busy = 0
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
@@ -220,7 +233,7 @@ class CudaEmitter(VectorEmitter):
             sites = [
                 s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
             ]
-            held = held_of(self, kept, self._with_kept(sites[0]))
+            held = held_through(self, kept, self._with_kept(sites[0]))
         if held is None:
             return
         self.in_registers[kept.image.name] = held
@@ -238,7 +251,7 @@ class CudaEmitter(VectorEmitter):
         *,
         aligned: bool = True,
     ) -> str:
-        held = self.in_registers.get(tensor.name)
+        held = (self.in_registers | self.held_now).get(tensor.name)
         if held is None:
             return super().packed(tensor, first, place, width, aligned=aligned)
         return f"{held.name}.value[{held.number}]"
@@ -306,7 +319,11 @@ class CudaEmitter(VectorEmitter):
             case Reduce(outputs=outputs) as method if outputs > 1:
                 write_side_by_side(self, site, method)
             case Reduce() as method:
+                if self.await_ != READY:
+                    self.writer.write(f"{self.await_}();")
+                self.held_now = self.weights_early.get(site.step, {})
                 write_reduce(self, self._with_kept(site), method)
+                self.held_now = {}
             case Contract() as method:
                 write_contract(self, site, method, self.await_)
             case Attend() as method:

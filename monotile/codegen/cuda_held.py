@@ -1,13 +1,17 @@
-"""Weights that a worker's threads hold in registers through a loop: each what it multiplies with in every iteration."""
+"""Weights that a worker's threads hold in registers: each what it multiplies with, in every iteration of a loop, or asked for before
+what it multiplies them with is there."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE, Site
 from monotile.codegen.cuda_reduce import differs, each_vector, form_of
 from monotile.codegen.cuda_resident import Kept
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter
-from monotile.ir.expr import idx, substitute
+from monotile.ir.expr import Axis, Expr, Load, idx, substitute
 from monotile.schedule.plan import Reduce
 
 
@@ -31,31 +35,65 @@ class Held:
         return f"mt::Held<{self.element}, {self.width}, {self.count}>"
 
 
-def held_of(e: VectorEmitter, kept: Kept, site: Site) -> Held | None:
-    """How threads hold what is kept for the step; None where they need other vectors from one time to the next.
-
-    site: reading on chip what is kept there.
-    """
+def held_of(e: VectorEmitter, name: str, x: Load, site: Site) -> Held | None:
+    """How threads hold in `name` what the step's reduction reads as `x`; None where they need other vectors from one time to the next."""
     method = site.step.method
     assert isinstance(method, Reduce)
     form = form_of(e, site, method)
     if form.rounds > 1 or form.unroll < form.turns or form.width == 1:
         return None
-    by_run, by_u = differs(kept.within, site, form)
+    by_run, by_u = differs(x, site, form)
     parts = [("turn", form.turns)]
     parts += [("v", form.runs)] if by_run or by_u else []
     parts += [("u", form.together)] if by_u else []
     number, count = "0", 1
-    for name, extent in parts:
+    for part, extent in parts:
         count *= extent
         if extent > 1:
             front = f"({number})" if " " in number else number
-            number = name if number == "0" else f"{front} * {extent} + {name}"
-    return Held(f"held_{kept.image.name}", STORAGE[kept.image.dtype], form.width, count, number)
+            number = part if number == "0" else f"{front} * {extent} + {part}"
+    return Held(name, STORAGE[x.dtype], form.width, count, number)
+
+
+def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held | None:
+    """The same of what a loop keeps. site: reading on chip what is kept there."""
+    return held_of(e, f"held_{kept.image.name}", kept.within, site)
 
 
 def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
     """The body of the function that fills the registers from what is on chip."""
+    with _each(e, site) as point:
+        first = {name: substitute(x, {LANE: idx(0)}) for name, x in point.items()}
+        index = [substitute(i, first) for i in kept.within.index]
+        pointer, offset = e.address(kept.image, index, kept.place)
+        load = f"mt::load<{held.width}>({pointer} + {bare(offset)})"
+        e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+
+
+def write_weights_early(
+    e: VectorEmitter, site: Site, wanted: tuple[Load, ...], name: str
+) -> dict[str, Held]:
+    """Asks for what a reduction multiplies with, into registers; gives these by the weight."""
+    out: dict[str, Held] = {}
+    for number, x in enumerate(wanted):
+        held = held_of(e, f"{name}_{number}", x, site)
+        if held is None:
+            continue
+        place = readable(e.plan.places[x.tensor.name], own=False)
+        e.writer.write(f"{held.kind} {held.name};")
+        with e.writer.open("", fence=True), _each(e, site) as point:
+            index = [substitute(i, point) for i in x.index]
+            first = e.first_of(x.tensor, index, place, Axis(LANE, held.width), {LANE})
+            if first is not None:
+                load = e.packed(x.tensor, first, place, held.width)
+                e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+                out[x.tensor.name] = held
+    return out
+
+
+@contextmanager
+def _each(e: VectorEmitter, site: Site) -> Generator[dict[str, Expr]]:
+    """A block for each vector that a thread holds; gives the axes there."""
     method = site.step.method
     assert isinstance(method, Reduce)
     form = form_of(e, site, method)
@@ -66,8 +104,4 @@ def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
     e.writer.define("group_lane")
     e.writer.define("group")
     with each_vector(e, site, form) as point:
-        first = {name: substitute(x, {LANE: idx(0)}) for name, x in point.items()}
-        index = [substitute(i, first) for i in kept.within.index]
-        pointer, offset = e.address(kept.image, index, kept.place)
-        load = f"mt::load<{held.width}>({pointer} + {bare(offset)})"
-        e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+        yield point

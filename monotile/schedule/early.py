@@ -1,17 +1,22 @@
-"""What maps ask for ahead: later ones of a stage at its beginning, one latency instead of one a step; those of many turns for several of
-these, one latency instead of one a turn."""
+"""What steps ask for ahead: later maps of a stage at its beginning, one latency instead of one a step; maps of many turns for several of
+these, one latency instead of one a turn; reductions for their weights, before the hand-off of what they multiply them with."""
 
 import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from monotile.ir.expr import Load, loads
+from monotile.analysis.unconditional import unconditional
+from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Map, PlanNode, Stage, Step, each_stage
+from monotile.schedule.plan import Map, PlanNode, Reduce, Repeat, Stage, Step, each_stage
+from monotile.schedule.resident import rows_of
 from monotile.target.target import Target
 
 MOST_EARLY = 32  # registers of a thread for what is on its way
+MOST_WEIGHTS = 80  # registers of a thread for the weights of reductions
+# Of weights that all workers ask for before a hand-off: more hold up what polls it (Llama-1B, one token: 1025 for 1010).
+MOST_BYTES = 640 << 10
 MOST_TOGETHER = 4  # turns, whose code is written out: more were slower (H100: 22.6 with 7, 17.3 with 1 in wav2vec 2.0)
 
 
@@ -65,3 +70,75 @@ def _ahead(
 def _words(found: Iterable[Load], width: int) -> int:
     """Registers that vectors of `found` take."""
     return sum(-(-x.dtype.itemsize * width // 4) for x in found)
+
+
+def early_reductions(
+    body: tuple[PlanNode, ...],
+    computes: Mapping[str, Compute | Scatter],
+    weights: frozenset[str],
+    target: Target,
+) -> tuple[PlanNode, ...]:
+    """`body` with reductions that ask for their weights early. weights: those that the launch does not change."""
+    kept = _keeping(body)
+
+    def changed(stage: Stage) -> Stage:
+        tasks = math.prod(stage.grid)
+        if not 0 < tasks <= target.workers or stage.name in kept:
+            return stage
+        word = 4 * target.threads
+        room = min(MOST_WEIGHTS, MOST_BYTES // (word * tasks))
+        steps: list[Step] = []
+        for step in stage.steps:
+            words = -(-_weight_bytes(step, computes, weights) // word)
+            if 0 < words <= room:
+                room -= words
+                method = msgspec.structs.replace(step.method, early=True)
+                step = msgspec.structs.replace(step, method=method)
+            steps.append(step)
+        return msgspec.structs.replace(stage, steps=tuple(steps))
+
+    return each_stage(body, changed)
+
+
+def multiplied(
+    step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
+) -> tuple[Load, ...]:
+    """What a reduction of lanes reads of `weights`: another element for each point of the reduction, in any case, and nowhere else."""
+    method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
+    if not isinstance(method, Reduce) or method.outputs > 1 or method.vector == 1:
+        return ()
+    if not isinstance(anchor, Compute):
+        return ()
+    always = dict.fromkeys(unconditional(anchor.body))
+    bodies = [s.body for s in (anchor, *after) if isinstance(s, Compute)]
+    every = [x.tensor.name for body in bodies for x in dict.fromkeys(loads(body))]
+    return tuple(
+        x
+        for x in always
+        if x.tensor.name in weights
+        and every.count(x.tensor.name) == 1
+        and not any(loads(i) for i in x.index)
+        and set(anchor.reduce) <= frozenset[Axis]().union(*map(axes_of, x.index))
+    )
+
+
+def _weight_bytes(
+    step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
+) -> int:
+    """That a task of a reduction multiplies with."""
+    total = 0
+    for x in multiplied(step, computes, weights):
+        anchor = computes[step.computes[0]]
+        assert isinstance(anchor, Compute)
+        outputs = math.prod(step.dims[k].tile for k in rows_of(x, anchor, step.dims))
+        total += outputs * math.prod(a.extent for a in anchor.reduce) * x.dtype.itemsize
+    return total
+
+
+def _keeping(body: tuple[PlanNode, ...]) -> set[str]:
+    """Stages of which loops keep weights on chip."""
+    out: set[str] = set()
+    for node in body:
+        if isinstance(node, Repeat):
+            out |= {r.stage for r in node.resident} | _keeping(node.body)
+    return out

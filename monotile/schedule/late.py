@@ -1,8 +1,8 @@
 """A stage waits for its hand-off when it has found its addresses, not before (CUDA).
 
 What a product's copies start from depends on the task alone: some hundred instructions, for which there is time between a
-worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, and the
-weights that rows are scaled by.
+worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, the
+weights that rows are scaled by, and those of a reduction.
 """
 
 import math
@@ -20,6 +20,7 @@ from monotile.schedule.plan import (
     Map,
     Operand,
     PlanNode,
+    Reduce,
     Stage,
     Step,
     each_stage,
@@ -83,13 +84,15 @@ def why_not_late(
     first, *rest = stage.steps
     if isinstance(first.method, HoldRows):
         return _rows_not_late(first, stage, computes)
+    if any(isinstance(step.method, Map) and step.method.early for step in rest):
+        return "a later step reads memory before it"
+    if isinstance(first.method, Reduce) and first.method.early:
+        return None
     if not isinstance(first.method, Contract):
-        return "it begins neither with a contraction nor with rows in registers"
+        return "it begins neither with a contraction, nor with rows in registers, nor with weights that are asked for early"
     blocks = {first.method.m: first.method.block_m, first.method.n: first.method.block_n}
     if any(_walked(dim) > blocks.get(k, 1) for k, dim in enumerate(first.dims)):
         return "a task has several blocks"
-    if any(isinstance(step.method, Map) and step.method.early for step in rest):
-        return "a later step reads memory before it"
     anchor = computes[first.computes[first.anchor]]
     if not isinstance(anchor, Compute) or any(map(_looks_up, loads(anchor.body))):
         return "its addresses are in memory"

@@ -81,6 +81,7 @@ class Reduce(Frozen, frozen=True, tag="reduce"):
     `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then the other two are 1.
     Then it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
     axis in the order walks.
+    early: a thread asks for the weights that it multiplies with before the stage's first step, and before its hand-off where it waits late.
     """
 
     lanes: int
@@ -88,6 +89,7 @@ class Reduce(Frozen, frozen=True, tag="reduce"):
     order: tuple[int, ...] = ()
     outputs: int = 1
     windows: int = 1
+    early: bool = False
 
 
 class Operand(Frozen, frozen=True):

@@ -119,7 +119,7 @@ def show_method(m: Method) -> str:
         case Reduce(outputs=outputs, windows=windows) if outputs > 1:
             return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
         case Reduce(lanes, vector):
-            return f"reduce, {lanes} lanes x{vector}"
+            return f"reduce, {lanes} lanes x{vector}" + (", weights early" if m.early else "")
         case Contract():
             parts = [f"contract {m.instruction} {m.block_m}x{m.block_n}x{m.block_k}"]
             if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):

@@ -8,13 +8,14 @@ from monotile.analysis.states import steady_weights
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.schedule.draft import Context, Draft
-from monotile.schedule.early import early_maps
+from monotile.schedule.early import early_maps, early_reductions
 from monotile.schedule.late import late_waits
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
 from monotile.schedule.resident import hold, keep, kept_bytes
+from monotile.schedule.spread import spread
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tree import Tree, build, drafts_of
 from monotile.target.target import Target
@@ -37,7 +38,7 @@ def schedule(
     by_name = computes_of(program)
     old, weights = overwritten(program), steady_weights(program)
     on_chip = max((d.shared_bytes for d in drafts_of(tree)), default=0)
-    plain = Handed(_nodes(tree, target.workers), on_chip, 0)
+    plain = Handed(spread(_nodes(tree, target.workers), target), on_chip, 0)
     handed = hand_on(plain.body, program, by_name, memory.places, on_chip, old, target)
 
     def finished(h: Handed) -> tuple[tuple[PlanNode, ...], int]:
@@ -50,6 +51,7 @@ def schedule(
         body, shared_bytes = finished(plain)
     if target.kind == "cuda":
         body = hold(early_maps(body, by_name, target), target)
+        body = early_reductions(body, by_name, weights, target)
         body = late_waits(body, by_name, weights, target.workers)
     launch = Launch(
         workers=target.workers,

@@ -12,6 +12,7 @@ from monotile.analysis.rowwise import rowwise
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
+from monotile.schedule.early import multiplied
 from monotile.schedule.hold_rows import scratch_bytes
 from monotile.schedule.invalid import fail
 from monotile.schedule.late import why_not_ahead, why_not_late
@@ -64,6 +65,10 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
             fail(f"{stage.name} cannot wait late: {why}")
+        for step in stage.steps:
+            early = isinstance(step.method, Reduce) and step.method.early
+            if early and not multiplied(step, computes, steady_weights(program)):
+                fail(f"{stage.name} has no weights to ask for early")
         if why := why_not_ahead(stage, computes, steady_weights(program)):
             fail(f"{stage.name} cannot ask for an operand ahead: {why}")
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):

@@ -17,11 +17,21 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 }
 #define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
 
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const float* const w_3, float* const h_7, const float* const x_10, float* const y_13, float* const y_14) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const float* const w_1, float* const h_7, const float* const x_10, float* const y_13, float* const y_14) {
   char* const scratch = mt::ptx::shared_memory();
   if (const idx task = mt::ptx::anew(blockIdx.x); task < 1) {
     const idx c0 = 0;
-    const idx o4 = c0 * 64;
+    mt::Held<float, 4, 1> weights_0_0;
+    const idx o2 = c0 * 64;
+    {
+      const idx group_lane = threadIdx.x % 2, group = threadIdx.x / 2;
+      #pragma unroll 1
+      for (idx turn = 0; turn < 1; ++turn) {
+        const idx start = turn * 2 + group_lane;
+        const idx run = mt_min_idx(group, 7);
+        weights_0_0.value[0] = mt::load_constant<4>(w_1 + o2 + run * 8 + start * 4);
+      }
+    }
     const idx o11 = c0 * 8;
     {
       {
@@ -35,14 +45,14 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
           for (idx turn = 0; turn < 1; ++turn) {
             const idx start = turn * 2 + group_lane;
             const idx run = mt_min_idx(group, 7);
-            const auto p2 = mt::load_constant<4>(w_3 + o4 + run * 8 + start * 4);
+            const auto p4 = weights_0_0.value[0];
             const auto p6 = mt::load<4>(h_7 + start * 4);
             {
               #pragma unroll
               for (idx lane = 0; lane < 4; ++lane) {
-                const float v1 = p2[lane];
+                const float v3 = p4[lane];
                 const float v5 = p6[lane];
-                part[0] = mt::Sum<float>::combine(part[0], v1 * v5);
+                part[0] = mt::Sum<float>::combine(part[0], v3 * v5);
               }
             }
           }
