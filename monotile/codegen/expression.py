@@ -36,6 +36,7 @@ from monotile.ir.intervals import Interval, interval, learn, truth
 
 LONGEST = 88  # characters of an expression before its parts get names
 _SIGNS = {"add": "+", "sub": "-", "mul": "*"}
+LEAST_DIVISOR = 2.0**-100
 _INDEX = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 
 
@@ -204,6 +205,8 @@ class Expressions(ABC):
                 text = convert(small or self.value(x), DType.I32 if small else x.dtype, dtype)
             case Unary(op, x):
                 text = unary(op, self.value(x), x.dtype)
+            case Binary("div", a, Const() as b) if _steady_divisor(b):
+                text = f"mt_div_by_f32({bare(self.value(a))}, {bare(self.value(b))})"
             case Binary(op, a, b) if op in COMPARE and is_index(a) and is_index(b):
                 text = binary(op, self.index(a), self.index(b), a.dtype)
             case Binary(op, a, b):
@@ -327,6 +330,13 @@ class Expressions(ABC):
                 reach += abs(coefficient) * max(abs(known.lo), abs(known.hi))
         if reach >= 1 << 31:
             self.overflow = True
+
+
+def _steady_divisor(c: Const) -> bool:
+    """Whether a quotient by `c` may be made of products with 1 / c: floats, far from overflow and subnormals."""
+    return (
+        c.dtype.compute is DType.F32 and LEAST_DIVISOR <= abs(float(c.value)) <= 1 / LEAST_DIVISOR
+    )
 
 
 def is_index(e: Expr) -> bool:

@@ -16,13 +16,13 @@ X = np.concatenate(
 EDGES = np.array([0.0, np.inf, -np.inf, np.nan], np.float32)
 
 
-def each(name: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+def each(name: str, x: NDArray[np.float32], more: str = "") -> NDArray[np.float32]:
     source = f"""
 #include "cuda/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[2]; }};
 extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
   for (int i = threadIdx.x; i < {x.size}; i += 32)
-    ((float*)p.pointers[1])[i] = mt_{name}_f32(((const float*)p.pointers[0])[i]);
+    ((float*)p.pointers[1])[i] = mt_{name}_f32(((const float*)p.pointers[0])[i]{more});
 }}
 """
     (got,) = launch(
@@ -38,6 +38,21 @@ def test_one_plus_erf() -> None:
     below = (X > -4) & (X < 0)
     assert (error[below] / want[below]).max() < 2e-5
     np.testing.assert_array_equal(each("one_plus_erf", EDGES), [1, 2, 0, np.nan])
+
+
+@pytest.mark.parametrize(
+    "c", [6.0, 3.0, -49.0, 5.6568542, 0.1, 255.0, 1e-3, 1.9999999, 0.99999994, 1e9]
+)
+def test_a_quotient_by_a_literal(c: float) -> None:
+    some = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint32).view(np.float32)
+    x = np.concatenate([X, EDGES, -EDGES, some])
+    with np.errstate(all="ignore"):
+        want = x / np.float32(c)
+    got = each("div_by", x, f", {c!r}f")
+    plain = (np.minimum(np.abs(want), np.abs(x)) > 1e-30) | (want == 0)
+    np.testing.assert_array_equal(got[plain].view(np.uint32), want[plain].view(np.uint32))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got[~plain], want[~plain], rtol=1.2e-7, atol=2e-45)
 
 
 def test_logistic() -> None:

@@ -39,6 +39,7 @@ MT_INLINE float mt_round_f32(float x) { return rintf(x); }
 MT_INLINE double mt_round_f64(double x) { return rint(x); }
 MT_INLINE float mt_rsqrt_f32(float x) { return 1.0f / sqrtf(x); }
 MT_INLINE double mt_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
+MT_INLINE float mt_div_by_f32(float x, float c) { return x / c; }
 MT_INLINE float mt_abs_f32(float x) { return fabsf(x); }
 MT_INLINE double mt_abs_f64(double x) { return fabs(x); }
 // What a conversion to an integer is given. GCC takes (float)(int)x for trunc(x), which is -0 for -1 < x < 0.
