@@ -185,12 +185,14 @@ def contract_seconds(
 
     size: bytes of an operand's element. near: how many values of k lie side by side in the left operand; 0 for all.
     """
-    if c.runs > 1:  # zeros are copied as well
-        k = -(-k // c.block_k) * c.block_k
+    padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
+    if c.runs > 1:  # and copied
+        k = padded
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     tensor_cores = c.instruction in ("mma.m16n8k16", "wgmma")
     rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
-    work = 2 * c.block_m * c.block_n * k / (rate * _efficiency(c))
+    deep = padded if tensor_cores else k
+    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c))
     if (
         target.kind == "cpu"
     ):  # register tiles: the operands of a task stay in the caches between blocks
@@ -209,7 +211,7 @@ def contract_seconds(
         if side.copy == "element"
     )
     scalar = target.flops["fma"] / 2 / target.workers
-    evaluation = EVALUATE * values * k / scalar
+    evaluation = EVALUATE * values * deep / scalar
     narrow = sum(
         rows / side.vector
         for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
