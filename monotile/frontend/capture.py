@@ -85,7 +85,8 @@ _ADVICE = (
     (
         "data-dependent",
         "the model's control flow or a shape depends on a tensor's values: keep such choices in"
-        " tensors (torch.where), or move them out of the model",
+        " tensors (torch.where), move them out of the model, or let"
+        ' torch.compile(model, backend="monotile") split it there',
     ),
     (
         "register a pytree",

@@ -111,6 +111,11 @@ def test_complex_numbers() -> None:
         capture(Call(lambda x: torch.fft.fft(x).real), (X,))
 
 
+def test_a_choice_by_a_tensors_value() -> None:
+    with pytest.raises(CaptureError, match=r'test_errors\.py.*torch\.where.*backend="monotile"'):
+        capture(Call(lambda x: x.exp() if torch.isfinite(x).all() else x), (X,))
+
+
 def test_unknown_object_in_the_result() -> None:
     class Box:
         pass
