@@ -92,11 +92,10 @@ class CudaEmitter(VectorEmitter):
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
         self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
-        self.weights_early: dict[
-            Step, dict[str, Held]
-        ] = {}  # by the current stage's steps, and by the weight
+        # What the steps of the current stage asked for early, by the weight; of these, the current step's.
+        self.weights_early: dict[Step, dict[str, Held]] = {}
+        self.held_now: dict[str, Held] = {}
         self.passed = GIVEN | self.profiling.given
-        self.held_now: dict[str, Held] = {}  # of these, the current step's
         self.weights = steady_weights(program)
         self.await_ = READY  # the functor that waits for what the next step reads
         self.apart = False  # whether each function is to be compiled by itself
@@ -251,7 +250,7 @@ class CudaEmitter(VectorEmitter):
         *,
         aligned: bool = True,
     ) -> str:
-        held = (self.in_registers | self.held_now).get(tensor.name)
+        held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
         if held is None:
             return super().packed(tensor, first, place, width, aligned=aligned)
         return f"{held.name}.value[{held.number}]"
