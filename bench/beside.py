@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,13 @@ def main(
         return
     places = [HERE, *(p.resolve() for p in others)]
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(jobs) as pool:
-        work = [
-            (model, place, pool.submit(_asked, model, place, lock.name, out, last))
+        work = {
+            pool.submit(_asked, model, place, lock.name, out, last): f"{model:40s} {place.name:12s}"
             for model in models
             for place in places
-        ]
-        for model, place, answer in work:
-            click.echo(f"{model:40s} {place.name:12s} {answer.result()}")
+        }
+        for answer in as_completed(work):  # what is known is said, should the rest be cut off
+            click.echo(f"{work[answer]} {answer.result()}")
 
 
 def _asked(model: str, place: Path, lock: str, out: Path | None, last: bool) -> str:
