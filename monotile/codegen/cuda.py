@@ -40,7 +40,7 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.schedule.early import multiplied
+from monotile.schedule.early import weights_of
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -210,7 +210,7 @@ class CudaEmitter(VectorEmitter):
         }
         for number, site in enumerate(self.sites(stage)):
             if isinstance(site.step.method, Reduce) and site.step.method.early:
-                wanted = multiplied(site.step, self.computes, self.weights)
+                wanted = weights_of(site.step, self.computes, self.weights)
                 held = write_weights_early(self, site, wanted, f"weights_{number}")
                 self.weights_early[site.step] = held
         self.busy = 0

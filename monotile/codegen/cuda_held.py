@@ -1,17 +1,15 @@
 """Weights that a worker's threads hold in registers: each what it multiplies with, in every iteration of a loop, or asked for before
 what it multiplies them with is there."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE, Site
-from monotile.codegen.cuda_reduce import differs, each_vector, form_of
+from monotile.codegen.cuda_reduce import Form, differs, each_vector, form_of, write_groups
 from monotile.codegen.cuda_resident import Kept
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter
-from monotile.ir.expr import Axis, Expr, Load, idx, substitute
+from monotile.ir.expr import Axis, Load, idx, substitute
 from monotile.schedule.plan import Reduce
 
 
@@ -35,11 +33,8 @@ class Held:
         return f"mt::Held<{self.element}, {self.width}, {self.count}>"
 
 
-def held_of(e: VectorEmitter, name: str, x: Load, site: Site) -> Held | None:
+def held_of(name: str, x: Load, site: Site, form: Form) -> Held | None:
     """How threads hold in `name` what the step's reduction reads as `x`; None where they need other vectors from one time to the next."""
-    method = site.step.method
-    assert isinstance(method, Reduce)
-    form = form_of(e, site, method)
     if form.rounds > 1 or form.unroll < form.turns or form.width == 1:
         return None
     by_run, by_u = differs(x, site, form)
@@ -57,12 +52,14 @@ def held_of(e: VectorEmitter, name: str, x: Load, site: Site) -> Held | None:
 
 def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held | None:
     """The same of what a loop keeps. site: reading on chip what is kept there."""
-    return held_of(e, f"held_{kept.image.name}", kept.within, site)
+    return held_of(f"held_{kept.image.name}", kept.within, site, _form(e, site))
 
 
 def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
     """The body of the function that fills the registers from what is on chip."""
-    with _each(e, site) as point:
+    form = _form(e, site)
+    write_groups(e, form)
+    with each_vector(e, site, form) as point:
         first = {name: substitute(x, {LANE: idx(0)}) for name, x in point.items()}
         index = [substitute(i, first) for i in kept.within.index]
         pointer, offset = e.address(kept.image, index, kept.place)
@@ -75,33 +72,25 @@ def write_weights_early(
 ) -> dict[str, Held]:
     """Asks for what a reduction multiplies with, into registers; gives these by the weight."""
     out: dict[str, Held] = {}
+    form = _form(e, site)
     for number, x in enumerate(wanted):
-        held = held_of(e, f"{name}_{number}", x, site)
+        held = held_of(f"{name}_{number}", x, site, form)
         if held is None:
             continue
         place = readable(e.plan.places[x.tensor.name], own=False)
         e.writer.write(f"{held.kind} {held.name};")
-        with e.writer.open("", fence=True), _each(e, site) as point:
-            index = [substitute(i, point) for i in x.index]
-            first = e.first_of(x.tensor, index, place, Axis(LANE, held.width), {LANE})
-            if first is not None:
-                load = e.packed(x.tensor, first, place, held.width)
-                e.writer.write(f"{held.name}.value[{held.number}] = {load};")
-                out[x.tensor.name] = held
+        with e.writer.open("", fence=True):
+            write_groups(e, form)
+            with each_vector(e, site, form) as point:
+                index = [substitute(i, point) for i in x.index]
+                first = e.first_of(x.tensor, index, place, Axis(LANE, held.width), {LANE})
+                if first is not None:
+                    load = e.packed(x.tensor, first, place, held.width)
+                    e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+                    out[x.tensor.name] = held
     return out
 
 
-@contextmanager
-def _each(e: VectorEmitter, site: Site) -> Generator[dict[str, Expr]]:
-    """A block for each vector that a thread holds; gives the axes there."""
-    method = site.step.method
-    assert isinstance(method, Reduce)
-    form = form_of(e, site, method)
-    lanes = (
-        f"const idx group_lane = threadIdx.x % {form.lanes}, group = threadIdx.x / {form.lanes};"
-    )
-    e.writer.write(lanes)
-    e.writer.define("group_lane")
-    e.writer.define("group")
-    with each_vector(e, site, form) as point:
-        yield point
+def _form(e: VectorEmitter, site: Site) -> Form:
+    assert isinstance(site.step.method, Reduce)
+    return form_of(e, site, site.step.method)

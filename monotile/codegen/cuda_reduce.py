@@ -126,9 +126,7 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
     op = f"mt::{COMBINER[str(anchor.combiner)]}<{VALUES[anchor.body.dtype]}>"
     lanes, w = form.lanes, e.writer
     with w.open("", fence=True):
-        w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
-        w.define("group_lane")
-        w.define("group")
+        write_groups(e, form)
         with w.open(f"for (idx round = 0; round < {form.rounds}; ++round)", ["round"]) as block:
             block.pragma = "#pragma unroll 1"
             w.write(f"{op}::Part part[{form.parts}];")
@@ -145,6 +143,14 @@ def write_reduce(e: VectorEmitter, site: Site, method: Reduce) -> None:
             else:
                 w.write(f"mt::across{call}")
             _finish(e, site, form)
+
+
+def write_groups(e: VectorEmitter, form: Form) -> None:
+    """A thread's group, and its lane there."""
+    text = f"const idx group_lane = threadIdx.x % {form.lanes}, group = threadIdx.x / {form.lanes};"
+    e.writer.write(text)
+    e.writer.define("group_lane")
+    e.writer.define("group")
 
 
 def form_of(e: VectorEmitter, site: Site, method: Reduce) -> Form:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from monotile.analysis.unconditional import unconditional
-from monotile.ir.expr import Axis, Load, axes_of, loads
+from monotile.ir.expr import Load, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule.plan import Map, PlanNode, Reduce, Repeat, Stage, Step, each_stage
-from monotile.schedule.resident import rows_of
+from monotile.schedule.plan import Map, PlanNode, Reduce, Stage, Step, each_stage, repeats
+from monotile.schedule.resident import distinct_loads, multiplied, task_bytes
 from monotile.target.target import Target
 
 MOST_EARLY = 32  # registers of a thread for what is on its way
@@ -79,7 +78,7 @@ def early_reductions(
     target: Target,
 ) -> tuple[PlanNode, ...]:
     """`body` with reductions that ask for their weights early. weights: those that the launch does not change."""
-    kept = _keeping(body)
+    kept = {r.stage for loop in repeats(body) for r in loop.resident}
 
     def changed(stage: Stage) -> Stage:
         tasks = math.prod(stage.grid)
@@ -100,45 +99,24 @@ def early_reductions(
     return each_stage(body, changed)
 
 
-def multiplied(
+def weights_of(
     step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
 ) -> tuple[Load, ...]:
-    """What a reduction of lanes reads of `weights`: another element for each point of the reduction, in any case, and nowhere else."""
+    """What a reduction of lanes multiplies with, of `weights` that its step reads nowhere else."""
     method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
     if not isinstance(method, Reduce) or method.outputs > 1 or method.vector == 1:
         return ()
     if not isinstance(anchor, Compute):
         return ()
-    always = dict.fromkeys(unconditional(anchor.body))
-    bodies = [s.body for s in (anchor, *after) if isinstance(s, Compute)]
-    every = [x.tensor.name for body in bodies for x in dict.fromkeys(loads(body))]
-    return tuple(
-        x
-        for x in always
-        if x.tensor.name in weights
-        and every.count(x.tensor.name) == 1
-        and not any(loads(i) for i in x.index)
-        and set(anchor.reduce) <= frozenset[Axis]().union(*map(axes_of, x.index))
-    )
+    statements = [s for s in (anchor, *after) if isinstance(s, Compute)]
+    every = [x.tensor.name for s in statements for x in distinct_loads(s)]
+    return tuple(x for x in multiplied(anchor, weights) if every.count(x.tensor.name) == 1)
 
 
 def _weight_bytes(
     step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
 ) -> int:
     """That a task of a reduction multiplies with."""
-    total = 0
-    for x in multiplied(step, computes, weights):
-        anchor = computes[step.computes[0]]
-        assert isinstance(anchor, Compute)
-        outputs = math.prod(step.dims[k].tile for k in rows_of(x, anchor, step.dims))
-        total += outputs * math.prod(a.extent for a in anchor.reduce) * x.dtype.itemsize
-    return total
-
-
-def _keeping(body: tuple[PlanNode, ...]) -> set[str]:
-    """Stages of which loops keep weights on chip."""
-    out: set[str] = set()
-    for node in body:
-        if isinstance(node, Repeat):
-            out |= {r.stage for r in node.resident} | _keeping(node.body)
-    return out
+    anchor = computes[step.computes[0]]
+    found = weights_of(step, computes, weights)
+    return sum(task_bytes(x, anchor, step.dims) for x in found if isinstance(anchor, Compute))

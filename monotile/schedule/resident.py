@@ -37,6 +37,25 @@ def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
     return tuple(k for k, d in enumerate(dims) if any(c.axes[p] in used for p in d.axes))
 
 
+def multiplied(c: Compute, weights: frozenset[str]) -> tuple[Load, ...]:
+    """What a reduction reads of `weights`: another element for each point of the reduction, in any case, found without a lookup."""
+    always = set(unconditional(c.body))
+    return tuple(
+        x
+        for x in distinct_loads(c)
+        if x in always
+        and x.tensor.name in weights
+        and not any(loads(i) for i in x.index)
+        and set(c.reduce) <= frozenset[Axis]().union(*map(axes_of, x.index))
+    )
+
+
+def task_bytes(x: Load, c: Compute, dims: tuple[Dim, ...]) -> int:
+    """What a task reads of it."""
+    points = math.prod(a.extent for a in c.reduce)
+    return math.prod(dims[k].tile for k in rows_of(x, c, dims)) * points * x.dtype.itemsize
+
+
 def keep(
     body: tuple[PlanNode, ...],
     computes: Mapping[str, Compute | Scatter],
@@ -137,22 +156,11 @@ class _Keeper:
             return []
         if math.prod(stage.grid) > self.workers:
             return []
-        points = math.prod(a.extent for a in anchor.reduce)
-        out: list[tuple[int, int]] = []
-        always = set(unconditional(anchor.body))
-        for number, x in enumerate(distinct_loads(anchor)):
-            used = frozenset[Axis]().union(*(axes_of(i) for i in x.index))
-            if (
-                x not in always
-                or x.tensor.name not in self.weights
-                or any(loads(i) for i in x.index)
-            ):
-                continue
-            if inner & {a.name for a in used} or not set(anchor.reduce) <= used:
-                continue
-            tiles = (step.dims[k].tile for k in rows_of(x, anchor, step.dims))
-            out.append((number, math.prod(tiles) * points * x.dtype.itemsize))
-        return out
+        return [
+            (distinct_loads(anchor).index(x), task_bytes(x, anchor, step.dims))
+            for x in multiplied(anchor, self.weights)
+            if not any(a.name in inner for i in x.index for a in axes_of(i))
+        ]
 
 
 def _axes(node: Repeat) -> list[str]:

@@ -12,7 +12,7 @@ from monotile.analysis.rowwise import rowwise
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
-from monotile.schedule.early import multiplied
+from monotile.schedule.early import weights_of
 from monotile.schedule.hold_rows import scratch_bytes
 from monotile.schedule.invalid import fail
 from monotile.schedule.late import why_not_ahead, why_not_late
@@ -52,7 +52,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_updates(plan, program, computes)
     _check_states(plan, program, computes)
     _check_loops(plan, program)
-    stages = list(_stages(plan.body))
+    stages, weights = list(_stages(plan.body)), steady_weights(program)
     if len({s.name for s in stages}) != len(stages):
         fail("two stages have one name")
     done: set[str] = set()
@@ -67,9 +67,9 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             fail(f"{stage.name} cannot wait late: {why}")
         for step in stage.steps:
             early = isinstance(step.method, Reduce) and step.method.early
-            if early and not multiplied(step, computes, steady_weights(program)):
+            if early and not weights_of(step, computes, weights):
                 fail(f"{stage.name} has no weights to ask for early")
-        if why := why_not_ahead(stage, computes, steady_weights(program)):
+        if why := why_not_ahead(stage, computes, weights):
             fail(f"{stage.name} cannot ask for an operand ahead: {why}")
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
             fail(f"{stage.name} overwrites a state that another of its tasks may still read")

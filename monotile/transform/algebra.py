@@ -107,7 +107,6 @@ def _single(dtype: DType) -> bool:
 
 # Parts of activation functions. Known as a whole they need no division, and no erf or tanh that is precise near zero.
 CURVES = (
-    Rule(op("div", 1.0, op("add", op("exp", op("neg", x)), 1.0)), op("logistic", x), _single),
     Rule(
         op("div", y, op("add", op("exp", op("neg", x)), 1.0)),
         op("mul", y, op("logistic", x)),

@@ -52,7 +52,7 @@ def test_before_the_hand_off(outputs: int, dtype: torch.dtype) -> None:
     assert stage.late
 
 
-def test_weights_of_several_rounds() -> None:
+def test_weights_of_several_turns() -> None:
     assert early(check(Squeeze(672, 28), 1, 672, 4, 4))
 
 
