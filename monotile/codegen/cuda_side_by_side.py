@@ -23,7 +23,7 @@ from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Map, Reduce
 
-MOST_STRAIGHT = 32  # terms in straight line; of several windows twice as many
+MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
 AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 
 

@@ -30,7 +30,7 @@ struct Side {
 enum class Kernel { MMA, FMA, WGMMA, RUNS };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
-inline constexpr int MOST_TURNS = 4;  // of the epilogue in straight line that fetch nothing
+inline constexpr int MOST_TURNS = 2;  // of the epilogue in straight line that fetch nothing
 
 // RUNS: of columns, each of which has a part of its own of what the left side has for a k: see `Runs`.
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
