@@ -326,7 +326,7 @@ class CudaEmitter(VectorEmitter):
             case Contract() as method:
                 write_contract(self, site, method, self.await_)
             case Attend() as method:
-                write_attend(self, site, method)
+                write_attend(self, site, method, self.await_)
             case HoldRows() as method:
                 write_rows(self, site, method, self.await_)
 

@@ -18,8 +18,11 @@ from monotile.ir.program import Compute
 from monotile.schedule.plan import Attend
 
 
-def write_attend(e: VectorEmitter, site: Site, method: Attend) -> None:
-    """Batches one by one; in each, blocks of rows; in each, the whole block of threads."""
+def write_attend(e: VectorEmitter, site: Site, method: Attend, await_: str) -> None:
+    """Batches one by one; in each, blocks of rows; in each, the whole block of threads.
+
+    await_: the functor that waits for what the step reads.
+    """
     made = {name: s for name in site.step.computes if isinstance(s := e.computes[name], Compute)}
     found = attention(made[site.anchor.out.name], made)
     if found is None:
@@ -54,7 +57,7 @@ def write_attend(e: VectorEmitter, site: Site, method: Attend) -> None:
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives an attention too little memory");'
         )
         w.write(
-            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, query, key, value, score, {found.least}f, fetch, epilogue);"
+            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, {await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
         )
 
 

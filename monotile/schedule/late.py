@@ -1,6 +1,6 @@
 """A stage waits for its hand-off when it has found its addresses, not before (CUDA).
 
-What a product's copies start from depends on the task alone: some hundred instructions, for which there is time between a
+What the copies of a product, or of attention, start from depends on the task alone: some hundred instructions, for which there is time between a
 worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, the
 weights that rows are scaled by, and those of a reduction.
 """
@@ -14,6 +14,7 @@ from monotile.analysis.contraction import contraction
 from monotile.ir.expr import Expr, Load, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import (
+    Attend,
     Contract,
     Dim,
     HoldRows,
@@ -88,13 +89,18 @@ def why_not_late(
         return "a later step reads memory before it"
     if isinstance(first.method, Reduce) and first.method.early:
         return None
-    if not isinstance(first.method, Contract):
-        return "it begins neither with a contraction, nor with rows in registers, nor with weights that are asked for early"
-    blocks = {first.method.m: first.method.block_m, first.method.n: first.method.block_n}
+    match first.method:
+        case Contract(m=m, n=n, block_m=block_m, block_n=block_n):
+            blocks = {m: block_m, n: block_n}
+        case Attend(m=m, n=n, block_m=block_m):
+            blocks = {m: block_m, n: first.dims[n].extent}
+        case _:
+            return "it begins neither with a contraction, nor with attention, nor with rows in registers, nor with weights that are asked for early"
     if any(_walked(dim) > blocks.get(k, 1) for k, dim in enumerate(first.dims)):
         return "a task has several blocks"
-    anchor = computes[first.computes[first.anchor]]
-    if not isinstance(anchor, Compute) or any(map(_looks_up, loads(anchor.body))):
+    made = [computes[name] for name in first.computes[: first.anchor + 1]]
+    bodies = [s.body for s in made if isinstance(s, Compute)]
+    if len(bodies) < len(made) or any(_looks_up(x) for body in bodies for x in loads(body)):
         return "its addresses are in memory"
     return None
 

@@ -57,6 +57,23 @@ def test_warpgroups_take_over_where_there_is_work_for_them(
     assert attend(heads, tokens, 64).instruction == instruction
 
 
+def test_attention_waits_for_its_hand_off_when_it_knows_its_addresses() -> None:
+    class Projected(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.exp()
+            return F.scaled_dot_product_attention(x, x + 1, x * 2)
+
+    args = (torch.randn(1, 12, 128, 64).half(),)
+    options, on = Options(), cuda_target("sm_90a")
+    captured = capture(Projected().eval(), args)
+    program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
+    plan = schedule(program, on, options)
+    verify(plan, program, on)
+    stages = [node for node in plan.body if isinstance(node, Stage)]
+    (found,) = (x for x in stages if isinstance(x.steps[0].method, Attend))
+    assert found.late
+
+
 def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
     assert attend(8, 1500, 128).instruction == "wgmma"
     assert attend(8, 1500, 80).instruction == "mma.m16n8k16"

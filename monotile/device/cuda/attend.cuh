@@ -11,19 +11,20 @@
 
 namespace mt {
 
-// Rows [m0, m1), at most a block, by all threads of the block. score(row, key, product) is the score of a product, or `score` is Scaled. A total
+// Rows [m0, m1), at most a block, by all threads of the block. What it reads is there when await() has returned, which all threads
+// call once. score(row, key, product) is the score of a product, or `score` is Scaled. A total
 // below `least` counts as that. The results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column), true). Shared
 // memory is free to use for others when this returns.
-template <class S, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
-__device__ __forceinline__ void attend(char* shared, int m0, int m1, const Query& query, const Key& key,
-                                       const Value& value, const Score& score, float least,
+template <class S, class Await, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
+__device__ __forceinline__ void attend(char* shared, int m0, int m1, const Await& await, const Query& query,
+                                       const Key& key, const Value& value, const Score& score, float least,
                                        const Fetch& fetch, const Epilogue& epilogue) {
   const Member<S> self;
   Stream<S> stream;
   if constexpr (S::GROUPS)
-    stream_groups(stream, self, shared, m0, m1, query, key, value, score);
+    stream_groups(stream, self, shared, m0, m1, await, query, key, value, score);
   else
-    stream_warps(stream, self, shared, m0, m1, query, key, value, score);
+    stream_warps(stream, self, shared, m0, m1, await, query, key, value, score);
 
   ptx::copy_async_wait<0>();
   block_barrier();  // queries and rings are used up

@@ -31,18 +31,25 @@ __device__ __forceinline__ void mix(Stream<S>& stream, const typename S::Scores:
 }
 
 // Takes in all keys of this warp for rows [m0, m1).
-template <class S, class Query, class Key, class Value, class Score>
+template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_warps(Stream<S>& stream, const Member<S>& self, char* shared, int m0, int m1,
-                                             const Query& query, const Key& key, const Value& value, const Score& score) {
+                                             const Await& await, const Query& query, const Key& key, const Value& value, const Score& score) {
   constexpr int RING = S::RING;
   char* ring = self.ring(shared);
+  Queries<S, Query> queries(query, m0, m1, 0, threadIdx.x);
+  Keys<S, Key> keys(key, self.first(0), S::KEYS, 0, self.lane);
+  Values<S, Value> values(value, 0, S::COLUMNS, self.first(0), self.lane);
+  queries.settle(), keys.settle(), values.settle();
   auto begin = [&](int t) {
+    constexpr int DISTANCE = S::SLICES * S::CHUNK;
     char* to = ring + t % RING * S::STAGE_BYTES;
-    take_in<typename S::Key, typename S::KeyPanel, typename S::KeyIntake, 1>(to, key, self.first(t), S::KEYS, 0, 0, 0, self.lane);
-    take_in<typename S::Value, typename S::ValuePanel, typename S::ValueIntake, 1>(to + S::KEY_BYTES, value, 0, S::COLUMNS,
-                                                                                  self.first(t), 0, 0, self.lane);
+    keys.begin(to);
+    keys.advance(DISTANCE, 0);
+    values.begin(to + S::KEY_BYTES);
+    values.advance(0, DISTANCE);
   };
-  take_queries<S>(shared, query, m0, m1);
+  await();
+  queries.begin(shared);
   ptx::copy_async_commit();
 #pragma unroll 1
   for (int t = 0; t < RING - 1; ++t) {

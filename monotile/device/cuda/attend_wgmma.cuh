@@ -7,37 +7,6 @@
 
 namespace mt {
 
-// One operand's way into the ring, chunk after chunk of a slice. ROWS, DEEP: how far its panels are apart. Where its elements lie at
-// constant distances a pointer moves on: half of the instructions of a chunk would find addresses else.
-template <class Side, class Panel, class Intake, int PANELS, int ROWS, int DEEP, class Operand>
-struct Supply {
-  const Operand& operand;
-  int row0, row_end, k0, thread;
-
-  __device__ __forceinline__ Supply(const Operand& x, int row0, int row_end, int k0, int thread)
-      : operand(x), row0(row0), row_end(row_end), k0(k0), thread(thread) {}
-  __device__ __forceinline__ void begin(char* panel) const {
-    take_in<Side, Panel, Intake, PANELS>(panel, operand, row0, row_end, k0, ROWS, DEEP, thread);
-  }
-  __device__ __forceinline__ void advance(int rows, int k) { row0 += rows, k0 += k; }
-};
-template <class Side, class Panel, class Intake, int PANELS, int ROWS, int DEEP, class T, int ROW_STEP, int K_STEP>
-  requires(Intake::REGULAR && Side::COPY == Copy::ASYNC)
-struct Supply<Side, Panel, Intake, PANELS, ROWS, DEEP, Linear<T, ROW_STEP, K_STEP>> {
-  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
-  Walk walk;
-  int thread;
-
-  __device__ __forceinline__ Supply(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int k0, int thread)
-      : walk(x, row0, row_end, k0, thread), thread(thread) {}
-  __device__ __forceinline__ void begin(char* panel) const {
-    Walk part = walk;
-#pragma unroll
-    for (int i = 0; i < PANELS; ++i, part.move(ROWS, DEEP)) part.issue(ptx::shared_address(panel) + i * Panel::BYTES, thread);
-  }
-  __device__ __forceinline__ void advance(int rows, int k) { walk.move(rows, k); }
-};
-
 // Begins the products of a warpgroup's rows and a chunk's keys.
 template <class S>
 __device__ __forceinline__ void begin_scores(typename S::Scores::Accumulator& scores, u32 query, u32 keys) {
@@ -65,17 +34,17 @@ __device__ __forceinline__ void begin_sums(Stream<S>& stream, const u32 (&powers
 }
 
 // Takes in all keys of this slice for rows [m0, m1).
-template <class S, class Query, class Key, class Value, class Score>
+template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>& self, char* shared, int m0, int m1,
-                                              const Query& query, const Key& key, const Value& value, const Score& score) {
+                                              const Await& await, const Query& query, const Key& key, const Value& value, const Score& score) {
   static_assert(S::KeyPanel::BYTES % 1024 == 0 && S::ValuePanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
   constexpr int RING = S::RING, END = RING * S::STAGE_BYTES;
   char* ring = self.ring(shared);
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
-  Supply<typename S::Key, typename S::KeyPanel, typename S::KeyIntake, S::FEATURE_PANELS, 0, S::DEEP, Key> keys(
-      key, self.first(0), S::KEYS, 0, self.thread);
-  Supply<typename S::Value, typename S::ValuePanel, typename S::ValueIntake, S::COLUMN_PANELS, S::ACROSS, 0, Value> values(
-      value, 0, S::COLUMNS, self.first(0), self.thread);
+  Queries<S, Query> queries(query, m0, m1, 0, threadIdx.x);
+  Keys<S, Key> keys(key, self.first(0), S::KEYS, 0, self.thread);
+  Values<S, Value> values(value, 0, S::COLUMNS, self.first(0), self.thread);
+  queries.settle(), keys.settle(), values.settle();
   auto begin = [&](int t) {
     constexpr int DISTANCE = S::SLICES * S::CHUNK;
     if (t < self.count) {
@@ -90,7 +59,8 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
     to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
   };
   auto panel = [&](int offset) { return ptx::panel_address(ptx::shared_address(ring) + offset); };
-  take_queries<S>(shared, query, m0, m1);
+  await();
+  queries.begin(shared);
 #pragma unroll 1
   for (int t = 0; t < RING - 1; ++t) begin(t);
   ptx::copy_async_wait<RING - 2>();
