@@ -25,7 +25,6 @@ GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 12
 GROUP_CHUNKS = (32, 64)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
-KEPT = 0.25  # of the last-level cache: larger scores are not written to memory
 SOFTMAX = 12.0  # operations a score costs, what follows its product left out
 
 
@@ -61,7 +60,7 @@ def join_attention(
         if "mma.sync" in target.instructions and _sides(found, target) is not None:
             waits = node.waits.union(*(n.waits for n in parts))
             whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
-        elif found.products.out.nbytes > target.l2_bytes * KEPT:
+        elif found.products.out.nbytes > target.l2_bytes * cost.KEPT:
             whole = _united([*parts, node])
         else:
             continue

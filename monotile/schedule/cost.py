@@ -28,6 +28,7 @@ TERM = 0.0021  # a product
 FINISH = 0.0033  # an operation that follows
 WIDE = 8
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
+KEPT = 0.25  # of the last-level cache: what is larger is read from memory again
 BLOCK_BARRIER = 0.05  # of a grid barrier
 # A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 9 % off on average; bench/device/product_sweep.py).
 CROWD = 1.15  # the path from L2 where all workers read at once

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterator
 
 from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.contraction import contraction
+from monotile.analysis.reuse import footprint
 from monotile.analysis.turned import behind_last
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
@@ -68,8 +70,9 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         best = _best_choice(anchor, p, step, context)
         if best is not None:
             seconds, method, scratch, tiles = best
-            dims = _product_dims(anchor, p, tiles)
-            grid = tuple(-(-d.extent // d.tile) for d in dims)
+            dims = _product_dims(anchor, p, tiles, target)
+            by_axis = sorted(dims, key=lambda d: d.stage or 0)
+            grid = tuple(-(-d.extent // d.tile) for d in by_axis)
             done = Step(names, dims, last_dims(method, dims), scratch=0, scratch_bytes=scratch)
             yield Draft(group, grid, (done,), {}, scratch, seconds)
             return
@@ -285,10 +288,33 @@ def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def _product_dims(c: Compute, p: Product, tiles: tuple[int, int]) -> tuple[Dim, ...]:
+def _product_dims(
+    c: Compute, p: Product, tiles: tuple[int, int], target: Target
+) -> tuple[Dim, ...]:
+    """Batches, rows, columns. Tasks that follow each other have the same rows; or, where the columns' operand would be read from memory
+    for each of these anew, the same columns."""
     batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
-    sides: list[Dim] = []
-    for i, (axes, tile) in enumerate(zip((p.m, p.n), tiles, strict=True)):
-        extent = math.prod(c.axes[a].extent for a in axes)
-        sides.append(Dim(axes, extent, tile, len(batch) + i))
+    extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
+    tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
+    order = [0, 1]
+    if target.kind == "cuda" and tasks > target.workers:
+        rows, columns = _operand_bytes(c, p)
+        if columns > max(rows, target.l2_bytes * cost.KEPT):
+            order = [1, 0]
+    sides = (
+        Dim(axes, extent, tile, len(batch) + at)
+        for axes, extent, tile, at in zip((p.m, p.n), extents, tiles, order, strict=True)
+    )
     return (*batch, *sides)
+
+
+def _operand_bytes(c: Compute, p: Product) -> tuple[int, int]:
+    """What is read of both operands, of one batch."""
+    found = contraction(c)
+    assert found is not None
+    extents = {a.name: a.extent for a in (*c.axes, *c.reduce)}
+    extents |= {c.axes[a].name: 1 for a in p.batch}
+    left, right = (
+        sum(footprint(x, extents) for x in set(loads(factor))) for factor in found.facing(p.m)
+    )
+    return left, right

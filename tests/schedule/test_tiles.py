@@ -97,3 +97,18 @@ def test_writes_that_may_meet_are_in_order_where_they_do() -> None:
     assert at.stage is None
     assert along.stage == 0
     assert along.tile < 512
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "order"), [(1024, 50000, [1, 0]), (8192, 3072, [0, 1])]
+)
+def test_columns_that_no_cache_keeps_are_walked_by_rows(
+    rows: int, columns: int, order: list[int]
+) -> None:
+    """77 MB of them would be read from memory for each tile of rows; 5 MB stay in L2."""
+    x, w = (p.tensor(name, n, 768, dtype=DType.F16) for name, n in (("x", rows), ("w", columns)))
+    product = p.matmul("y", x, w, turned=True)
+    program = p.program([x, w], [product], product.out)
+    stage = _stage(program, p.H100, "y")
+    assert [d.stage for d in stage.steps[0].dims] == order
+    verify(p.plan_of(program, p.H100), program, p.H100)
