@@ -15,6 +15,7 @@ from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
 from monotile.schedule.resident import hold, keep, kept_bytes
+from monotile.schedule.shares import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.sync import synchronise
 from monotile.schedule.tree import Tree, build, drafts_of
@@ -34,6 +35,8 @@ def schedule(
     if context is None or context.target != target:
         context = Context.of(program, target)
     tree = build(program, context)
+    if target.kind == "cuda":
+        tree = share_workers(tree, context)
     memory = place(program, tree)
     by_name = computes_of(program)
     old, weights = overwritten(program), steady_weights(program)
