@@ -295,10 +295,8 @@ def _efficiency(c: Contract) -> float:
     match c.instruction:
         case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
             return RUN_RATE * min(1.0, c.block_n / c.runs / 8)
-        case "mma.m16n8k16":
+        case "mma.m16n8k16" | "wgmma":
             return 1.0
-        case "wgmma":
-            return 0.7
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
             return 0.75 * min(1.0, side / 6)
