@@ -89,6 +89,7 @@ __device__ __forceinline__ void take_in(char* panel, const Operand& operand, int
     }
   }
 }
+
 // One operand's way on chip, chunk after chunk of a slice. ROWS, DEEP: how far its panels are apart. Where its elements lie at
 // constant distances a pointer moves on, which `settle` has found: half of the instructions of a chunk would find addresses else.
 template <class Side, class Panel, class Intake, int PANELS, int ROWS, int DEEP, class Operand>
