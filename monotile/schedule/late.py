@@ -1,7 +1,7 @@
 """A stage waits for its hand-off when it has found its addresses, not before (CUDA).
 
-What the copies of a product, or of attention, start from depends on the task alone: some hundred instructions, for which there is time between a
-worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, the
+What the copies of a product, or of attention, start from depends on the task alone: some hundred instructions, for which there
+is time between a worker's arrival at the barrier and its leaving it. The first chunks of a weight are asked for then as well, the
 weights that rows are scaled by, and those of a reduction.
 """
 

@@ -13,8 +13,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
-  stage's first step, once that has found its addresses (`schedule/late.py` says which steps can). In a Repeat with `messages` tasks hand
-  on values themselves.
+  stage's first step, once that has found its addresses (`schedule/late.py` says which steps can). In a Repeat with
+  `messages` tasks hand on values themselves.
 """
 
 from collections.abc import Callable, Iterator

@@ -27,13 +27,14 @@ def share_workers(tree: Tree, context: Context) -> Tree:
             out.append(Nest(run.loop, share_workers(run.body, context)))
             made = frozenset()
             continue
-        shared = _shared(run, context)
-        out += sorted(shared, key=lambda d: -d.seconds if d.group.reads & made else 0.0)
+        done = _side_by_side(run, context)
+        out += sorted(done, key=lambda d: -d.seconds if d.group.reads & made else 0.0)
         made = frozenset[str]().union(*(d.group.tensors for d in run))
     return tuple(out)
 
 
-def _shared(run: list[Draft], context: Context) -> list[Draft]:
+def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
+    """`run`, cut anew where its tasks are more than the workers."""
     workers = context.target.workers
     if 1 < len(run) <= workers and sum(d.tasks for d in run) > workers:
         return _Sharing(run, context).best()
@@ -69,11 +70,11 @@ class _Sharing:
         """The longest stage as it is, the others with shares of what it leaves idle; or, if that is much faster, all with a share.
         The run as it was, if neither is worth it."""
         longest = max(self.run, key=lambda d: d.seconds)
-        found = self._shared(self.run, self.context.target.workers)
+        found = self._balanced(self.run, self.context.target.workers)
         others = [d for d in self.run if d is not longest]
         idle = self.context.target.workers - longest.tasks
         if idle >= len(others):
-            rest = iter(self._shared(others, idle))
+            rest = iter(self._balanced(others, idle))
             kept = [d if d is longest else next(rest) for d in self.run]
             if WORTH * _span(kept) <= _span(found):
                 found = kept
@@ -81,7 +82,7 @@ class _Sharing:
             return self.run
         return [d for d in found if d is not None]
 
-    def _shared(self, run: list[Draft], workers: int) -> list[Draft | None]:
+    def _balanced(self, run: list[Draft], workers: int) -> list[Draft | None]:
         """From shares by time on, workers move from the stage that is done first to the one that is done last."""
         total = sum(d.seconds for d in run)
         shares = [max(1, int(workers * d.seconds / total)) for d in run]
@@ -107,8 +108,10 @@ class _Sharing:
 
     def _for(self, workers: int) -> Context:
         if workers not in self.contexts:
-            target = _part(self.context.target, workers)
-            self.contexts[workers] = Context(self.context.tables, target)
+            target = _part(
+                self.context.target, workers
+            )  # a worker is as fast: products are cut in the same ways
+            self.contexts[workers] = Context(self.context.tables, target, ways=self.context.ways)
         return self.contexts[workers]
 
 

@@ -29,16 +29,23 @@ def test_long_sequences_need_no_workspace_for_scores(target: str) -> None:
         torch.testing.assert_close(fast(q, k, v), Attention()(q, k, v), rtol=1e-4, atol=1e-5)
 
 
-def attend(heads: int, tokens: int, size: int, target: str = "sm_90a") -> Attend:
-    """How the stage that attention in float16 becomes is cut."""
+def stage_of(model: torch.nn.Module, *args: torch.Tensor, target: str = "sm_90a") -> Stage:
+    """The stage that attention becomes."""
     options, on = Options(), cuda_target(target)
-    args = tuple(torch.randn(1, heads, tokens, size).half() for _ in range(3))
-    captured = capture(Attention().eval(), args)
+    captured = capture(model.eval(), args)
     program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
     plan = schedule(program, on, options)
     verify(plan, program, on)
     stages = [node for node in plan.body if isinstance(node, Stage)]
-    (found,) = (s.method for x in stages for s in x.steps if isinstance(s.method, Attend))
+    (found,) = (x for x in stages if any(isinstance(s.method, Attend) for s in x.steps))
+    return found
+
+
+def attend(heads: int, tokens: int, size: int, target: str = "sm_90a") -> Attend:
+    """How the stage that attention in float16 becomes is cut."""
+    args = (torch.randn(1, heads, tokens, size).half() for _ in range(3))
+    stage = stage_of(Attention(), *args, target=target)
+    (found,) = (s.method for s in stage.steps if isinstance(s.method, Attend))
     return found
 
 
@@ -63,15 +70,9 @@ def test_attention_waits_for_its_hand_off_when_it_knows_its_addresses() -> None:
             x = x.exp()
             return F.scaled_dot_product_attention(x, x + 1, x * 2)
 
-    args = (torch.randn(1, 12, 128, 64).half(),)
-    options, on = Options(), cuda_target("sm_90a")
-    captured = capture(Projected().eval(), args)
-    program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
-    plan = schedule(program, on, options)
-    verify(plan, program, on)
-    stages = [node for node in plan.body if isinstance(node, Stage)]
-    (found,) = (x for x in stages if isinstance(x.steps[0].method, Attend))
-    assert found.late
+    stage = stage_of(Projected(), torch.randn(1, 12, 128, 64).half())
+    assert isinstance(stage.steps[0].method, Attend)
+    assert stage.late
 
 
 def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:

@@ -1,6 +1,6 @@
 // Attention by mma.sync: each warp has all rows of the block and waits for no other.
 #pragma once
-#include "cuda/attend_stream.cuh"
+#include "cuda/attend_supply.cuh"
 
 namespace mt {
 
@@ -33,23 +33,21 @@ __device__ __forceinline__ void mix(Stream<S>& stream, const typename S::Scores:
 // Takes in all keys of this warp for rows [m0, m1).
 template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_warps(Stream<S>& stream, const Member<S>& self, char* shared, int m0, int m1,
-                                             const Await& await, const Query& query, const Key& key, const Value& value, const Score& score) {
+                                             const Await& await, const Query& query, const Key& key,
+                                             const Value& value, const Score& score) {
   constexpr int RING = S::RING;
   char* ring = self.ring(shared);
-  Queries<S, Query> queries(query, m0, m1, 0, threadIdx.x);
-  Keys<S, Key> keys(key, self.first(0), S::KEYS, 0, self.lane);
-  Values<S, Value> values(value, 0, S::COLUMNS, self.first(0), self.lane);
-  queries.settle(), keys.settle(), values.settle();
+  Supplies<S, Query, Key, Value> supplies(self, self.lane, m0, m1, query, key, value);
   auto begin = [&](int t) {
     constexpr int DISTANCE = S::SLICES * S::CHUNK;
     char* to = ring + t % RING * S::STAGE_BYTES;
-    keys.begin(to);
-    keys.advance(DISTANCE, 0);
-    values.begin(to + S::KEY_BYTES);
-    values.advance(0, DISTANCE);
+    supplies.keys.begin(to);
+    supplies.keys.advance(DISTANCE, 0);
+    supplies.values.begin(to + S::KEY_BYTES);
+    supplies.values.advance(0, DISTANCE);
   };
   await();
-  queries.begin(shared);
+  supplies.queries.begin(shared);
   ptx::copy_async_commit();
 #pragma unroll 1
   for (int t = 0; t < RING - 1; ++t) {

@@ -3,7 +3,7 @@
 // While a chunk's scores become powers, the values of the chunk before it are added; and what one warpgroup leaves of the tensor
 // cores the other takes. So the ring's stage t holds the keys of chunk t and the values of chunk t - 1: what is read together.
 #pragma once
-#include "cuda/attend_stream.cuh"
+#include "cuda/attend_supply.cuh"
 
 namespace mt {
 
@@ -36,31 +36,29 @@ __device__ __forceinline__ void begin_sums(Stream<S>& stream, const u32 (&powers
 // Takes in all keys of this slice for rows [m0, m1).
 template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>& self, char* shared, int m0, int m1,
-                                              const Await& await, const Query& query, const Key& key, const Value& value, const Score& score) {
+                                              const Await& await, const Query& query, const Key& key,
+                                              const Value& value, const Score& score) {
   static_assert(S::KeyPanel::BYTES % 1024 == 0 && S::ValuePanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
   constexpr int RING = S::RING, END = RING * S::STAGE_BYTES;
   char* ring = self.ring(shared);
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
-  Queries<S, Query> queries(query, m0, m1, 0, threadIdx.x);
-  Keys<S, Key> keys(key, self.first(0), S::KEYS, 0, self.thread);
-  Values<S, Value> values(value, 0, S::COLUMNS, self.first(0), self.thread);
-  queries.settle(), keys.settle(), values.settle();
+  Supplies<S, Query, Key, Value> supplies(self, self.thread, m0, m1, query, key, value);
   auto begin = [&](int t) {
     constexpr int DISTANCE = S::SLICES * S::CHUNK;
     if (t < self.count) {
-      keys.begin(ring + to);
-      keys.advance(DISTANCE, 0);
+      supplies.keys.begin(ring + to);
+      supplies.keys.advance(DISTANCE, 0);
     }
     if (0 < t && t <= self.count) {
-      values.begin(ring + to + S::KEY_BYTES);
-      values.advance(0, DISTANCE);
+      supplies.values.begin(ring + to + S::KEY_BYTES);
+      supplies.values.advance(0, DISTANCE);
     }
     ptx::copy_async_commit();
     to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
   };
   auto panel = [&](int offset) { return ptx::panel_address(ptx::shared_address(ring) + offset); };
   await();
-  queries.begin(shared);
+  supplies.queries.begin(shared);
 #pragma unroll 1
   for (int t = 0; t < RING - 1; ++t) begin(t);
   ptx::copy_async_wait<RING - 2>();
