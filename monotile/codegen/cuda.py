@@ -159,6 +159,9 @@ class CudaEmitter(VectorEmitter):
             for k in self.kept
             if k.stage.name == stage.name and k.image.name in self.in_registers
         ]
+        if stage.steps[0].teams > 1:
+            self._teams(stage, axes)
+            return
         with self._tasks(stage.name, stage, axes, held, late=stage.late):
             w = self.writer
             received = self._received(stage)
@@ -179,6 +182,26 @@ class CudaEmitter(VectorEmitter):
                             self.busy = 0
                         self.step(site)
                     self.await_ = READY
+
+    def _teams(self, stage: Stage, axes: tuple[str, ...]) -> None:
+        """The same with teams of its threads, which take the tasks in turn. Of these as one a profile has the time."""
+        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
+        teams = stage.steps[0].teams
+        with self.function(stage.name, axes, self.passed):
+            w = self.writer
+            w.define("scratch")
+            w.write("char* const scratch = mt::ptx::shared_memory();")
+            w.write(f"const idx first = {self._first_task(stage)};")
+            with self.profiling.task(w, stage, "first"):
+                each = self.plan.launch.threads // teams
+                w.write(f"const idx team = mt::ptx::uniform(threadIdx.x / {each});")
+                loop = f"for (idx task = first + team * {workers}; task < {tasks}; task += {workers * teams})"
+                with w.open(loop, ["task"], fence=True):
+                    self._coordinates(stage)
+                    self.busy, self.early, self.weights_early = 0, {}, {}
+                    for site in self.sites(stage):
+                        self.step(site)
+                w.write("mt::block_barrier();")
 
     def _await(self) -> str:
         """In a stage that waits late."""
@@ -277,11 +300,7 @@ class CudaEmitter(VectorEmitter):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
-            first = "mt::ptx::anew(blockIdx.x)"
-            if stage.first % workers:
-                first = (
-                    f"(mt::ptx::anew(blockIdx.x) + {workers - stage.first % workers}) % {workers}"
-                )
+            first = self._first_task(stage)
             if tasks <= workers:
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
@@ -292,6 +311,13 @@ class CudaEmitter(VectorEmitter):
             if late:
                 with w.open("else", fence=True):
                     w.write(self._await())
+
+    def _first_task(self, stage: Stage) -> str:
+        """Text of this worker's first task; there may be none of that number."""
+        worker, workers = "mt::ptx::anew(blockIdx.x)", self.plan.launch.workers
+        if stage.first % workers == 0:
+            return worker
+        return f"({worker} + {workers - stage.first % workers}) % {workers}"
 
     def _coordinates(self, stage: Stage) -> None:
         """c0, c1, ...: the task's place in the row-major grid."""

@@ -67,6 +67,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
             for x in (
                 points, method.block_m, method.block_n, method.block_k, method.warps_m,
                 method.warps_n, method.slices, method.depth, width,
+                *((method.teams,) if method.teams > 1 or method.runs > 1 else ()),
                 *((method.runs, anchor.reduce[method.k[-1]].extent) if method.runs > 1 else ()),
             )
         )  # fmt: skip
@@ -90,10 +91,11 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
 def _columns(e: VectorEmitter, method: Contract, width: int) -> str:
     """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
     `STEADY_COLUMNS` of `mt::Shape` has it)."""
-    across, threads = method.block_n // width, e.plan.launch.threads
+    across, threads = method.block_n // width, e.plan.launch.threads // method.teams
     if across > threads or 8 * (threads % across) > threads or method.block_m * across <= threads:
         return ""
-    return f"n0 + threadIdx.x % {across} * {width}"
+    self = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
+    return f"n0 + {self} % {across} * {width}"
 
 
 def _element(left: Expr, right: Expr, anchor: Compute) -> DType:

@@ -50,9 +50,9 @@ class Profiling:
             w.write("mt_profile_close(profile);")
 
     @contextmanager
-    def task(self, w: Writer, stage: Stage) -> Generator[None]:
+    def task(self, w: Writer, stage: Stage, task: str = "task") -> Generator[None]:
         """Round the task `task` of the stage that `stage` named."""
-        with self._timed(w, self._worker, "task", "task", begun=stage.late):
+        with self._timed(w, self._worker, "task", task, begun=stage.late):
             yield
 
     def awaited(self) -> str:

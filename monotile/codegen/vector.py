@@ -133,11 +133,17 @@ class VectorEmitter(StageEmitter):
         with self.writer.at(vector.outer):
             kind = STORAGE[tensor.dtype]
             self.writer.write(f"mt::Pack<{kind}, {vector.lane.extent}> {pack};")
-            if first is not None:
-                start = plus(*self.address(tensor, first, place))
-            else:
+            if first is None:
                 start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
-            vector.stores.append(self.live(f"mt::store({start}, {pack});"))
+                store = self.live(f"mt::store({start}, {pack});")
+            else:
+                start = plus(*self.address(tensor, first, place))
+                store = f"mt::store({start}, {pack});"
+                if self.stored_if and isinstance(place, Shared):
+                    store = self.live(store)
+                elif self.stored_if:
+                    store = f"mt::store_if({self.stored_if}, {start}, {pack});"
+            vector.stores.append(store)
         if tensor.dtype in SMALL_FLOATS:
             name = SMALL_FLOATS[tensor.dtype]
             self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")

@@ -22,7 +22,7 @@ BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
 DEPTHS = (2, 3, 4)
 GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
-GROUP_CHUNKS = (32, 64)
+GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
 SOFTMAX = 12.0  # operations a score costs, what follows its product left out
@@ -140,7 +140,8 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
         return
     warps = target.threads // target.warp
     for down, chunk, depth in itertools.product((1, 2), GROUP_CHUNKS, GROUP_DEPTHS):
-        if warps % (4 * down) == 0:
+        least = 3 if down * 4 == warps else 2  # of warpgroups that share a ring
+        if warps == 8 and depth >= least:
             yield msgspec.structs.replace(
                 base, block_m=64 * down, chunk=chunk, depth=depth, instruction="wgmma"
             )

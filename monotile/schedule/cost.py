@@ -38,7 +38,13 @@ WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes
 RUN_RATE = (
     0.2  # of the rate of tensor cores: columns in runs, which load fragments for each product
 )
-GROUP_RATE = 0.8  # of the rate of tensor cores: attention by wgmma, estimated
+ALONE = (
+    1.15  # of the time of a team's products, where the other has none: two hide each other's waits
+)
+# Attention by wgmma, fitted to 197, 384 and 1500 keys in chunks of 64 to 160 (H100; 15 % off at most).
+GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync
+GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
+HIDDEN = 0.8  # of the shorter of products and powers
 SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
@@ -186,6 +192,36 @@ def contract_seconds(
 
     size: bytes of an operand's element. near: how many values of k lie side by side in the left operand; 0 for all.
     """
+    return sum(_contract_parts(c, m, n, k, size, target, near))
+
+
+def rounds_seconds(
+    c: Contract,
+    m: int,
+    n: int,
+    k: int,
+    size: int,
+    target: Target,
+    near: int,
+    after: float,
+    rounds: int,
+) -> float:
+    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element."""
+    fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
+    finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
+    if c.teams == 1:
+        return rounds * (fill + busy + finish)
+    together, alone = divmod(rounds, c.teams)
+    # One team's finish hides behind the products of another, but for the last.
+    each = fill + c.teams * busy + (c.teams - 1) * finish
+    last = fill + ALONE * busy + c.teams * finish if alone else finish
+    return together * each + last
+
+
+def _contract_parts(
+    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int
+) -> tuple[float, float, float]:
+    """What a task takes before its products, for them, and for its sums."""
     padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
     if c.runs > 1:  # and copied
         k = padded
@@ -200,7 +236,7 @@ def contract_seconds(
         moved = (m + n) * k * size / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth
-        return target.latency_seconds + packing + max(moved, blocks * work)
+        return target.latency_seconds, packing + max(moved, blocks * work), 0.0
     along = min(c.block_k, near or c.block_k) * c.runs
     left = min(c.block_m, m) * c.runs / line_use(c.left, c.block_m, along, size)
     right = min(c.block_n, n) / line_use(c.right, c.block_n, c.block_k, size)
@@ -221,10 +257,13 @@ def contract_seconds(
     copying = COPY * narrow * k / scalar
     groups = c.instruction == "wgmma"
     moved = max(moved, (1 - GROUP_HIDES) * copying) if groups else moved + copying
-    return blocks * (evaluation + block(c, k, moved, work, target))
+    fill, busy, sums = block(c, k, moved, work, target)
+    return blocks * fill, blocks * (evaluation + busy), blocks * sums
 
 
-def _tensor_core_block(c: Contract, k: int, moved: float, work: float, target: Target) -> float:
+def _tensor_core_block(
+    c: Contract, k: int, moved: float, work: float, target: Target
+) -> tuple[float, float, float]:
     """Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
     steps = -(-k // (c.block_k * c.slices))
     waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
@@ -232,15 +271,17 @@ def _tensor_core_block(c: Contract, k: int, moved: float, work: float, target: T
     fill = target.latency_seconds * (1 + waits + rounds)
     moved *= CROWD
     busy = moved + work if c.instruction == "mma.m16n8k16" else max(moved, work)
-    return fill + busy + SUM_COST * _sums_seconds(c, target)
+    return fill, busy, SUM_COST * _sums_seconds(c, target)
 
 
-def _scalar_block(c: Contract, k: int, moved: float, work: float, target: Target) -> float:
+def _scalar_block(
+    c: Contract, k: int, moved: float, work: float, target: Target
+) -> tuple[float, float, float]:
     steps = -(-k // (c.block_k * c.slices))
     waits = steps * SCALAR_RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
     rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
     fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
-    return fill + max(moved, work) + 2 * _sums_seconds(c, target)
+    return fill, max(moved, work), 2 * _sums_seconds(c, target)
 
 
 def _sums_seconds(c: Contract, target: Target) -> float:
@@ -276,18 +317,20 @@ def attend_seconds(
     powers = scores * after / (target.flops["fma"] / 2 / target.workers)
     if a.instruction == "wgmma":
         work = _overlapping(products / GROUP_RATE, powers, rounds)
-        work += rounds * RING_BARRIER * target.latency_seconds
+        work += rounds * GROUP_CHUNK * target.latency_seconds
     else:
-        work = products / 0.3 + powers
+        work = products / WARP_RATE + powers
     merged = 2 * slices * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
-    waits = 1 + 0.5 * (-(-rounds // (a.depth - 1)) - 1)
-    return target.latency_seconds * (1 + waits) + max(moved, work) + merged
+    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
+    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
+    first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
+    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
 
 
 def _overlapping(products: float, powers: float, rounds: int) -> float:
-    """Of the shorter of both half is hidden: the products of one chunk, and of one warpgroup, go on while others make powers.
+    """Of the shorter of both most is hidden: the products of one chunk, and of one warpgroup, go on while others make powers.
     A first chunk's scores and a last one's sums hide behind nothing."""
-    return products + powers - 0.5 * min(products, powers) * (1 - 1 / rounds)
+    return products + powers - HIDDEN * min(products, powers) * (1 - 1 / rounds)
 
 
 def _efficiency(c: Contract) -> float:

@@ -164,25 +164,31 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
 
 
 def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
-    """Warpgroups of 64 rows: each with a part of K, or side by side, or one above the other."""
+    """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
     groups = target.threads // (4 * target.warp)
     turned = p.right.major == "mn"  # then a line of a panel is 64 columns
-    for slices, down, across in ((groups, 1, 1), (1, groups, 1), (1, 1, groups)):
-        for columns in _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS:
-            block_m, block_n = 64 * down, columns * across
-            if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8):
-                continue
-            if _held(p, block_m, block_n, WARPGROUP_DEPTH, target.threads // slices) > MOST_HELD:
-                continue
-            ring = slices * (block_m + block_n) * WARPGROUP_DEPTH * 2
-            steps = -(-k // (WARPGROUP_DEPTH * slices))
-            depth = min(8, steps + 1, target.shared_bytes // ring)
-            if depth >= 2:
-                yield Contract(
-                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
-                    instruction="wgmma", left=p.left, right=p.right,
-                    warps_m=4 * down, warps_n=across, slices=slices, depth=depth,
-                )  # fmt: skip
+    shapes = (
+        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
+        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
+    )  # fmt: skip
+    for (slices, teams, down, across, high), columns in itertools.product(
+        shapes, _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS
+    ):
+        block_m, block_n = 64 * down * high, columns * across
+        if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8) or high * columns > MOST_COLUMNS:
+            continue
+        threads = target.threads // (slices * teams)
+        if _held(p, block_m, block_n, WARPGROUP_DEPTH, threads) > MOST_HELD:
+            continue
+        ring = slices * teams * (block_m + block_n) * WARPGROUP_DEPTH * 2
+        steps = -(-k // (WARPGROUP_DEPTH * slices))
+        depth = min(8, steps + 1, target.shared_bytes // ring)
+        if depth >= (3 if teams > 1 else 2):
+            yield Contract(
+                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
+                instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
+                warps_n=across, slices=slices, depth=depth, teams=teams,
+            )  # fmt: skip
 
 
 def _powers_of_two(most: int) -> Iterator[int]:
@@ -200,6 +206,7 @@ def _shares(warp_m: int, warp_n: int) -> bool:
 
 
 WARPGROUP_DEPTH = 64  # a line of 128 bytes
+MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
 _WARPGROUP_COLUMNS = (
     16,
     24,

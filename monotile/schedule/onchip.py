@@ -3,10 +3,11 @@
 from monotile.schedule.plan import Attend, Contract, Operand
 
 CELL = 16  # bytes that one copy of full width moves
+TEAM = 1024  # bytes: a team's part is a multiple of it
 
 
 def contract_bytes(c: Contract, itemsize: int, sum_itemsize: int = 4) -> int:
-    """Rings of operand chunks, in whose place the slices' sums meet afterwards.
+    """Rings of operand chunks, in whose place the slices' sums meet afterwards; of all teams.
 
     itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
     """
@@ -14,7 +15,8 @@ def contract_bytes(c: Contract, itemsize: int, sum_itemsize: int = 4) -> int:
     right = panel_bytes(c.block_n, c.block_k, c.right, itemsize)
     ring = c.slices * c.depth * (left + right)
     pitch = c.block_n + (8 if c.block_n % 16 == 0 else 0)
-    return max(ring, c.slices * c.block_m * pitch * sum_itemsize)
+    team = max(ring, c.slices * c.block_m * pitch * sum_itemsize)
+    return c.teams * -(-team // TEAM) * TEAM if c.teams > 1 else team
 
 
 def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int:

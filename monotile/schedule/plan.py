@@ -119,6 +119,8 @@ class Contract(Frozen, frozen=True, tag="contract"):
     of `depth` chunks in shared memory; the slices are added up at the end.
     runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
     the axes before the last of k: the channels of a group. What they read together is copied as one line.
+    teams: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
+    tasks a worker has several: the teams take these in turn, and one's products go on while another finishes its sums.
     On the CPU a block is one register tile, and slices, warps and depth are 1.
     """
 
@@ -136,6 +138,7 @@ class Contract(Frozen, frozen=True, tag="contract"):
     slices: int = 1
     depth: int = 1
     runs: int = 1
+    teams: int = 1
 
 
 class Attend(Frozen, frozen=True, tag="attend"):
@@ -195,6 +198,11 @@ class Step(Frozen, frozen=True):
     def anchor(self) -> int:
         """The number of the anchor among `computes`."""
         return self.method.result if isinstance(self.method, (Attend, HoldRows)) else 0
+
+    @property
+    def teams(self) -> int:
+        """How many tasks a worker does at a time."""
+        return self.method.teams if isinstance(self.method, Contract) else 1
 
 
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.

@@ -124,6 +124,7 @@ def show_method(m: Method) -> str:
             parts = [f"contract {m.instruction} {m.block_m}x{m.block_n}x{m.block_k}"]
             if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):
                 warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
+                warps += f" x {m.teams} teams" if m.teams > 1 else ""
                 parts.append(f"{warps}, rings of {m.depth}")
             if m.runs > 1:
                 parts.append(f"{m.runs} runs of columns")

@@ -3,6 +3,7 @@
 One word is a uint64. Each worker has a header and then room for `capacity` records:
     header   records that it had (also those that found no room), clock and nanoseconds when it began, the same when it ended
     record   what: kind, stage (its number in the Plan) << 8, task << 32; then iteration, start, end, by the worker's clock
+             (of a stage whose tasks teams take in turn: all that the worker has, as one, under the number of its first)
 iteration: of the loops round the stage, row-major. A wait is the hand-off before a stage, or in a task for messages; a fill the copy of weights that
 stay on chip.
 """

@@ -265,12 +265,15 @@ def _choices(
             tile_m, tile_n = _cpu_region(m, n, batches, method, target)
         tile_m = within_run(tile_m, p.grain_m, target)
         tile_n = tile_n if method.runs > 1 else within_run(tile_n, p.grain_n, target)
-        seconds = cost.contract_seconds(method, tile_m, tile_n, k, itemsize, target, p.near)
-        seconds += tile_m * tile_n * after / (target.flops["fma"] / 2 / target.workers)
         tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
+        if method.teams > 1 and tasks <= target.workers:
+            continue
         waves = -(-tasks // target.workers)
+        seconds = cost.rounds_seconds(
+            method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
+        )
         out = cost.store_seconds(batches * m * n, stored, itemsize, target)
-        yield waves * seconds + out, method, scratch, (tile_m, tile_n)
+        yield seconds + out, method, scratch, (tile_m, tile_n)
 
 
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:

@@ -184,8 +184,10 @@ def _check_step(
         case Interleave(vector) if not _whole_runs(vector, anchor, step.dims):
             fail(f"{stage.name}: threads do not have {vector} runs of {anchor.out.name} each")
         case Contract() as c if target.kind == "cuda":
-            if c.warps_m * c.warps_n * c.slices * target.warp != target.threads:
+            if c.warps_m * c.warps_n * c.slices * c.teams * target.warp != target.threads:
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
+            if c.teams > 1 and (len(stage.steps) > 1 or stage.late or c.slices > 1):
+                fail(f"{stage.name}: teams of several steps or slices, or that wait late")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
             fail(f"{stage.name}: {lanes} lanes")
         case Reduce(lanes, vector, _, outputs) if outputs > 1 and (lanes, vector) != (1, 1):

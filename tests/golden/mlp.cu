@@ -46,7 +46,7 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
               const float x3 = sums[lane];
               mt_store_f16(&s4.value[lane], mt_round_f16(mt_max_f32(x3, 0.0f)));
             }
-            if (live) mt::store(active_5 + o6 + d0 * 256 + d1_vector * 4, s4);
+            mt::store_if(live, active_5 + o6 + d0 * 256 + d1_vector * 4, s4);
           }
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
             for (idx lane = 0; lane < 4; ++lane) {
               mt_store_f16(&s3.value[lane], sums[lane]);
             }
-            if (live) mt::store(scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
+            mt::store_if(live, scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
           }
         };
         using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false, 1>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;

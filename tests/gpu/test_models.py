@@ -89,6 +89,35 @@ def test_small_convolutions(groups: int) -> None:
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 
+def test_small_products_in_several_rounds() -> None:
+    """Teams of a worker's threads take their tasks in turn."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 1000), nn.GELU(), nn.Linear(1000, 32))
+    model = model.eval().requires_grad_(False).half()
+    (x,) = fresh((torch.empty(6300, 128, dtype=torch.float16),), 3)
+    wide = exact(model, (x,))
+    expected = error(model(x), wide)
+    fast = monotile.compile(model.cuda(), (x.cuda(),))
+    assert any(r.stage.steps[0].teams > 1 for r in recorded(fast.plan))
+    assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(12, 384), (44, 1000), (44, 200)])
+def test_small_attention(heads: int, keys: int) -> None:
+    """Warpgroups that have a ring each, or share one, and have the tensor cores in turn."""
+
+    class Attention(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    sides = [torch.empty(1, heads, n, 64, dtype=torch.float16) for n in (384, keys, keys)]
+    args = fresh(sides, 3)
+    wide = exact(Attention(), args)
+    expected = error(Attention()(*args), wide)
+    fast = monotile.compile(Attention(), tuple(x.cuda() for x in args))
+    assert error([fast(*(x.cuda() for x in args)).cpu()], wide) <= 1.5 * expected
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_calls_repeat_to_the_bit(name: str) -> None:
     _, args, fast = on_gpu(name, torch.float16)

@@ -153,7 +153,7 @@ def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) 
     assert several
     for b in several:
         assert b.instruction in kinds
-        assert b.warps_m * b.warps_n * b.slices * p.H100.warp == p.H100.threads
+        assert b.warps_m * b.warps_n * b.slices * b.teams * p.H100.warp == p.H100.threads
         assert b.block_m % b.warps_m == 0
         assert b.block_n % b.warps_n == 0
         assert b.depth >= 2

@@ -233,6 +233,16 @@ def test_warps_that_do_not_add_up() -> None:
     refused(broken, MLP, "warps of")
 
 
+def test_teams_have_one_slice_and_one_step() -> None:
+    plan = p.plan_of(MLP, p.H100)
+
+    def halved(s: Step) -> Step:
+        assert isinstance(s.method, Contract)
+        return replace(s, method=replace(s.method, teams=2, slices=s.method.slices // 2))
+
+    refused(_with(plan, Contract, halved), MLP, "teams of")
+
+
 def test_lanes_that_are_no_power_of_two() -> None:
     plan = p.plan_of(CHAIN, p.H100)
     broken = _with(plan, Reduce, lambda s: replace(s, method=replace(s.method, lanes=3)))

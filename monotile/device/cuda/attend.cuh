@@ -33,28 +33,41 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Await
   block_barrier();
   constexpr int ACROSS = S::COLUMNS / S::WIDTH, TOTAL = S::BLOCK_M * ACROSS;
   constexpr int USED = min_of(S::SLICES, S::CHUNKS);  // slices that had keys
-#pragma unroll 2
-  for (int e = threadIdx.x; e < TOTAL; e += S::THREADS) {
-    int m = int(unsigned(e) / ACROSS), n = int(unsigned(e) % ACROSS) * S::WIDTH;
-    if (m0 + m >= m1) break;
-    const float* tops = found + S::BLOCK_M * S::PITCH + m;
-    float top = -MT_INF, total = 0;
+  constexpr int ROUNDS = ceil_div(TOTAL, S::THREADS), TURNS = even_turns(ROUNDS, MANY_TURNS);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round += TURNS) {
 #pragma unroll
-    for (int s = 0; s < USED; ++s) top = fmaxf(top, tops[s * S::FOUND]);
-    float from = top == -MT_INF ? 0.f : top * LOG2_E;
-    Pack<float, S::WIDTH> sum{};
+    for (int i = 0; i < TURNS; ++i) {
+      unsigned e = (round + i) * S::THREADS + threadIdx.x;
+      int m = int(e / ACROSS), n = int(e % ACROSS) * S::WIDTH;
+      bool live = e < TOTAL && m0 + m < m1;
+      if (!live) m = n = 0;  // no branch: see contract.cuh
+      const float* tops = found + S::BLOCK_M * S::PITCH + m;
+      Pack<float, S::WIDTH> sum = load<S::WIDTH>(found + m * S::PITCH + n);
+      float total = tops[S::BLOCK_M];
+      if constexpr (USED > 1) {
+        float top = tops[0];
 #pragma unroll
-    for (int s = 0; s < USED; ++s) {
-      float weight = ptx::exp2_fast(fmaf(tops[s * S::FOUND], LOG2_E, -from));
-      total += weight * tops[s * S::FOUND + S::BLOCK_M];
-      Pack<float, S::WIDTH> part = load<S::WIDTH>(found + s * S::FOUND + m * S::PITCH + n);
+        for (int s = 1; s < USED; ++s) top = fmaxf(top, tops[s * S::FOUND]);
+        float from = top == -MT_INF ? 0.f : top * LOG2_E;
+        float weight = ptx::exp2_fast(fmaf(tops[0], LOG2_E, -from));
+        total *= weight;
 #pragma unroll
-      for (int v = 0; v < S::WIDTH; ++v) sum[v] += weight * part[v];
+        for (int v = 0; v < S::WIDTH; ++v) sum[v] *= weight;
+#pragma unroll
+        for (int s = 1; s < USED; ++s) {
+          weight = ptx::exp2_fast(fmaf(tops[s * S::FOUND], LOG2_E, -from));
+          total += weight * tops[s * S::FOUND + S::BLOCK_M];
+          Pack<float, S::WIDTH> part = load<S::WIDTH>(found + s * S::FOUND + m * S::PITCH + n);
+#pragma unroll
+          for (int v = 0; v < S::WIDTH; ++v) sum[v] += weight * part[v];
+        }
+      }
+      float scale = ptx::reciprocal_fast(total < least ? least : total);
+#pragma unroll
+      for (int v = 0; v < S::WIDTH; ++v) sum[v] *= scale;
+      epilogue(m0 + m, n, sum, fetch(m0 + m, n), live);
     }
-    float scale = 1.f / (total < least ? least : total);
-#pragma unroll
-    for (int v = 0; v < S::WIDTH; ++v) sum[v] *= scale;
-    epilogue(m0 + m, n, sum, fetch(m0 + m, n), true);
   }
   block_barrier();
 }

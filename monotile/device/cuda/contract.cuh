@@ -4,6 +4,9 @@
 // sums for the whole block and share a ring of RING chunks. No barrier of the whole block stands in the main loop: a slice of
 // one warp needs `__syncwarp` alone, so every warp runs ahead as its own copies land. At the end the slices' sums meet in
 // shared memory. Measured against a ring shared by the whole block: 290 for 562 us over BERT's 48 products (H100).
+//
+// Or the threads are TEAMS teams, which compute a block each, with a part of shared memory each: one's copies and products go on while
+// another waits or finishes its sums.
 #pragma once
 #include "cuda/barrier.cuh"
 #include "cuda/contract_fma.cuh"
@@ -30,11 +33,11 @@ struct Side {
 enum class Kernel { MMA, FMA, WGMMA, RUNS };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
-inline constexpr int MOST_TURNS = 2;  // of the epilogue in straight line that fetch nothing
+inline constexpr int MOST_TURNS = 2, MANY_TURNS = 4;  // of the epilogue in straight line that fetch nothing; where there are many
 
 // RUNS: of columns, each of which has a part of its own of what the left side has for a k: see `Runs`.
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
-          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_, int RUNS_ = 1, int PART_ = 1>
+          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_, int TEAMS_ = 1, int RUNS_ = 1, int PART_ = 1>
 struct Shape {
   using Left = Left_;
   using Right = Right_;
@@ -47,10 +50,11 @@ struct Shape {
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
   static constexpr int LEFT_K = K * RUNS_, LEFT_DEPTH = BLOCK_K * RUNS_;
   static constexpr int SLICE_WARPS = WARPS_M * WARPS_N, SLICE_THREADS = SLICE_WARPS * 32;
-  static constexpr int THREADS = SLICE_THREADS * SLICES;
+  static constexpr int THREADS = SLICE_THREADS * SLICES, TEAMS = TEAMS_;  // THREADS: of a team
   static constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
   static_assert(BLOCK_M % WARPS_M == 0 && BLOCK_N % WARPS_N == 0, "warps share a block evenly");
   static_assert(SLICE_WARPS == 1 || SLICES < 16, "a block has 15 named barriers");
+  static_assert(TEAMS == 1 || SLICES == 1, "a team has one barrier");
   static_assert(BLOCK_N % WIDTH == 0, "a row of a block is a whole number of stores");
 
   using LeftPanel = Panel<T, BLOCK_M, LEFT_DEPTH, Left::K_MAJOR, KERNEL == Kernel::RUNS>;
@@ -71,9 +75,9 @@ struct Shape {
   };
   template <class V>
   struct Pick<Kernel::WGMMA, V> {
-    static_assert(WARP_M == 16 && WARPS_M % 4 == 0 && Left::K_MAJOR, "warpgroups of 64 rows");
+    static_assert(WARPS_M % 4 == 0 && Left::K_MAJOR, "warpgroups of 64 rows");
     static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0, "panels begin at multiples of 1024 bytes");
-    using type = Wgmma<T, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
+    using type = Wgmma<T, WARP_M, WARPS_M * 16, WARP_N, BLOCK_K, LeftPanel, RightPanel, Right::K_MAJOR>;
   };
   template <class V>
   struct Pick<Kernel::RUNS, V> {
@@ -103,7 +107,18 @@ struct Shape {
                 "panels begin at multiples of 128 bytes");
   static constexpr int RING_BYTES = SLICES * RING * STAGE_BYTES;
   static constexpr int SUM_BYTES = SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
-  static constexpr int BYTES = max_of(RING_BYTES, SUM_BYTES);
+  static constexpr int TEAM_BYTES = ceil_div(max_of(RING_BYTES, SUM_BYTES), 1024) * 1024;
+  static constexpr int BYTES = TEAMS > 1 ? TEAMS * TEAM_BYTES : max_of(RING_BYTES, SUM_BYTES);
+
+  // The number of a thread within its team.
+  static __device__ __forceinline__ unsigned self() { return TEAMS == 1 ? threadIdx.x : threadIdx.x % THREADS; }
+  // The threads of a team wait for each other.
+  static __device__ __forceinline__ void barrier() {
+    if constexpr (TEAMS == 1)
+      block_barrier();
+    else
+      warps_barrier<SLICE_WARPS>(1 + threadIdx.x / THREADS);
+  }
 };
 
 // One side's way into the ring, chunk after chunk of one slice: copies are issued, evaluated values go to registers.
@@ -225,7 +240,7 @@ struct Ready {
   __device__ __forceinline__ void operator()() const {}
 };
 
-// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of the block. Its operands, and what `fetch`
+// Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of a team. Its operands, and what `fetch`
 // reads, are there when await() has returned, which all threads call once. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held, live), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
 // turns ahead, at first while the operands come in. What is not live is not stored: so the turns have no branches, and hide each
@@ -237,11 +252,16 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Core = typename S::Core;
   using Sum = typename S::Sum;
   constexpr int RING = S::RING;
-  const unsigned self = ptx::anew(threadIdx.x);
+  const unsigned all = ptx::anew(threadIdx.x), self = S::TEAMS == 1 ? all : all % S::THREADS;
   int warp = ptx::uniform(self / 32), lane = self % 32;
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
-  if constexpr (S::GROUPS) warp_m = member % S::WARPS_M * S::WARP_M, warp_n = member / S::WARPS_M * S::WARP_N;
+  if constexpr (S::GROUPS) warp_m = member % S::WARPS_M * 16, warp_n = member / S::WARPS_M * S::WARP_N;
+  int named = 1 + slice;  // the barrier of a slice
+  if constexpr (S::TEAMS > 1) {
+    int team = ptx::uniform(all / S::THREADS);
+    named += team, shared += team * S::TEAM_BYTES;
+  }
 
   int thread = int(self) - slice * S::SLICE_THREADS;
   char* ring = shared + slice * (RING * S::STAGE_BYTES);
@@ -287,7 +307,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   using Held = decltype(fetch(0, 0));
   constexpr int ACROSS = S::ACROSS, TOTAL = S::BLOCK_M * ACROSS;
   constexpr int ROUNDS = ceil_div(TOTAL, S::FINISHERS);
-  constexpr int MOST = same<Held, Nothing> ? MOST_TURNS : max_of(1, MOST_HELD / int(sizeof(Held)));
+  constexpr int MOST = same<Held, Nothing> ? (ROUNDS > 8 ? MANY_TURNS : MOST_TURNS) : max_of(1, MOST_HELD / int(sizeof(Held)));
   constexpr int AHEAD = even_turns(ROUNDS, MOST);  // turns of which the operands are on their way at once
   Held held[AHEAD];
   const int vectors_end = BY_ROWS<Epilogue> ? n1 - (n1 - n0) % S::WIDTH : n1;
@@ -310,12 +330,12 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
     if constexpr (RING == 1) {
-      warps_barrier<S::SLICE_WARPS>(1 + slice);  // the chunk before is used up
+      warps_barrier<S::SLICE_WARPS>(named);  // the chunk before is used up
       begin(ring);
       finish(ring);
       ptx::copy_async_commit();
       ptx::copy_async_wait<0>();
-      warps_barrier<S::SLICE_WARPS>(1 + slice);
+      warps_barrier<S::SLICE_WARPS>(named);
       Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       Core::finish();
     } else {
@@ -324,7 +344,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
         ptx::copy_async_wait<max_of(0, RING - 2 - S::BEHIND)>();
         if constexpr (S::GROUPS) ptx::fence_async();
         if constexpr (S::GROUPS && FILL == 0 && !S::WHOLE && S::BEHIND == 0) Core::finish();
-        warps_barrier<S::SLICE_WARPS>(1 + slice);  // chunk t is in, chunk t - 1 - BEHIND is used up
+        warps_barrier<S::SLICE_WARPS>(named);  // chunk t is in, chunk t - 1 - BEHIND is used up
       }
       bool refills = !S::WHOLE && t >= S::BEHIND - FILL;
       bool more = refills && t + RING - 1 - S::BEHIND < count;
@@ -345,11 +365,11 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
   if constexpr (S::SLICE_WARPS > 1 && S::CHUNKS % S::SLICES != 0) {
     for (int t = count * (RING == 1 ? 2 : 1); t < ceil_div(S::CHUNKS, S::SLICES) * (RING == 1 ? 2 : 1); ++t)
-      warps_barrier<S::SLICE_WARPS>(1 + slice);
+      warps_barrier<S::SLICE_WARPS>(named);
   }
 
   ptx::copy_async_wait<0>();
-  block_barrier();  // all rings are used up: the sums may overwrite them
+  S::barrier();  // all rings are used up: the sums may overwrite them
   Sum* sums = reinterpret_cast<Sum*>(shared);
   constexpr int SLICE_SUMS = S::BLOCK_M * S::SUM_PITCH;
 #pragma unroll
@@ -357,7 +377,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     int at = slice * SLICE_SUMS + (warp_m + Core::row(i, lane)) * S::SUM_PITCH + warp_n + Core::column(i, lane);
     if (Core::keeps(i, lane)) store(sums + at, Core::fragment(acc, i));
   }
-  block_barrier();
+  S::barrier();
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round += AHEAD) {
     Pack<Sum, S::WIDTH> totals[AHEAD];  // by rows: no load of sums is moved before a store into a cell
@@ -380,7 +400,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     }
   }
   if constexpr (BY_ROWS<Epilogue>) finish_rows<S>(sums, m0, m1, n0, n1, epilogue);
-  block_barrier();
+  S::barrier();
 }
 
 template <class S, class Left, class Right, class Epilogue>

@@ -90,7 +90,7 @@ struct Cells {
   __device__ __forceinline__ void copy_vectors(const Row& row) const {
     constexpr int ACROSS = S::BLOCK_N / WIDTH, ROUNDS = ceil_div(S::BLOCK_M * ACROSS, S::THREADS), TURN = 4;
     constexpr int SIZE = sizeof(*row(0)), WORDS = WIDTH * SIZE / 4;
-    const unsigned self = threadIdx.x;
+    const unsigned self = S::self();
     auto mine = [&](int round) {
       unsigned e = round * S::THREADS + self;
       int m = int(e / ACROSS), n = int(e % ACROSS) * WIDTH;
@@ -119,7 +119,7 @@ struct Cells {
   }
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy_ends(const Row& row) const {
-    const unsigned self = threadIdx.x;
+    const unsigned self = S::self();
 #pragma unroll 1
     for (unsigned e = self; e < S::BLOCK_M * WIDTH; e += S::THREADS) {
       int m = int(e / WIDTH), i = int(e % WIDTH);
@@ -134,7 +134,7 @@ struct Cells {
 // What is left when all whole vectors of rows [m0, m1) x columns [n0, n1) (at most a block) are in their cells.
 template <class S, class Epilogue>
 __device__ __forceinline__ void finish_rows(typename S::Sum* sums, int m0, int m1, int n0, int n1, const Epilogue& epilogue) {
-  const unsigned self = threadIdx.x;
+  const unsigned self = S::self();
   int rows = min_of(m1 - m0, S::BLOCK_M), columns = min_of(n1 - n0, S::BLOCK_N), single = columns % S::WIDTH;
   if (single != 0) {
 #pragma unroll 1
@@ -143,7 +143,7 @@ __device__ __forceinline__ void finish_rows(typename S::Sum* sums, int m0, int m
       if (m < rows && i < single) epilogue.singles(m0 + m, n0 + n, total<S, 1>(sums + m * S::SUM_PITCH + n));
     }
   }
-  block_barrier();
+  S::barrier();
   epilogue.rows(Cells<S>{reinterpret_cast<char*>(sums), m0, n0, rows, columns - single});
 }
 

@@ -5,11 +5,12 @@
 
 namespace mt {
 
-// 64 x COLUMNS: what a warpgroup accumulates, a warp 16 rows of it, each thread what it would have of mma.m16n8k16's sums.
-// RIGHT_K: whether the right panel's lines lie along k; else along its columns, 64 in each of its blocks.
-template <class T, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel, bool RIGHT_K>
-struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> {
-  using Base = Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K>;
+// 64 x COLUMNS: what a warpgroup accumulates at once, a warp 16 rows of it, each thread what it would have of mma.m16n8k16's sums.
+// ROWS: of a warp, in all; its next 16 are APART rows further. RIGHT_K: whether the right panel's lines lie along k; else along its
+// columns, 64 in each of its blocks.
+template <class T, int ROWS, int APART, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel, bool RIGHT_K>
+struct Wgmma : Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> {
+  using Base = Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K>;
   static_assert(DEPTH * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "a line of a panel is 128 bytes");
   static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "a line of a panel is 128 bytes");
 
@@ -22,14 +23,20 @@ struct Wgmma : Mma<T, 16, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> 
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16)
-      ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[0], ptx::panel_descriptor(a, k * 2),
-                                          ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
+#pragma unroll
+      for (int i = 0; i < Base::TM; ++i)
+        ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[i], ptx::panel_descriptor(a, i * APART * 128 + k * 2),
+                                            ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
     ptx::wgmma_commit();
   }
   // Waits for all but the newest `PENDING` chunks' products.
   template <int PENDING = 0>
   static __device__ __forceinline__ void finish() {
     ptx::wgmma_wait<PENDING>();
+  }
+  static __device__ __forceinline__ int row(int i, int lane) {
+    constexpr int HALVES = Base::FRAGMENTS / Base::TM;
+    return i / HALVES * APART + Base::row(i % HALVES, lane);
   }
 };
 

@@ -33,6 +33,24 @@ __device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
   }
 }
 
+// A store to global memory, if `there`. No branch: what is done in between is not held up, as the compiler would jump over the whole
+// computation of what it stores.
+template <int N, class T>
+__device__ __forceinline__ void store_if(bool there, T* p, const Pack<T, N>& x) {
+  constexpr int BYTES = int(sizeof(T)) * N;
+  if constexpr (BYTES == 4) {
+    ptx::store_if(there, p, *reinterpret_cast<const u32*>(&x));
+  } else if constexpr (BYTES == 8) {
+    ptx::store_if(there, p, *reinterpret_cast<const uint2*>(&x));
+  } else if constexpr (BYTES % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      ptx::store_if(there, reinterpret_cast<uint4*>(p) + i, reinterpret_cast<const uint4*>(&x)[i]);
+  } else if (there) {
+    store(p, x);
+  }
+}
+
 template <int BYTES>
 __device__ __forceinline__ void load_constant_bytes(void* to, const void* from) {
   if constexpr (BYTES == 1) {

@@ -80,12 +80,12 @@ inline void yield() { swapcontext(&current->context, &scheduler); }
   if (!failure) failure = message;
   for (;;) yield();
 }
+inline void count(Barrier& b, int wanted) {
+  if (++b.count == wanted) b.count = 0, ++b.generation;
+}
 inline void arrive(Barrier& b, int wanted) {
   unsigned mine = b.generation;
-  if (++b.count == wanted) {
-    b.count = 0, ++b.generation;
-    return;
-  }
+  count(b, wanted);
   while (b.generation == mine) yield();
 }
 inline Warp& warp() { return current->block->warps[current->number / 32]; }

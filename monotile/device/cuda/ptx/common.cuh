@@ -44,6 +44,20 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
+// Stores to global memory that may be left out, without a branch.
+__device__ __forceinline__ void store_if(bool there, void* p, unsigned x) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.u32 [%1], %2;\n}"
+      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x));
+}
+__device__ __forceinline__ void store_if(bool there, void* p, uint2 x) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}"
+      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y));
+}
+__device__ __forceinline__ void store_if(bool there, void* p, uint4 x) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}"
+      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
+}
+
 // Global memory through the read-only path; volatile, so that a load stays before the barrier that it is written before.
 __device__ __forceinline__ unsigned char load_constant_1(const void* p) {
   unsigned y;
@@ -80,6 +94,11 @@ __device__ __forceinline__ void barrier_all() { asm volatile("bar.sync 0;" ::: "
 template <int THREADS>
 __device__ __forceinline__ void barrier_some(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+// Counts for those who wait, and goes on.
+template <int THREADS>
+__device__ __forceinline__ void barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 __device__ __forceinline__ void add_release(unsigned* p, unsigned x) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");

@@ -39,10 +39,19 @@ inline unsigned load_constant_4(const void* p) { return checked_load<unsigned>(p
 inline uint2 load_constant_8(const void* p) { return checked_load<uint2>(p); }
 inline uint4 load_constant_16(const void* p) { return checked_load<uint4>(p); }
 
+template <class T>
+void store_if(bool there, void* p, T x) {
+  if (there) *static_cast<T*>(p) = x;
+}
+
 inline void barrier_all() { emulator::arrive(emulator::current->block->barriers[0], int(emulator::block_size)); }
 template <int THREADS>
 void barrier_some(int id) {
   emulator::arrive(emulator::current->block->barriers[id], THREADS);
+}
+template <int THREADS>
+void barrier_arrive(int id) {
+  emulator::count(emulator::current->block->barriers[id], THREADS);
 }
 inline void add_release(unsigned* p, unsigned x) { *p += x; }
 inline unsigned fetch_add_acq_rel(unsigned* p, unsigned x) {
