@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
+from monotile.frontend.choices import choices
 from monotile.frontend.containers import apart, dataclasses_known
 from monotile.frontend.decompose import decompose, quiet
 from monotile.frontend.graph import Values, lower_graph, survey
@@ -116,7 +117,7 @@ def export(
     with quiet(), known, _giving(model, results):
         try:
             args, kwargs = apart(model, args, kwargs or {})
-            return torch.export.export(model, args, kwargs, strict=False)
+            return _exported(model, args, kwargs)
         except Exception as e:
             where = raised_at(e)
             text = str(e).strip()
@@ -127,6 +128,19 @@ def export(
                 + (f", at {where}" if where else "")
                 + f": {type(e).__name__}: {reason}{advice}"
             ) from e
+
+
+def _exported(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> ExportedProgram:
+    """What `torch.export` gives. Choices by tensors' values that it stops at are selections from then on."""
+    with choices() as found:
+        while True:
+            try:
+                return torch.export.export(model, args, kwargs, strict=False)
+            except Exception as e:
+                if "data-dependent" not in str(e) or not found.convert(e):
+                    raise
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """An exported graph in functional ATen, in operators that have lowerings as far as there are any."""
 
+import logging
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._decomp import get_decompositions
@@ -89,9 +91,19 @@ _MORE = [torch.ops.aten.grid_sampler_2d]
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM."""
-    with warnings.catch_warnings():
+    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM, and without what it prints where it
+    fails: the graph so far, all of it. What it raises says why."""
+    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    with (
+        warnings.catch_warnings(),
+        patch("torch.export._trace.print", _nothing, create=True),
+        patch.object(shapes, "disabled", True),
+    ):
         warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
         for kind in (FutureWarning, DeprecationWarning):
             warnings.simplefilter("ignore", kind)
         yield
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """In the place of `print`."""

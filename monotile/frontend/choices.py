@@ -1,0 +1,269 @@
+"""Python's `if` on a tensor, where both ways can be taken: a selection.
+
+`torch.export` cannot know a tensor's truth. Where it fails at a statement such as
+
+    if not torch.isfinite(x).all():
+        x = torch.clamp(x, -limit, limit)
+
+whose branches only assign to local names, the function is compiled again so that a tensor's branches are both taken, and
+`torch.where` selects (if-conversion: Allen et al., 1983). Any other value is tested as before, and what is assigned is
+evaluated as it was written. The function has this code while it is exported, and its own afterwards.
+"""
+
+import ast
+import gc
+import inspect
+import textwrap
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Any
+
+import torch
+
+MOST = 16  # functions that are compiled again for one model
+OWN = "_monotile_"  # what names of ours begin with
+
+
+class Choices:
+    """The functions that were compiled again, with the code that they had."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[FunctionType, CodeType]] = []
+
+    def convert(self, error: BaseException) -> bool:
+        """Compiles the function again in which `error` was raised, if it was at a choice that can be a selection."""
+        if len(self._before) >= MOST:
+            return False
+        for frame, line in reversed(list(_frames(error.__traceback__))):
+            for function in _functions_of(frame.f_code):
+                if any(function is known for known, _ in self._before):
+                    continue
+                code = _converted(function, line)
+                if code is not None:
+                    self._before.append((function, function.__code__))
+                    function.__code__ = code
+                    return True
+        return False
+
+    def restore(self) -> None:
+        for function, code in self._before:
+            function.__code__ = code
+        self._before.clear()
+
+
+@contextmanager
+def choices() -> Generator[Choices]:
+    """Functions that are compiled again within have their own code afterwards."""
+    found = Choices()
+    try:
+        yield found
+    finally:
+        found.restore()
+
+
+def _frames(trace: TracebackType | None) -> Generator[tuple[FrameType, int]]:
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def _functions_of(code: CodeType) -> list[FunctionType]:
+    return [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
+
+
+def _converted(function: FunctionType, line: int) -> CodeType | None:
+    """The code of `function` with its choices as selections; None if none of these is at `line`."""
+    old = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(old)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    ast.increment_lineno(tree, first - 1)
+    (made,) = tree.body if len(tree.body) == 1 else (None,)
+    if not isinstance(made, ast.FunctionDef):
+        return None
+    change = _Convert(line)
+    made.body = change.statements(made.body)
+    if not change.there:
+        return None
+    made.decorator_list = []
+    names = ("undecided", "select", "both", "either", "opposite", "MISSING")
+    made.body.insert(0, ast.ImportFrom("monotile.frontend.choices", [ast.alias(n, OWN + n) for n in names], 0))  # fmt: skip
+    arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
+    outer = ast.FunctionDef(f"{OWN}outer", arguments, [made], [], None, None)
+    if "type_params" in ast.FunctionDef._fields:
+        outer.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+    tree.body = [outer]
+    compiled = compile(ast.fix_missing_locations(tree), old.co_filename, "exec")
+    (code,) = _inner(_inner([compiled])) or (None,)
+    return code if code is not None and code.co_freevars == old.co_freevars else None
+
+
+def _inner(codes: list[CodeType]) -> list[CodeType]:
+    """The functions right inside."""
+    return [x for code in codes for x in code.co_consts if isinstance(x, CodeType)]
+
+
+class _Convert:
+    """Rewrites choices between assignments. there: whether one of them is at `line`."""
+
+    def __init__(self, line: int) -> None:
+        self.line, self.there, self.count = line, False, 0
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return [new for s in body for new in self._statement(s)]
+
+    def _statement(self, s: ast.stmt) -> list[ast.stmt]:
+        if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return [s]
+        if isinstance(s, ast.If) and all(_assigns(x) for x in (*s.body, *s.orelse)):
+            self.there |= s.test.lineno <= self.line <= (s.test.end_lineno or s.test.lineno)
+            return self._selection(s)
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(s, name, None)
+            if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
+                setattr(s, name, self.statements(inner))
+        return [s]
+
+    def _selection(self, s: ast.If) -> list[ast.stmt]:
+        self.count += 1
+        test, kept = f"{OWN}test{self.count}", f"{OWN}kept{self.count}_"
+        names = sorted({n for x in (*s.body, *s.orelse) for n in _assigned(x)})
+        text = [f"if {OWN}undecided({test}):"]
+        text += [f"    {kept}{n} = locals().get({n!r}, {OWN}MISSING)" for n in names]
+        text += ["    THEN"]
+        text += [f"    {kept}then_{n} = locals().get({n!r}, {OWN}MISSING)" for n in names]
+        text += [f"    {n} = {kept}{n}" for n in names]
+        text += ["    ELSE"]
+        text += [f"    {n} = {OWN}select({test}, {kept}then_{n}, {n})" for n in names]
+        text += [f"elif {test}:", "    THEN", "else:", "    ELSE"]
+        made = ast.parse("\n".join(text)).body[0]
+        for node in ast.walk(made):
+            if isinstance(node, (ast.expr, ast.stmt)):
+                ast.copy_location(node, s.test)
+        _fill(made, {"THEN": s.body, "ELSE": s.orelse or [ast.copy_location(ast.Pass(), s.test)]})
+        first = ast.Assign([ast.Name(test, ast.Store())], _lazily(s.test))
+        return [ast.copy_location(first, s.test), made]
+
+
+def _fill(s: ast.stmt, parts: dict[str, list[ast.stmt]]) -> None:
+    """Puts statements in the place of names that stand for them."""
+    for name in ("body", "orelse"):
+        out: list[ast.stmt] = []
+        for x in getattr(s, name, []):
+            if isinstance(x, ast.Expr) and isinstance(x.value, ast.Name) and x.value.id in parts:
+                out += parts[x.value.id]
+            else:
+                _fill(x, parts)
+                out.append(x)
+        if hasattr(s, name):
+            setattr(s, name, out)
+
+
+def _assigns(s: ast.stmt) -> bool:
+    """Whether all that `s` does is to give local names values."""
+    match s:
+        case ast.Assign(targets):
+            return all(_is_name(t) for t in targets)
+        case ast.AnnAssign(target, _, value):
+            return isinstance(target, ast.Name) and value is not None
+        case ast.Pass():
+            return True
+        case _:
+            return False
+
+
+def _is_name(t: ast.expr) -> bool:
+    return isinstance(t, ast.Name) or (isinstance(t, ast.Tuple) and all(map(_is_name, t.elts)))
+
+
+def _assigned(s: ast.stmt) -> set[str]:
+    return {x.id for x in ast.walk(s) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+
+
+def _lazily(test: ast.expr) -> ast.expr:
+    """`test` with `and`, `or` and `not` as calls, which take tensors as well."""
+    match test:
+        case ast.BoolOp(op, values):
+            name = "both" if isinstance(op, ast.And) else "either"
+            nothing = ast.arguments([], [], None, [], [], None, [])
+            given = [ast.Lambda(nothing, _lazily(v)) for v in values]
+            made: ast.expr = ast.Call(ast.Name(OWN + name, ast.Load()), list[ast.expr](given), [])
+        case ast.UnaryOp(ast.Not(), operand):
+            made = ast.Call(ast.Name(f"{OWN}opposite", ast.Load()), [_lazily(operand)], [])
+        case _:
+            return test
+    return ast.copy_location(made, test)
+
+
+# What the functions call.
+
+
+MISSING = object()  # stands for the value of a name that has none
+
+
+def undecided(test: Any) -> bool:
+    """Whether only a call decides."""
+    return isinstance(test, torch.Tensor)
+
+
+def _truth(x: torch.Tensor) -> torch.Tensor:
+    if x.numel() != 1:
+        raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
+    return x.reshape(()) != 0
+
+
+def both(*values: Callable[[], Any]) -> Any:
+    """`and`, of which a tensor may be part."""
+    found: Any = True
+    for value in values:
+        new = value()
+        tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
+        if not isinstance(new, torch.Tensor) and not new:
+            return new
+        found = new if not tensors else _all([_truth(x) for x in tensors])
+    return found
+
+
+def either(*values: Callable[[], Any]) -> Any:
+    """`or`, of which a tensor may be part."""
+    found: Any = False
+    for value in values:
+        new = value()
+        tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
+        if not isinstance(new, torch.Tensor) and new:
+            return new
+        found = new if not tensors else ~_all([~_truth(x) for x in tensors])
+    return found
+
+
+def _all(truths: list[torch.Tensor]) -> torch.Tensor:
+    found = truths[0]
+    for x in truths[1:]:
+        found = found & x
+    return found
+
+
+def opposite(x: Any) -> Any:
+    """`not`, of a tensor as well."""
+    return ~_truth(x) if isinstance(x, torch.Tensor) else not x
+
+
+def select(test: torch.Tensor, then: Any, otherwise: Any) -> Any:
+    """What a name has after both ways of a choice were taken."""
+    if then is otherwise or otherwise is MISSING:
+        return then
+    if then is MISSING:
+        return otherwise
+    if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
+        if then.shape != otherwise.shape or then.dtype != otherwise.dtype:
+            raise RuntimeError(
+                f"data-dependent: one way of a choice gives {then.dtype} {tuple(then.shape)}, the other"
+                f" {otherwise.dtype} {tuple(otherwise.shape)}"
+            )
+        return torch.where(_truth(test), then, otherwise)
+    if type(then) is type(otherwise) and then == otherwise:
+        return then
+    raise RuntimeError("data-dependent: the ways of a choice give values that are no tensors")
