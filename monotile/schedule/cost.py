@@ -205,13 +205,9 @@ def rounds_seconds(
     near: int,
     after: float,
     rounds: int,
-    sharing: int = 0,
 ) -> float:
-    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element. sharing: how many
-    tasks have the same columns, if these come out of device memory; else 0."""
+    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element."""
     fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
-    if sharing:
-        busy = max(busy, n * k * size / sharing / (target.dram_bandwidth / target.workers))
     finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
     if c.teams == 1:
         return rounds * (fill + busy + finish)

@@ -169,7 +169,7 @@ def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Ite
     turned = p.right.major == "mn"  # then a line of a panel is 64 columns
     shapes = (
         (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
-        (1, groups, 1, 1, 2), (1, groups, 1, 1, 1),
+        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
     )  # fmt: skip
     for (slices, teams, down, across, high), columns in itertools.product(
         shapes, _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS

@@ -245,27 +245,17 @@ def _best_choice(
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
     after = cost.following(step)
     stored = step[-1].out.dtype.itemsize
-    far = _far_columns(anchor, p, context.target)
-    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, far)
+    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
     if key not in context.choices:
-        choices = _choices(p, m, n, k, batches, after, stored, far, context)
+        choices = _choices(p, m, n, k, batches, after, stored, context)
         context.choices[key] = min(choices, key=lambda way: way[0], default=None)
     return context.choices[key]
 
 
 def _choices(
-    p: Product,
-    m: int,
-    n: int,
-    k: int,
-    batches: int,
-    after: float,
-    stored: int,
-    far: bool,
-    context: Context,
+    p: Product, m: int, n: int, k: int, batches: int, after: float, stored: int, context: Context
 ) -> Iterator[Choice]:
-    """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it. far: whether the
-    columns' operand comes out of device memory."""
+    """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it."""
     target, itemsize = context.target, p.dtype.itemsize
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
@@ -280,16 +270,7 @@ def _choices(
             continue
         waves = -(-tasks // target.workers)
         seconds = cost.rounds_seconds(
-            method,
-            tile_m,
-            tile_n,
-            k,
-            itemsize,
-            target,
-            p.near,
-            after,
-            waves,
-            -(-m // tile_m) if far else 0,
+            method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
         )
         out = cost.store_seconds(batches * m * n, stored, itemsize, target)
         yield seconds + out, method, scratch, (tile_m, tile_n)
@@ -318,20 +299,16 @@ def _product_dims(
     batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
     tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
-    order = [1, 0] if tasks > target.workers and _far_columns(c, p, target) else [0, 1]
+    order = [0, 1]
+    if target.kind == "cuda" and tasks > target.workers:
+        rows, columns = _operand_bytes(c, p)
+        if columns > max(rows, target.l2_bytes * cost.KEPT):
+            order = [1, 0]
     sides = (
         Dim(axes, extent, tile, len(batch) + at)
         for axes, extent, tile, at in zip((p.m, p.n), extents, tiles, order, strict=True)
     )
     return (*batch, *sides)
-
-
-def _far_columns(c: Compute, p: Product, target: Target) -> bool:
-    """Whether no cache keeps the columns' operand for the next tile of rows."""
-    if target.kind == "cpu":
-        return False
-    rows, columns = _operand_bytes(c, p)
-    return columns > max(rows, target.l2_bytes * cost.KEPT)
 
 
 def _operand_bytes(c: Compute, p: Product) -> tuple[int, int]:

@@ -64,10 +64,7 @@ struct Member {
     const int self = threadIdx.x;
     warp = ptx::uniform(self / 32), lane = self % 32;
     slice = warp / S::SLICE_WARPS, thread = self - slice * S::SLICE_THREADS, row = warp % S::SLICE_WARPS * S::WARP_M;
-    count = chunks(slice);
-  }
-  static __device__ __forceinline__ int chunks(int slice) {
-    return slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
+    count = slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
   }
   // The first key of chunk `t` of the slice.
   __device__ __forceinline__ int first(int t) const { return (slice + t * S::SLICES) * S::CHUNK; }

@@ -44,16 +44,18 @@ struct Partners {
   static constexpr bool SHARE = S::SLICES == 1;
   static constexpr int FILLED = S::RING - (SHARE ? 2 : 1);  // stages that are filled ahead
   static_assert(FILLED > 0, "a ring has room for what is used, and what comes next");
-  int own, other, chunks, others;  // chunks of both
+  // Turns of each: as many for one that has a chunk less (see the end of `stream_groups`).
+  static constexpr int TURNS = ceil_div(S::CHUNKS, S::SLICES);
+  int own, other;
 
-  __device__ __forceinline__ explicit Partners(const Member<S>& self)
-      : own(self.warp / 4), other(1 - own), chunks(self.count), others(SHARE ? self.count : Member<S>::chunks(other)) {}
-  // The turn to begin the products of chunk `t`; they have begun.
-  __device__ __forceinline__ void await_turn(int t) const {
-    if (own + t > 0) ptx::barrier_some<THREADS>(TURN + own);
+  // The first turn is the first one's.
+  __device__ __forceinline__ explicit Partners(const Member<S>& self) : own(self.warp / 4), other(1 - own) {
+    if (own == 1) ptx::barrier_arrive<THREADS>(TURN + other);
   }
+  // The turn to begin the products of a chunk; those of chunk `t` have begun.
+  __device__ __forceinline__ void await_turn() const { ptx::barrier_some<THREADS>(TURN + own); }
   __device__ __forceinline__ void pass_turn(int t) const {
-    if (t + own < others) ptx::barrier_arrive<THREADS>(TURN + other);
+    if (own == 0 || t + 1 < TURNS) ptx::barrier_arrive<THREADS>(TURN + other);
   }
   // This half of the stage after chunk `t` is in; the other's is, and what that reads of the chunk before `t` is used up.
   __device__ __forceinline__ void hand_on(int t) const { ptx::barrier_arrive<THREADS>(HALF + 2 * own + (t & 1)); }
@@ -102,7 +104,7 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
   u32 powers[S::CHUNK / 16][4] = {};
 #pragma unroll 1
   for (int t = 0; t < self.count; ++t) {
-    partners.await_turn(t);
+    partners.await_turn();
     ptx::wgmma_fence();
     begin_scores<S>(scores, rows, panel(from));
     ptx::wgmma_commit();
@@ -159,8 +161,13 @@ __device__ __forceinline__ void stream_groups(Stream<S>& stream, const Member<S>
   }
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
-  if constexpr (S::CHUNKS % S::SLICES != 0)
-    for (int t = self.count; t < ceil_div(S::CHUNKS, S::SLICES); ++t) warps_barrier<S::SLICE_WARPS>(1 + self.slice);
+  if constexpr (S::CHUNKS % S::SLICES != 0) {
+    for (int t = self.count; t < Partners<S>::TURNS; ++t) {
+      partners.await_turn();
+      partners.pass_turn(t);
+      warps_barrier<S::SLICE_WARPS>(1 + self.slice);
+    }
+  }
 }
 
 }  // namespace mt
