@@ -94,8 +94,8 @@ def _columns(e: VectorEmitter, method: Contract, width: int) -> str:
     across, threads = method.block_n // width, e.plan.launch.threads // method.teams
     if across > threads or 8 * (threads % across) > threads or method.block_m * across <= threads:
         return ""
-    self = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
-    return f"n0 + {self} % {across} * {width}"
+    thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
+    return f"n0 + {thread} % {across} * {width}"
 
 
 def _element(left: Expr, right: Expr, anchor: Compute) -> DType:

@@ -82,7 +82,7 @@ def _converted(function: FunctionType, line: int) -> CodeType | None:
         return None
     ast.increment_lineno(tree, first - 1)
     (made,) = tree.body if len(tree.body) == 1 else (None,)
-    if not isinstance(made, ast.FunctionDef):
+    if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
         return None
     change = _Convert(line)
     made.body = change.statements(made.body)
@@ -97,8 +97,15 @@ def _converted(function: FunctionType, line: int) -> CodeType | None:
         outer.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
     tree.body = [outer]
     compiled = compile(ast.fix_missing_locations(tree), old.co_filename, "exec")
-    (code,) = _inner(_inner([compiled])) or (None,)
-    return code if code is not None and code.co_freevars == old.co_freevars else None
+    code = next(c for c in _inner(_inner([compiled])) if c.co_name == made.name)
+    hidden = any(
+        n.startswith("__") and not n.endswith("__") for n in code.co_names
+    )  # in a class they are others
+    return code if code.co_freevars == old.co_freevars and not hidden else None
+
+
+def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(x, kinds) for x in ast.walk(node))
 
 
 def _inner(codes: list[CodeType]) -> list[CodeType]:
@@ -118,7 +125,8 @@ class _Convert:
     def _statement(self, s: ast.stmt) -> list[ast.stmt]:
         if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return [s]
-        if isinstance(s, ast.If) and all(_assigns(x) for x in (*s.body, *s.orelse)):
+        both = (*s.body, *s.orelse) if isinstance(s, ast.If) else ()
+        if isinstance(s, ast.If) and all(map(_assigns, both)) and not _has(s.test, ast.NamedExpr):
             self.there |= s.test.lineno <= self.line <= (s.test.end_lineno or s.test.lineno)
             return self._selection(s)
         for name in ("body", "orelse", "finalbody"):

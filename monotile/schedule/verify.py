@@ -167,6 +167,8 @@ def _check_step(
             warps = target.threads // target.warp
             if a.instruction == "wgmma" and (a.block_m % 64 or warps % (a.block_m // 16)):
                 fail(f"{stage.name}: no whole warpgroups for {a.block_m} rows")
+            if a.instruction == "wgmma" and a.slices(warps) == 1 and a.depth < 3:
+                fail(f"{stage.name}: a ring that warpgroups share has three stages at least")
             if a.instruction == "wgmma" and step.scratch % PANEL_ALIGN:
                 fail(
                     f"{stage.name}: panels of warpgroups begin at multiples of {PANEL_ALIGN} bytes"

@@ -56,6 +56,19 @@ class Scaled(Clamped):
         return super().forward(x)
 
 
+class Written(nn.Module):
+    """In ways that need care: a default that is a function, a name bound in a test, no tensor in a test."""
+
+    def forward(
+        self, x: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor] = lambda x: x + 2
+    ) -> torch.Tensor:
+        if (rows := x.shape[0]) > 2 and x.dim() == 2:
+            x = x * rows
+        if not (x.min() > -1) and rows:
+            x = change(x)
+        return x
+
+
 FACTOR = 3
 
 
@@ -74,6 +87,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "both": Both,
     "nested": Nested,
     "scaled": Scaled,
+    "written": Written,
     "enclosed": lambda: enclosed(4.0),
 }
 
@@ -131,7 +145,26 @@ class Numbers(nn.Module):
         return x * n
 
 
-@pytest.mark.parametrize("model", [Returns, Shapes, Numbers])
+class Hidden(nn.Module):
+    """A name that is another one outside of the class."""
+
+    __factor = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x * self.__factor
+        return x
+
+
+class Counted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global FACTOR  # noqa: PLW0603
+        if x.sum() > 0:
+            FACTOR = 3
+        return x * FACTOR
+
+
+@pytest.mark.parametrize("model", [Returns, Shapes, Numbers, Hidden, Counted])
 def test_what_is_no_selection_is_an_error(
     model: type[nn.Module], capfd: pytest.CaptureFixture[str]
 ) -> None:

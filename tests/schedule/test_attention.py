@@ -1,16 +1,21 @@
 """Scores that are too large for the caches are never written to memory."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 
 import monotile
 from monotile.config import Options
+from monotile.errors import VerificationError
 from monotile.frontend.capture import capture
-from monotile.schedule.plan import Attend, Stage
+from monotile.ir.program import Program
+from monotile.schedule.plan import Attend, Plan, Stage
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.target.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 
 
@@ -29,12 +34,18 @@ def test_long_sequences_need_no_workspace_for_scores(target: str) -> None:
         torch.testing.assert_close(fast(q, k, v), Attention()(q, k, v), rtol=1e-4, atol=1e-5)
 
 
+def planned(
+    model: torch.nn.Module, args: Sequence[torch.Tensor], on: Target
+) -> tuple[Program, Plan]:
+    captured = capture(model.eval(), args)
+    program, _ = transform(captured.program, captured.constants, Options(), lambda *_: None)
+    return program, schedule(program, on, Options())
+
+
 def stage_of(model: torch.nn.Module, *args: torch.Tensor, target: str = "sm_90a") -> Stage:
     """The stage that attention becomes."""
-    options, on = Options(), cuda_target(target)
-    captured = capture(model.eval(), args)
-    program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
-    plan = schedule(program, on, options)
+    on = cuda_target(target)
+    program, plan = planned(model, args, on)
     verify(plan, program, on)
     stages = [node for node in plan.body if isinstance(node, Stage)]
     (found,) = (x for x in stages if any(isinstance(s.method, Attend) for s in x.steps))
@@ -79,3 +90,18 @@ def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
     assert attend(8, 1500, 128).instruction == "wgmma"
     assert attend(8, 1500, 80).instruction == "mma.m16n8k16"
     assert attend(8, 1500, 64, "sm_80").instruction == "mma.m16n8k16"
+
+
+def test_a_shared_ring_has_three_stages() -> None:
+    """Of two the one that is filled would still be read."""
+    on = cuda_target("sm_90a")
+    program, plan = planned(Attention(), [torch.randn(1, 8, 1500, 64).half()] * 3, on)
+    (stage,) = (n for n in plan.body if isinstance(n, Stage))
+    (step,) = stage.steps
+    assert isinstance(step.method, Attend)
+    assert step.method.slices(on.threads // on.warp) == 1
+    verify(plan, program, on)
+    shallow = replace(step, method=replace(step.method, depth=2))
+    broken = replace(plan, body=(replace(stage, steps=(shallow,)),))
+    with pytest.raises(VerificationError, match="three stages"):
+        verify(broken, program, on)
