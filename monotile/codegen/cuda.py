@@ -198,7 +198,7 @@ class CudaEmitter(VectorEmitter):
                 loop = f"for (idx task = first + team * {workers}; task < {tasks}; task += {workers * teams})"
                 with w.open(loop, ["task"], fence=True):
                     self._coordinates(stage)
-                    self.busy, self.early, self.weights_early = 0, {}, {}
+                    self._ask_early(stage)
                     for site in self.sites(stage):
                         self.step(site)
                 w.write("mt::block_barrier();")

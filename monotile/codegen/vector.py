@@ -133,16 +133,15 @@ class VectorEmitter(StageEmitter):
         with self.writer.at(vector.outer):
             kind = STORAGE[tensor.dtype]
             self.writer.write(f"mt::Pack<{kind}, {vector.lane.extent}> {pack};")
-            if first is None:
-                start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
-                store = self.live(f"mt::store({start}, {pack});")
-            else:
+            if first is not None:
                 start = plus(*self.address(tensor, first, place))
-                store = f"mt::store({start}, {pack});"
-                if self.stored_if and isinstance(place, Shared):
-                    store = self.live(store)
-                elif self.stored_if:
-                    store = f"mt::store_if({self.stored_if}, {start}, {pack});"
+            else:
+                start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
+            in_memory = first is not None and not isinstance(place, Shared)
+            if self.stored_if and in_memory:
+                store = f"mt::store_if({self.stored_if}, {start}, {pack});"
+            else:
+                store = self.live(f"mt::store({start}, {pack});")
             vector.stores.append(store)
         if tensor.dtype in SMALL_FLOATS:
             name = SMALL_FLOATS[tensor.dtype]

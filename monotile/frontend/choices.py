@@ -6,50 +6,53 @@
         x = torch.clamp(x, -limit, limit)
 
 whose branches only assign to local names, the function is compiled again so that a tensor's branches are both taken, and
-`torch.where` selects (if-conversion: Allen et al., 1983). Any other value is tested as before, and what is assigned is
-evaluated as it was written. The function has this code while it is exported, and its own afterwards.
+`torch.where` selects (`selection.py`; if-conversion: Allen et al., 1983). A way that changes a tensor in place is refused. Any
+other value is tested as before, and what is assigned is evaluated as it was written. The function has this code while it is
+exported, and its own afterwards.
 """
 
 import ast
 import gc
 import inspect
 import textwrap
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, TracebackType
-from typing import Any
 
-import torch
+from monotile.frontend.origin import is_users
 
 MOST = 16  # functions that are compiled again for one model
 OWN = "_monotile_"  # what names of ours begin with
 
 
 class Choices:
-    """The functions that were compiled again, with the code that they had."""
+    """The functions that were compiled again, with the code that they had, and the codes that they have instead."""
 
     def __init__(self) -> None:
         self._before: list[tuple[FunctionType, CodeType]] = []
+        self._made: set[CodeType] = set()
 
     def convert(self, error: BaseException) -> bool:
-        """Compiles the function again in which `error` was raised, if it was at a choice that can be a selection."""
-        if len(self._before) >= MOST:
-            return False
+        """Compiles the user's innermost function again in which `error` was raised at a choice that can be a selection; whether
+        there is one."""
         for frame, line in reversed(list(_frames(error.__traceback__))):
-            for function in _functions_of(frame.f_code):
-                if any(function is known for known, _ in self._before):
-                    continue
-                code = _converted(function, line)
-                if code is not None:
-                    self._before.append((function, function.__code__))
-                    function.__code__ = code
-                    return True
+            old = frame.f_code
+            if not is_users(old.co_filename) or old in self._made or len(self._made) >= MOST:
+                continue
+            new = _converted(old, line)
+            if new is None:
+                continue
+            self._made.add(new)
+            for function in gc.get_referrers(old):
+                if isinstance(function, FunctionType) and function.__code__ is old:
+                    self._before.append((function, old))
+                    function.__code__ = new
+            return True
         return False
 
     def restore(self) -> None:
         for function, code in self._before:
             function.__code__ = code
-        self._before.clear()
 
 
 @contextmanager
@@ -68,13 +71,8 @@ def _frames(trace: TracebackType | None) -> Generator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def _functions_of(code: CodeType) -> list[FunctionType]:
-    return [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
-
-
-def _converted(function: FunctionType, line: int) -> CodeType | None:
-    """The code of `function` with its choices as selections; None if none of these is at `line`."""
-    old = function.__code__
+def _converted(old: CodeType, line: int) -> CodeType | None:
+    """`old` with its choices as selections; None if none of these is at `line`."""
     try:
         lines, first = inspect.getsourcelines(old)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -89,8 +87,8 @@ def _converted(function: FunctionType, line: int) -> CodeType | None:
     if not change.there:
         return None
     made.decorator_list = []
-    names = ("undecided", "select", "both", "either", "opposite", "MISSING")
-    made.body.insert(0, ast.ImportFrom("monotile.frontend.choices", [ast.alias(n, OWN + n) for n in names], 0))  # fmt: skip
+    names = ("undecided", "Unchanged", "select", "both", "either", "opposite", "MISSING")
+    made.body.insert(0, ast.ImportFrom("monotile.frontend.selection", [ast.alias(n, OWN + n) for n in names], 0))  # fmt: skip
     arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
     outer = ast.FunctionDef(f"{OWN}outer", arguments, [made], [], None, None)
     if "type_params" in ast.FunctionDef._fields:
@@ -98,9 +96,8 @@ def _converted(function: FunctionType, line: int) -> CodeType | None:
     tree.body = [outer]
     compiled = compile(ast.fix_missing_locations(tree), old.co_filename, "exec")
     code = next(c for c in _inner(_inner([compiled])) if c.co_name == made.name)
-    hidden = any(
-        n.startswith("__") and not n.endswith("__") for n in code.co_names
-    )  # in a class they are others
+    # A name that begins with two underscores is another one inside a class.
+    hidden = any(n.startswith("__") and not n.endswith("__") for n in code.co_names)
     return code if code.co_freevars == old.co_freevars and not hidden else None
 
 
@@ -141,10 +138,10 @@ class _Convert:
         names = sorted({n for x in (*s.body, *s.orelse) for n in _assigned(x)})
         text = [f"if {OWN}undecided({test}):"]
         text += [f"    {kept}{n} = locals().get({n!r}, {OWN}MISSING)" for n in names]
-        text += ["    THEN"]
+        text += [f"    with {OWN}Unchanged():", "        THEN"]
         text += [f"    {kept}then_{n} = locals().get({n!r}, {OWN}MISSING)" for n in names]
         text += [f"    {n} = {kept}{n}" for n in names]
-        text += ["    ELSE"]
+        text += [f"    with {OWN}Unchanged():", "        ELSE"]
         text += [f"    {n} = {OWN}select({test}, {kept}then_{n}, {n})" for n in names]
         text += [f"elif {test}:", "    THEN", "else:", "    ELSE"]
         made = ast.parse("\n".join(text)).body[0]
@@ -204,74 +201,3 @@ def _lazily(test: ast.expr) -> ast.expr:
         case _:
             return test
     return ast.copy_location(made, test)
-
-
-# What the functions call.
-
-
-MISSING = object()  # stands for the value of a name that has none
-
-
-def undecided(test: Any) -> bool:
-    """Whether only a call decides."""
-    return isinstance(test, torch.Tensor)
-
-
-def _truth(x: torch.Tensor) -> torch.Tensor:
-    if x.numel() != 1:
-        raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
-    return x.reshape(()) != 0
-
-
-def both(*values: Callable[[], Any]) -> Any:
-    """`and`, of which a tensor may be part."""
-    found: Any = True
-    for value in values:
-        new = value()
-        tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
-        if not isinstance(new, torch.Tensor) and not new:
-            return new
-        found = new if not tensors else _all([_truth(x) for x in tensors])
-    return found
-
-
-def either(*values: Callable[[], Any]) -> Any:
-    """`or`, of which a tensor may be part."""
-    found: Any = False
-    for value in values:
-        new = value()
-        tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
-        if not isinstance(new, torch.Tensor) and new:
-            return new
-        found = new if not tensors else ~_all([~_truth(x) for x in tensors])
-    return found
-
-
-def _all(truths: list[torch.Tensor]) -> torch.Tensor:
-    found = truths[0]
-    for x in truths[1:]:
-        found = found & x
-    return found
-
-
-def opposite(x: Any) -> Any:
-    """`not`, of a tensor as well."""
-    return ~_truth(x) if isinstance(x, torch.Tensor) else not x
-
-
-def select(test: torch.Tensor, then: Any, otherwise: Any) -> Any:
-    """What a name has after both ways of a choice were taken."""
-    if then is otherwise or otherwise is MISSING:
-        return then
-    if then is MISSING:
-        return otherwise
-    if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
-        if then.shape != otherwise.shape or then.dtype != otherwise.dtype:
-            raise RuntimeError(
-                f"data-dependent: one way of a choice gives {then.dtype} {tuple(then.shape)}, the other"
-                f" {otherwise.dtype} {tuple(otherwise.shape)}"
-            )
-        return torch.where(_truth(test), then, otherwise)
-    if type(then) is type(otherwise) and then == otherwise:
-        return then
-    raise RuntimeError("data-dependent: the ways of a choice give values that are no tensors")

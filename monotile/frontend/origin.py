@@ -8,13 +8,13 @@ import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
-_CHOICES = os.path.join(os.path.dirname(__file__), "choices.py")
+_SELECTION = os.path.join(os.path.dirname(__file__), "selection.py")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
 
 def is_users(path: str) -> bool:
     """Whether a file is neither PyTorch's nor ours."""
-    return not path.startswith((_TORCH, _DYNAMO, _CHOICES, "<"))
+    return not path.startswith((_TORCH, _DYNAMO, _SELECTION, "<"))
 
 
 def describe_line(path: str, line: int | str, function: str, code: str) -> str:

@@ -21,6 +21,7 @@ from monotile.target.target import Target
 BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
 DEPTHS = (2, 3, 4)
+GROUPS = 2  # warpgroups of a worker, which have the tensor cores in turn
 GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
@@ -138,10 +139,10 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
         return
     if features not in GROUP_SIZES or columns not in GROUP_SIZES:
         return
-    warps = target.threads // target.warp
-    for down, chunk, depth in itertools.product((1, 2), GROUP_CHUNKS, GROUP_DEPTHS):
-        least = 3 if down * 4 == warps else 2  # of warpgroups that share a ring
-        if warps == 8 and depth >= least:
+    if target.threads // target.warp != 4 * GROUPS:
+        return
+    for down, chunk, depth in itertools.product((1, GROUPS), GROUP_CHUNKS, GROUP_DEPTHS):
+        if down == 1 or depth > 2:  # those of one block share a ring
             yield msgspec.structs.replace(
                 base, block_m=64 * down, chunk=chunk, depth=depth, instruction="wgmma"
             )

@@ -38,14 +38,12 @@ WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes
 RUN_RATE = (
     0.2  # of the rate of tensor cores: columns in runs, which load fragments for each product
 )
-ALONE = (
-    1.15  # of the time of a team's products, where the other has none: two hide each other's waits
-)
+ALONE = 1.15  # of a team's products, where the other has none: two hide each other's waits
 # Attention by wgmma, fitted to 197, 384 and 1500 keys in chunks of 64 to 160 (H100; 15 % off at most).
 GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync
 GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
 HIDDEN = 0.8  # of the shorter of products and powers
-SCALAR_RING_BARRIER = 0.07  # as above, without tensor cores
+SCALAR_RING_BARRIER = 0.07  # as RING_BARRIER, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task

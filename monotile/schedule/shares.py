@@ -108,9 +108,8 @@ class _Sharing:
 
     def _for(self, workers: int) -> Context:
         if workers not in self.contexts:
-            target = _part(
-                self.context.target, workers
-            )  # a worker is as fast: products are cut in the same ways
+            # A worker is as fast: products are cut in the same ways.
+            target = _part(self.context.target, workers)
             self.contexts[workers] = Context(self.context.tables, target, ways=self.context.ways)
         return self.contexts[workers]
 

@@ -164,6 +164,70 @@ class Counted(nn.Module):
         return x * FACTOR
 
 
+class Changes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0
+        if x.sum() > 0:
+            x = x.mul_(2)
+        return x
+
+
+class Activated(nn.Module):
+    """A function of torch.nn in place, inside another function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0
+        if x.sum() > 0:
+            y = self.activated(x)
+        else:
+            y = x
+        return y
+
+    def activated(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(x, True)
+
+
+class Indexed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0
+        if x.sum() > 0:
+            y = self.first(x)
+        else:
+            y = x
+        return y
+
+    def first(self, x: torch.Tensor) -> torch.Tensor:
+        x[0] = 3
+        return x
+
+
+class Out(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0
+        if x.sum() > 0:
+            y = torch.add(x, 1, out=x)
+        else:
+            y = x
+        return y
+
+
+@pytest.mark.parametrize(
+    ("model", "where", "by"),
+    [
+        (Changes, "forward", "mul_"),
+        (Activated, "activated", "relu"),
+        (Indexed, "first", "__setitem__"),
+        (Out, "forward", "add"),
+    ],
+)
+def test_a_way_that_changes_a_tensor_is_an_error(
+    model: type[nn.Module], where: str, by: str
+) -> None:
+    """It would be changed whichever way is chosen."""
+    with pytest.raises(CaptureError, match=rf"test_choices.py:\d+, in {where}.*in place, by {by}"):
+        export(model(), (torch.ones(4, 3),))
+
+
 @pytest.mark.parametrize("model", [Returns, Shapes, Numbers, Hidden, Counted])
 def test_what_is_no_selection_is_an_error(
     model: type[nn.Module], capfd: pytest.CaptureFixture[str]

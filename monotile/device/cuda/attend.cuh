@@ -13,8 +13,8 @@ namespace mt {
 
 // Rows [m0, m1), at most a block, by all threads of the block. What it reads is there when await() has returned, which all threads
 // call once. score(row, key, product) is the score of a product, or `score` is Scaled. A total below `least` counts as that. The
-// results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column), true). Shared memory is free to use for others when
-// this returns.
+// results go to epilogue(row, column, Pack<float, WIDTH>, fetch(row, column), live), see `contract`. Shared memory is free to use for
+// others when this returns.
 template <class S, class Await, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
 __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Await& await, const Query& query,
                                        const Key& key, const Value& value, const Score& score, float least,
