@@ -1,7 +1,7 @@
 """Reductions on the CPU: lanes of partial results along the reduction, or a strip of outputs side by side."""
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.cpu_loops import Loops, Point, Row, stride
@@ -12,9 +12,10 @@ from monotile.ir.expr import Axis, Expr, add, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.plan import Reduce
 
-# Terms added one after the other before the partial sum joins the total: with 16 lanes the error of a float
-# sum then grows like that of 32 + n / 512 additions.
-PART = 512
+# Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
+# error of a float sum of n terms grows like that of 32 + 32 + n / 16384 additions. Loops round each other have a partial sum each.
+PART, PARTS = 512, 32
+LEAST = 32  # the same of outputs side by side, at least
 FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
 STRIP = 64  # outputs that are accumulated side by side
@@ -93,12 +94,36 @@ def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
     else:
         outer = [Axis(f"r{k}", a.extent) for k, a in enumerate(order[:-1])]
         inside = dict(point) | {a.name: v for a, v in zip(order, outer, strict=False)}
-        with ExitStack() as stack:
-            for v in outer:
-                stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-            _run(e, c, inside, order[-1:], Axis("r", order[-1].extent), total, kind)
+        _nest(e, c, inside, outer, order[-1], total, kind)
     e.writer.define(total)
     return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
+
+
+def _nest(
+    e: Loops, c: Compute, point: Point, outer: list[Axis], last: Axis, total: str, kind: str
+) -> None:
+    """Write the loops over `outer` and `last`, which add to `total`."""
+    if not outer:
+        _run(e, c, point, [last], Axis("r", last.extent), total, kind)
+        return
+    first, *rest = outer
+    with (
+        e.writer.open(*e.counted(first, str(first.extent))),
+        _partial(e, c, total, kind, wanted=bool(rest)) as into,
+    ):
+        _nest(e, c, point, rest, last, into, kind)
+
+
+@contextmanager
+def _partial(e: Loops, c: Compute, total: str, kind: str, *, wanted: bool) -> Generator[str]:
+    """The name of a partial sum that is added to `total` at the end; that of `total` if none is wanted, or it is no float sum."""
+    if not wanted or c.combiner != "sum" or not c.body.dtype.is_float:
+        yield total
+        return
+    part = e.writer.fresh("s")
+    e.writer.write(f"{kind} {part} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+    yield part
+    e.writer.write(f"{total} = {total} + {part};")
 
 
 def _run(
@@ -107,15 +132,16 @@ def _run(
     """Write the innermost loop of a reduction over `axes`, flattened to `flat`."""
     assert c.combiner is not None
     real = c.body.dtype.is_float
-    extent = flat.extent
     with ExitStack() as stack:
-        value: Expr = flat
-        variable, count = flat, str(extent)
-        if real and c.combiner == "sum" and extent > 2 * PART:
-            start, count = stack.enter_context(e.blocks("ro", extent, count, PART))
-            variable = Axis(flat.name, PART)
-            value = add(start, variable)
-        here = {**point, **unflatten(value, axes)}
+        origin: Expr = idx(0)
+        variable, count, extent = flat, str(flat.extent), flat.extent
+        for name, size in (("rm", PART * PARTS), ("ro", PART)):
+            if real and c.combiner == "sum" and extent > 2 * size:
+                start, count = stack.enter_context(e.blocks(name, extent, count, size))
+                total = stack.enter_context(_partial(e, c, total, kind, wanted=size > PART))
+                variable, extent = Axis(flat.name, size), size
+                origin = add(origin, start)
+        here = {**point, **unflatten(add(origin, variable), axes)}
         if not real:
             with e.writer.open(*e.counted(variable, count)):
                 text = combine(c.combiner, total, _value(e, c, here), c.body.dtype)
@@ -193,20 +219,30 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
         total = _strip_of(e, c, kind, lane, taken)
         loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
         here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
-        with ExitStack() as inner:
-            for v in loops[:-1]:
-                inner.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-            final = loops[-1].extent
-            if c.combiner == "sum" and c.body.dtype.is_float and _size(order) > 2 * PART:
-                start, count = inner.enter_context(e.blocks("ro", final, str(final), PART))
+        final = loops[-1].extent
+        most = _part_of(_size(order))
+        if c.combiner == "sum" and c.body.dtype.is_float and _size(order) > 2 * most:
+            inside = next(
+                k for k in range(len(loops)) if k == len(loops) - 1 or _size(loops[k:]) <= most
+            )
+            with ExitStack() as several:
+                for v in loops[:inside]:
+                    several.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+                start, count = several.enter_context(e.blocks("ro", final, str(final), most))
                 part = _strip_of(e, c, kind, lane, taken)
-                run = Axis(loops[-1].name, PART)
+                run = Axis(loops[-1].name, min(final, most))
                 here[order[-1].name] = add(start, run)
-                _add_terms(e, c, here, run, count, part, lane, taken)
+                with ExitStack() as inner:
+                    for v in loops[inside:-1]:
+                        inner.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+                    _add_terms(e, c, here, run, count, part, lane, taken)
                 with e.writer.open(*e.counted(lane, taken)) as block:
                     e.writer.write(f"{total}[{lane.name}] += {part}[{lane.name}];")
                     e.simd(block)
-            else:
+        else:
+            with ExitStack() as every:
+                for v in loops[:-1]:
+                    every.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
                 _add_terms(e, c, here, loops[-1], str(final), total, lane, taken)
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"{total}[{lane.name}]"
@@ -214,6 +250,15 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
                 text = f"({text} != 0)"
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
+
+
+def _part_of(terms: int) -> int:
+    """How many of `terms` are added one after the other where no lanes share them: about the root. Values that are small beside the
+    total, as those of some channels may be, would each be rounded away."""
+    part = LEAST
+    while part < PART and part * part < terms:
+        part *= 2
+    return part
 
 
 def _strip_of(e: Loops, c: Compute, kind: str, lane: Axis, taken: str) -> str:

@@ -112,13 +112,31 @@ def test_logical_reductions(combiner: str) -> None:
         agree(compiled(values), evaluate(program, values))
 
 
-def test_long_sums_are_accurate() -> None:
-    program = programs.reductions("sum", [DType.F32], [((6000, 3), (0,)), ((3, 6000), (1,))])
+@pytest.mark.parametrize(
+    ("shape", "over"),
+    [
+        ((6000, 3), (0,)),
+        ((3, 6000), (1,)),
+        ((400000,), (0,)),
+        ((60, 3, 50, 40), (0, 2, 3)),
+        ((440, 7, 30), (0,)),
+        ((20, 3000, 16), (0, 1)),
+    ],
+)
+def test_long_sums_are_accurate(shape: tuple[int, ...], over: tuple[int, ...]) -> None:
+    """Also where most terms are so small beside the others that a total to which they are added one by one would not change."""
+    program = programs.reductions("sum", [DType.F32], [(shape, over)])
+    compiled = Compiled(program)
     rng = np.random.default_rng(0)
-    values = {t.name: rng.random(t.shape).astype(np.float32) for t in program.inputs}
-    for got, x, over in zip(Compiled(program)(values), values.values(), (0, 1), strict=True):
+    for small in (1.0, 3e-6):
+        x = rng.random(shape).astype(np.float32)
+        x *= np.where(rng.random(shape) < 0.2, 1, small).astype(np.float32)
+        if small < 1:
+            x = -np.sort(-x.reshape(-1)).reshape(shape)
+        (name,) = (t.name for t in program.inputs)
+        (got,) = compiled({name: x})
         exact = x.astype(np.float64).sum(over)
-        assert float(np.max(np.abs(got.astype(np.float64) - exact) / exact)) < 1e-6
+        assert float(np.max(np.abs(got.astype(np.float64) - exact) / exact)) < 1.2e-6
 
 
 def test_an_index_out_of_range_is_reported() -> None:
