@@ -70,6 +70,19 @@ def test_reductions(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:std.*degrees of freedom")
+def test_the_spread_of_one_value() -> None:
+    """It is 0 / 0 with a correction, whatever a fused multiplication and addition finds for 0."""
+    check_operators(
+        {
+            "std": lambda x, y: (x * y).std(0, keepdim=True),
+            "std_population": lambda x, y: (x + y).std(0, correction=0),
+        },
+        torch.tensor([0.35271885991096497]),
+        torch.tensor([0.35271885991096497]),
+    )
+
+
 def test_scalars_and_infinite_rows() -> None:
     inf = float("inf")
     check_operators(
