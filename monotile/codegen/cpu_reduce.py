@@ -117,11 +117,11 @@ def _nest(
 @contextmanager
 def _partial(e: Loops, c: Compute, total: str, kind: str, *, wanted: bool) -> Generator[str]:
     """The name of a partial sum that is added to `total` at the end; that of `total` if none is wanted, or it is no float sum."""
-    if not wanted or c.combiner != "sum" or not c.body.dtype.is_float:
+    if not wanted or not _adds_floats(c):
         yield total
         return
     part = e.writer.fresh("s")
-    e.writer.write(f"{kind} {part} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+    e.writer.write(f"{kind} {part} = {bare(literal(identity('sum', c.body.dtype)))};")
     yield part
     e.writer.write(f"{total} = {total} + {part};")
 
@@ -136,7 +136,7 @@ def _run(
         origin: Expr = idx(0)
         variable, count, extent = flat, str(flat.extent), flat.extent
         for name, size in (("rm", PART * PARTS), ("ro", PART)):
-            if real and c.combiner == "sum" and extent > 2 * size:
+            if _adds_floats(c) and extent > 2 * size:
                 start, count = stack.enter_context(e.blocks(name, extent, count, size))
                 total = stack.enter_context(_partial(e, c, total, kind, wanted=size > PART))
                 variable, extent = Axis(flat.name, size), size
@@ -202,7 +202,6 @@ def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
 
 def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: list[Axis]) -> None:
     """Write a reduction in strips of outputs along the innermost range."""
-    assert c.combiner is not None
     *outer, last = ranges
     kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
     variable, origin, at, uses = _along(e, site, c, last)
@@ -217,33 +216,7 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
         position = {row.x.name: add(first, add(start, lane))}
         point = {name: substitute(v, position) for name, v in at(row.at).items()}
         total = _strip_of(e, c, kind, lane, taken)
-        loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
-        here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
-        final = loops[-1].extent
-        most = _part_of(_size(order))
-        if c.combiner == "sum" and c.body.dtype.is_float and _size(order) > 2 * most:
-            inside = next(
-                k for k in range(len(loops)) if k == len(loops) - 1 or _size(loops[k:]) <= most
-            )
-            with ExitStack() as several:
-                for v in loops[:inside]:
-                    several.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-                start, count = several.enter_context(e.blocks("ro", final, str(final), most))
-                part = _strip_of(e, c, kind, lane, taken)
-                run = Axis(loops[-1].name, min(final, most))
-                here[order[-1].name] = add(start, run)
-                with ExitStack() as inner:
-                    for v in loops[inside:-1]:
-                        inner.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-                    _add_terms(e, c, here, run, count, part, lane, taken)
-                with e.writer.open(*e.counted(lane, taken)) as block:
-                    e.writer.write(f"{total}[{lane.name}] += {part}[{lane.name}];")
-                    e.simd(block)
-        else:
-            with ExitStack() as every:
-                for v in loops[:-1]:
-                    every.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
-                _add_terms(e, c, here, loops[-1], str(final), total, lane, taken)
+        _add_all(e, c, point, order, total, kind, lane, taken)
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"{total}[{lane.name}]"
             if c.body.dtype is DType.BOOL:
@@ -252,11 +225,49 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
             e.simd(block)
 
 
+def _add_all(
+    e: Loops, c: Compute, point: Point, order: list[Axis], total: str, kind: str, lane: Axis, taken: str
+) -> None:  # fmt: skip
+    """Write the loops over `order`, which combine all terms with the strip `total`; long sums by way of partial ones."""
+    loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
+    here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
+    terms, last = _size(order), loops[-1]
+    most = _part_of(terms)
+    if not _adds_floats(c) or terms <= 2 * most:
+        with _opened(e, loops[:-1]):
+            _add_terms(e, c, here, last, str(last.extent), total, lane, taken)
+        return
+    inside = next((k for k in range(len(loops)) if _size(loops[k:]) <= most), len(loops) - 1)
+    blocks = e.blocks("ro", last.extent, str(last.extent), most)
+    with _opened(e, loops[:inside]), blocks as (start, count):
+        part = _strip_of(e, c, kind, lane, taken)
+        run = Axis(last.name, min(last.extent, most))
+        here[order[-1].name] = add(start, run)
+        with _opened(e, loops[inside:-1]):
+            _add_terms(e, c, here, run, count, part, lane, taken)
+        with e.writer.open(*e.counted(lane, taken)) as block:
+            e.writer.write(f"{total}[{lane.name}] += {part}[{lane.name}];")
+            e.simd(block)
+
+
+@contextmanager
+def _opened(e: Loops, loops: list[Axis]) -> Generator[None]:
+    with ExitStack() as stack:
+        for v in loops:
+            stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+        yield
+
+
+def _adds_floats(c: Compute) -> bool:
+    """Whether the order of terms matters to the result's error."""
+    return c.combiner == "sum" and c.body.dtype.is_float
+
+
 def _part_of(terms: int) -> int:
-    """How many of `terms` are added one after the other where no lanes share them: about the root. Values that are small beside the
-    total, as those of some channels may be, would each be rounded away."""
+    """How many of `terms` are added one after the other where no lanes share them: about twice the root. Values that are small beside
+    the total, as those of some channels may be, would each be rounded away."""
     part = LEAST
-    while part < PART and part * part < terms:
+    while part < PART and part * part < 4 * terms:
         part *= 2
     return part
 
