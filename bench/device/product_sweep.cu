@@ -1,5 +1,5 @@
 // Template of product_sweep.py: a product cut in one way, 96 times in a row. Prints
-//   m n k parts instruction major, the way's numbers, microseconds of one with its barrier
+//   m n k parts instruction major, the way's numbers, a task's rows and columns, microseconds of one with its barrier
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 using namespace mt;
 
-constexpr int LAYERS = 96;
+constexpr int LAYERS = 96, WIDTH = 4;
 constexpr size_t WEIGHT_BYTES = 100 << 20;  // twice the L2: each product finds its weights in device memory
 
 #define CUDA(call)                                                         \
@@ -23,28 +23,28 @@ struct Given {
   float* c;
 };
 
-template <class S, int M, int N, int PARTS>
+template <class S, int M, int N, int PARTS, int TILE_M, int TILE_N>
 __global__ void __launch_bounds__(256, 1) chain(Given given, int copies) {
   extern __shared__ __align__(1024) char shared[];
   GridBarrier grid(given.sync);
   constexpr bool RIGHT_K = S::Right::K_MAJOR;
-  constexpr int DOWN = ceil_div(M, S::BLOCK_M), ACROSS = ceil_div(N, S::BLOCK_N), K = S::K * PARTS;
+  constexpr int DOWN = ceil_div(M, TILE_M), ACROSS = ceil_div(N, TILE_N), K = S::K * PARTS;
   for (int l = 0; l < LAYERS; ++l) {
     const f16* weights = given.b + size_t(l % copies) * N * K;
     grid.arrive();
     if (int task = blockIdx.x; task < DOWN * ACROSS * PARTS) {
-      int part = task / (DOWN * ACROSS), m = task / ACROSS % DOWN * S::BLOCK_M, n = task % ACROSS * S::BLOCK_N;
+      int part = task / (DOWN * ACROSS), m = task / ACROSS % DOWN * TILE_M, n = task % ACROSS * TILE_N;
       Linear<f16, K, 1> left{given.a + part * S::K};
       Linear<f16, RIGHT_K ? K : 1, RIGHT_K ? 1 : N> right{weights + part * S::K * (RIGHT_K ? 1 : N)};
-      contract<S>(shared, m, min_of(m + S::BLOCK_M, M), n, min_of(n + S::BLOCK_N, N), left, right, [&] { grid.await(); },
+      contract<S>(shared, m, min_of(m + TILE_M, M), n, min_of(n + TILE_N, N), left, right, [&] { grid.await(); },
                   [](int, int) { return Nothing{}; },
-                  [&](int row, int column, const Pack<float, S::WIDTH>& sums, Nothing) {
+                  [&](int row, int column, const Pack<float, S::WIDTH>& sums, Nothing, bool live) {
                     if constexpr (PARTS > 1) {
-                      store(given.c + (size_t(part) * M + row) * N + column, sums);
+                      store_if(live, given.c + (size_t(part) * M + row) * N + column, sums);
                     } else {
                       Pack<f16, S::WIDTH> y;
                       for (int i = 0; i < S::WIDTH; ++i) y[i] = cast<f16>(sums[i]);
-                      store(reinterpret_cast<f16*>(given.c) + row * N + column, y);
+                      store_if(live, reinterpret_cast<f16*>(given.c) + row * N + column, y);
                     }
                   });
     } else {
@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(256, 1) chain(Given given, int copies) {
 }
 
 template <int M, int N, int K, int PARTS, Kernel KERNEL, bool RIGHT_K, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int SLICES, int RING>
+          int WARPS_N, int SLICES, int RING, int TILE_M, int TILE_N>
 void sweep(Given given) {
-  using Left = Side<f16, true, Copy::ASYNC, 8, M % BLOCK_M != 0>;
-  using Right = Side<f16, RIGHT_K, Copy::ASYNC, 8, N % BLOCK_N != 0>;
-  using S = Shape<KERNEL, Left, Right, float, K / PARTS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, 4>;
-  auto kernel = chain<S, M, N, PARTS>;
+  using Left = Side<f16, true, Copy::ASYNC, 8, M % TILE_M != 0, 0, TILE_M>;
+  using Right = Side<f16, RIGHT_K, Copy::ASYNC, 8, N % TILE_N != 0 || (!RIGHT_K && TILE_N < BLOCK_N), 0, TILE_N>;
+  using S = Shape<KERNEL, Left, Right, float, K / PARTS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, WIDTH>;
+  auto kernel = chain<S, M, N, PARTS, TILE_M, TILE_N>;
   CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
   int device, workers, copies = std::max(1, int(WEIGHT_BYTES / (sizeof(f16) * N * K)));
   CUDA(cudaGetDevice(&device));
@@ -79,8 +79,8 @@ void sweep(Given given) {
     CUDA(cudaEventElapsedTime(&spent, begin, end));
     best = std::min(best, spent);
   }
-  std::printf("%d %d %d %d %s %s %d %d %d %d %d %d %d %.2f\n", M, N, K, PARTS, KERNEL == Kernel::MMA ? "mma" : "wgmma",
-              RIGHT_K ? "k" : "mn", BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, best * 1e3 / LAYERS);
+  std::printf("%d %d %d %d %s %s %d %d %d %d %d %d %d %d %d %.2f\n", M, N, K, PARTS, KERNEL == Kernel::MMA ? "mma" : "wgmma",
+              RIGHT_K ? "k" : "mn", BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, SLICES, RING, TILE_M, TILE_N, best * 1e3 / LAYERS);
 }
 
 int main() {

@@ -16,7 +16,7 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load, axes_of, substitute
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, value_of
 from monotile.schedule.plan import Contract
 
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
@@ -56,7 +56,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         if width == 1 and method.block_n % WIDTH == 0:
             by_rows = row_results(e, site, n, WIDTH, 8 if total == "double" else 4)
             width = WIDTH if by_rows else 1
-        columns = _columns(e, method, width)
+        columns = _columns(e, method, (m, n), width)
         write_epilogue(e, site, anchor, m, n, width, by_rows, columns)
         points = 1
         for p in method.k:
@@ -88,11 +88,13 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         )
 
 
-def _columns(e: VectorEmitter, method: Contract, width: int) -> str:
+def _columns(e: VectorEmitter, method: Contract, sides: tuple[Range, Range], width: int) -> str:
     """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
     `STEADY_COLUMNS` of `mt::Shape` has it)."""
-    across, threads = method.block_n // width, e.plan.launch.threads // method.teams
-    if across > threads or 8 * (threads % across) > threads or method.block_m * across <= threads:
+    m, n = sides
+    rows, columns = min(method.block_m, m.dim.tile), min(method.block_n, n.dim.tile)
+    across, threads = -(-columns // width), e.plan.launch.threads // method.teams
+    if across > threads or 8 * (threads % across) > threads or rows * across <= threads:
         return ""
     thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
     return f"n0 + {thread} % {across} * {width}"
@@ -126,7 +128,7 @@ def write_epilogue(
     wanted = dict.fromkeys(
         x
         for s in site.followers
-        for x in unconditional(substitute(s.body, point))
+        for x in unconditional(substitute(value_of(s), point))
         if x.tensor.name not in own
     )
     w = e.writer

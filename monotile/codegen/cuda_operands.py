@@ -49,12 +49,13 @@ def write_operand(
         else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
     )
     factors = (factor, operand, element)
-    checked = _reaches_over(r, block)
-    return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked)
+    rows = r.dim.tile if r.dim.tile < block else 0
+    checked = _reaches_over(r, rows if rows and operand.major != "mn" else block)
+    return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked, rows=rows)
 
 
 def _reaches_over(r: Range, block: int) -> bool:
-    """Whether a block may reach over the last row."""
+    """Whether a block, or what a task has of one, may reach over the last row."""
     return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
 
 
@@ -95,11 +96,12 @@ def write_side(
     name: str,
     *,
     checked: bool,
+    rows: int = 0,
 ) -> str:
     """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
 
     row: the variable along its rows. axes: those along k. inner: extents along its major direction, of which a vector
-    divides each. checked: whether a block may reach over the last row.
+    divides each. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
     """
     factor, operand, element = what
     k = Axis("k", math.prod(a.extent for a in axes))
@@ -116,14 +118,23 @@ def write_side(
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
         copy = "ELEMENT"
-    return _side(element, copy, width, along_k=along_k, checked=checked, ahead=operand.ahead)
+    return _side(
+        element, copy, width, along_k=along_k, checked=checked, ahead=operand.ahead, rows=rows
+    )
 
 
 def _side(
-    element: DType, copy: str, width: int, *, along_k: bool, checked: bool, ahead: int = 0
+    element: DType,
+    copy: str,
+    width: int,
+    *,
+    along_k: bool,
+    checked: bool,
+    ahead: int = 0,
+    rows: int = 0,
 ) -> str:
     """Text of an operand's `mt::Side`."""
-    more = f", {ahead}" if ahead else ""
+    more = f", {ahead}, {rows}" if rows else f", {ahead}" if ahead else ""
     return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
 
 

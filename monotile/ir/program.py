@@ -156,6 +156,11 @@ def compute(
     return Compute(out, axes, inner, combiner, body(*axes, *inner), origin)
 
 
+def value_of(s: Compute | Scatter) -> Expr:
+    """What is computed at a point of its axes."""
+    return s.body if isinstance(s, Compute) else s.value
+
+
 def defined(s: Statement) -> tuple[Tensor, ...]:
     """The tensors that `s` defines for the statements after it."""
     match s:

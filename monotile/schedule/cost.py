@@ -5,11 +5,12 @@ A model to rank by (Roller), scored by the memory level that each operand comes 
 
 import functools
 import math
+from collections.abc import Iterator
 
 from monotile.analysis.reuse import footprint, run_bytes
 from monotile.analysis.windows import sliding
-from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
-from monotile.ir.program import Compute, Scatter
+from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, axes_of, loads, walk
+from monotile.ir.program import Compute, Scatter, value_of
 from monotile.schedule.plan import Attend, Contract, Map, Method, Operand, Reduce
 from monotile.target.target import Target
 
@@ -30,11 +31,22 @@ WIDE = 8
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 KEPT = 0.25  # of the last-level cache: what is larger is read from memory again
 BLOCK_BARRIER = 0.05  # of a grid barrier
-# A product on tensor cores, fitted to 104 ways to cut BERT-base's (H100; 9 % off on average; bench/device/product_sweep.py).
-CROWD = 1.15  # the path from L2 where all workers read at once
-RING_BARRIER = 0.11  # of the latency: the warps of a slice wait for each other, for every chunk
-SUM_COST = 3.0  # on-chip passes over the slices' sums
-WRITE_COST = 7.5  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
+# A product on tensor cores, fitted to 182 ways to cut transformers' ones and to 35 stages of networks (H100; 6 % off by wgmma, 7 % by mma.sync;
+# bench/device/product_sweep.py). In latencies, in parts of the path from L2 into one worker, in on-chip passes.
+GROUP_FILL, WARP_FILL = 0.9, 0.5  # what comes before the first products; the latter by mma.sync
+GROUP_STEP, WARP_STEP = 0.025, 0.045  # the warps of a slice wait for each other, for every chunk
+GROUP_PATH, WARP_PATH = 1.3, 1.25  # copies that are asked for far ahead
+GROUP_CHIP, WARP_CHIP = (
+    2.6,
+    3.6,
+)  # on-chip memory, which takes in what is copied and gives it to the tensor cores
+SHOWS = 0.05  # of what goes on meanwhile
+SUM_COST = 4.6  # the slices' sums
+GROUP_FINISH, WARP_FINISH = 4.6, 9.0  # the results
+BEHIND = (0.4, 22.0)  # what an operation that follows counts for, plain or costly
+AGAIN = 0.6  # of the latency: what a worker's further tasks wait for, as no hand-off hides it
+APART = 0.6  # the path from L2 where workers ask for the same at different times, as they do after their first tasks
+WRITE_COST = 2.2  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
 RUN_RATE = (
     0.2  # of the rate of tensor cores: columns in runs, which load fragments for each product
 )
@@ -43,7 +55,7 @@ ALONE = 1.15  # of a team's products, where the other has none: two hide each ot
 GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync
 GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
 HIDDEN = 0.8  # of the shorter of products and powers
-SCALAR_RING_BARRIER = 0.07  # as RING_BARRIER, without tensor cores
+SCALAR_RING_BARRIER = 0.07  # of the latency: as WARP_STEP, without tensor cores
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
@@ -52,22 +64,37 @@ Extents = dict[str, int]  # of every axis within one task
 @functools.lru_cache(maxsize=4096)
 def operations(s: Compute | Scatter) -> float:
     """Arithmetic operations an element costs, index arithmetic left out."""
-    body = s.body if isinstance(s, Compute) else s.value
-    total = 1.0
-    for node in walk(body):
+    return 1.0 + sum(COSTLY if costly else 1.0 for costly, _ in _arithmetic(s))
+
+
+def _arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
+    """The operations of an element, and whether each is costly."""
+    for node in walk(value_of(s)):
         match node:
             case Unary(op):
-                total += 1.0 if op in _PLAIN else COSTLY
+                yield op not in _PLAIN, node
             case Binary(op) if node.a.dtype.is_float:
-                total += COSTLY if op in ("pow", "div", "atan2", "hypot", "fmod") else 1.0
+                yield op in ("pow", "div", "atan2", "hypot", "fmod"), node
             case _:
                 pass
-    return total
 
 
 def following(step: tuple[Compute | Scatter, ...]) -> float:
     """Operations that follow an element of a step's first statement."""
     return sum(operations(s) for s in step[1:])
+
+
+@functools.lru_cache(maxsize=4096)
+def finishing(step: tuple[Compute | Scatter, ...]) -> float:
+    """The same behind a product, where plain ones hide behind stores, and nothing hides chains of others. What is the same for a row, or a
+    column, is computed once."""
+    plain, costly = BEHIND
+    total = 0.0
+    for s in step[1:]:
+        sides = {a for a in s.axes if a.extent > 1}
+        each = (c for c, node in _arithmetic(s) if len(sides & axes_of(node)) >= min(2, len(sides)))
+        total += plain + sum(costly if c else plain for c in each)
+    return total
 
 
 def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
@@ -207,6 +234,14 @@ def rounds_seconds(
     """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element."""
     fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
     finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
+    if target.kind == "cpu" or rounds == 1:
+        return rounds * (fill + busy + finish)
+    least = rounds * (m + n) * k * size / (APART * target.worker_bandwidth)
+    again = (rounds - 1) * AGAIN * target.latency_seconds
+    return max(least, again + _in_rounds(c, fill, busy, finish, rounds))
+
+
+def _in_rounds(c: Contract, fill: float, busy: float, finish: float, rounds: int) -> float:
     if c.teams == 1:
         return rounds * (fill + busy + finish)
     together, alone = divmod(rounds, c.teams)
@@ -236,10 +271,10 @@ def _contract_parts(
         packing = 2 * packed * k * size / target.worker_bandwidth
         return target.latency_seconds, packing + max(moved, blocks * work), 0.0
     along = min(c.block_k, near or c.block_k) * c.runs
-    left = min(c.block_m, m) * c.runs / line_use(c.left, c.block_m, along, size)
-    right = min(c.block_n, n) / line_use(c.right, c.block_n, c.block_k, size)
+    rows, columns = min(c.block_m, m), min(c.block_n, n)
+    left = rows * c.runs / line_use(c.left, rows, along, size)
+    right = columns / line_use(c.right, columns, c.block_k, size)
     moved = (left + right) * k * size / target.worker_bandwidth
-    block = _tensor_core_block if tensor_cores else _scalar_block
     values = sum(
         size / side.vector
         for side, size in ((c.left, c.block_m), (c.right, c.block_n))
@@ -253,23 +288,34 @@ def _contract_parts(
         if side.copy == "async" and side.vector * size < target.vector_bytes
     )
     copying = COPY * narrow * k / scalar
-    groups = c.instruction == "wgmma"
-    moved = max(moved, (1 - GROUP_HIDES) * copying) if groups else moved + copying
-    fill, busy, sums = block(c, k, moved, work, target)
+    hidden = GROUP_HIDES if c.instruction == "wgmma" else 0.0
+    moved = max(moved, (1 - hidden) * copying) if hidden else moved + copying
+    if tensor_cores:
+        fill, busy, sums = _tensor_core_block(c, k, (rows, columns), moved, work, target)
+    else:
+        fill, busy, sums = _scalar_block(c, k, moved, work, target)
     return blocks * fill, blocks * (evaluation + busy), blocks * sums
 
 
 def _tensor_core_block(
-    c: Contract, k: int, moved: float, work: float, target: Target
+    c: Contract, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
-    """Warps that load fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
-    steps = -(-k // (c.block_k * c.slices))
-    waits = steps * RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
-    rounds = 0.5 * (steps - 1) if c.depth == 2 else 0.0  # copies that nothing hides
-    fill = target.latency_seconds * (1 + waits + rounds)
-    moved *= CROWD
-    busy = moved + work if c.instruction == "mma.m16n8k16" else max(moved, work)
-    return fill, busy, SUM_COST * _sums_seconds(c, target)
+    """What is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load fragments
+    for mma.sync do not ask for operands meanwhile; what wgmma does is hidden. tile: rows and columns."""
+    groups = c.instruction == "wgmma"
+    steps = -(-k // (c.block_k * c.slices)) if c.warps_m * c.warps_n > 1 else 0
+    wait = (GROUP_STEP if groups else WARP_STEP) * steps
+    fill = target.latency_seconds * ((GROUP_FILL if groups else WARP_FILL) + wait)
+    down = c.block_m // 64 if groups else c.warps_m
+    read = c.warps_n * c.block_m + down * c.block_n
+    chip = 2 * k * (sum(tile) * c.runs + read) / target.worker_bandwidth
+    if groups:
+        parts = (moved / GROUP_PATH, chip / GROUP_CHIP, work)
+        busy = (1 - SHOWS) * max(parts) + SHOWS * sum(parts)
+    else:
+        busy = max(moved / WARP_PATH, chip / WARP_CHIP) + work
+    finish = (GROUP_FINISH if groups else WARP_FINISH) * _chip_seconds(tile[0] * tile[1], target)
+    return fill, busy, finish + SUM_COST * _sums_seconds(c, target)
 
 
 def _scalar_block(
@@ -284,8 +330,12 @@ def _scalar_block(
 
 def _sums_seconds(c: Contract, target: Target) -> float:
     """One pass over the slices' sums, on chip."""
-    nbytes = c.slices * c.block_m * c.block_n * 4
-    return nbytes / (SHARED_SPEEDUP * target.worker_bandwidth)
+    return _chip_seconds(c.slices * c.block_m * c.block_n, target)
+
+
+def _chip_seconds(values: int, target: Target) -> float:
+    """One pass over so many values of 4 bytes, on chip."""
+    return values * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:

@@ -53,8 +53,6 @@ def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Co
         if not isinstance(draft, Draft) or not _begins(draft, nest.loop, states, context):
             continue
         rotated = _rotated(program, nest.loop, draft.group.tensors)
-        if seconds(build(rotated, context), target) < best:
-            return rotated
         # A product whose parts are added up by what follows it may now be worth its split.
         rotated = split_reductions(rotated, target, context)
         if seconds(build(rotated, context), target) < best:

@@ -34,6 +34,7 @@ from monotile.target.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
 MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
+EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
 MOST_BEHIND = 25  # values behind each of a vector, up to which a thread holds them all
 
 
@@ -243,8 +244,8 @@ def _best_choice(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = cost.following(step)
-    stored = step[-1].out.dtype.itemsize
+    after = cost.finishing(step)
+    stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
     if key not in context.choices:
         choices = _choices(p, m, n, k, batches, after, stored, context)
@@ -260,20 +261,39 @@ def _choices(
     for method, scratch in ways(p, m, n, k, target, context.ways):
         if scratch > target.shared_bytes:
             continue
-        tile_m, tile_n = (method.block_m, method.block_n)
-        if target.kind == "cpu":
-            tile_m, tile_n = _cpu_region(m, n, batches, method, target)
-        tile_m = within_run(tile_m, p.grain_m, target)
-        tile_n = tile_n if method.runs > 1 else within_run(tile_n, p.grain_n, target)
-        tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
-        if method.teams > 1 and tasks <= target.workers:
-            continue
-        waves = -(-tasks // target.workers)
-        seconds = cost.rounds_seconds(
-            method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
+        for tile_m, tile_n in regions(p, m, n, batches, method, target):
+            tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
+            if method.teams > 1 and tasks <= target.workers:
+                continue
+            waves = -(-tasks // target.workers)
+            seconds = cost.rounds_seconds(
+                method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
+            )
+            out = cost.store_seconds(batches * m * n, stored, itemsize, target)
+            yield seconds + out, method, scratch, (tile_m, tile_n)
+
+
+def regions(
+    p: Product, m: int, n: int, batches: int, method: Contract, target: Target
+) -> Iterator[tuple[int, int]]:
+    """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
+    if target.kind == "cpu":
+        tile_m, tile_n = _cpu_region(m, n, batches, method, target)
+        yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
+        return
+    tile_m = within_run(method.block_m, p.grain_m, target)
+    tile_n = method.block_n if method.runs > 1 else within_run(method.block_n, p.grain_n, target)
+    yield tile_m, tile_n
+    if p.grain_m or p.grain_n or method.runs > 1:
+        return
+    rows, columns = -(-m // tile_m), -(-n // tile_n)
+    waves = -(-batches * rows * columns // target.workers)
+    room = max(rows * columns, waves * target.workers // batches)  # for tasks of a batch
+    for down, across in ((rows, columns), (room // columns, columns), (rows, room // rows)):
+        yield (
+            min(tile_m, round_up(-(-m // down), EVEN)),
+            min(tile_n, round_up(-(-n // across), EVEN)),
         )
-        out = cost.store_seconds(batches * m * n, stored, itemsize, target)
-        yield seconds + out, method, scratch, (tile_m, tile_n)
 
 
 def _cpu_region(m: int, n: int, batches: int, c: Contract, target: Target) -> tuple[int, int]:

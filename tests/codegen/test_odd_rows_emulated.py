@@ -83,7 +83,7 @@ def instructions(plan: Plan) -> set[str]:
 LINEAR = {  # rows, n, k, type, target, instruction
     "wgmma": (128, 197, 64, H, H100, "wgmma"),
     "wgmma-ragged": (300, 197, 128, B, H100, "wgmma"),
-    "mma": (130, 333, 64, H, H100, "mma.m16n8k16"),
+    "mma": (70, 333, 40, H, H100, "mma.m16n8k16"),
     "mma-slices": (40, 77, 512, H, H100, "mma.m16n8k16"),
     "mma-few-columns": (37, 49, 40, B, A100, "mma.m16n8k16"),
     "mma-one-column-more": (20, 65, 72, H, A100, "mma.m16n8k16"),

@@ -19,15 +19,15 @@
 namespace mt {
 
 // Side of a contraction. VECTOR: elements a copy moves. AHEAD: chunks that may be asked for before others have handed over what
-// they made, which is not among them.
-template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_, int AHEAD_ = 0>
+// they made, which is not among them. ROWS: that a task has at most, if fewer than a block.
+template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_, int AHEAD_ = 0, int ROWS_ = 1 << 20>
 struct Side {
   using T = T_;
   static constexpr bool K_MAJOR = K_MAJOR_;
   static constexpr Copy COPY = COPY_;
   static constexpr int VECTOR = VECTOR_;
-  static constexpr bool CHECK_ROWS = CHECK_ROWS_;  // a block may reach over the last row
-  static constexpr int AHEAD = AHEAD_;
+  static constexpr bool CHECK_ROWS = CHECK_ROWS_;  // a task may reach over the last row
+  static constexpr int AHEAD = AHEAD_, ROWS = ROWS_;
 };
 
 enum class Kernel { MMA, FMA, WGMMA, RUNS };
@@ -46,6 +46,7 @@ struct Shape {
   static constexpr int K = K_;
   static constexpr int BLOCK_M = BLOCK_M_, BLOCK_N = BLOCK_N_, BLOCK_K = BLOCK_K_;
   static constexpr int WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, SLICES = SLICES_, RING = RING_;
+  static constexpr int ROWS = min_of(Left::ROWS, BLOCK_M), COLUMNS = min_of(Right::ROWS, BLOCK_N);
   static constexpr int WIDTH = WIDTH_;  // sums along n that the epilogue takes at once
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
   static constexpr int LEFT_K = K * RUNS_, LEFT_DEPTH = BLOCK_K * RUNS_;
@@ -59,9 +60,9 @@ struct Shape {
 
   using LeftPanel = Panel<T, BLOCK_M, LEFT_DEPTH, Left::K_MAJOR, KERNEL == Kernel::RUNS>;
   using RightPanel = Panel<T, BLOCK_N, BLOCK_K, Right::K_MAJOR>;
-  using LeftIntake = Intake<LeftPanel, T, Left::K_MAJOR, Left::COPY, Left::VECTOR, BLOCK_M, LEFT_K,
+  using LeftIntake = Intake<LeftPanel, T, Left::K_MAJOR, Left::COPY, Left::VECTOR, ROWS, LEFT_K,
                             LEFT_DEPTH, SLICE_THREADS, Left::CHECK_ROWS>;
-  using RightIntake = Intake<RightPanel, T, Right::K_MAJOR, Right::COPY, Right::VECTOR, BLOCK_N, K,
+  using RightIntake = Intake<RightPanel, T, Right::K_MAJOR, Right::COPY, Right::VECTOR, COLUMNS, K,
                              BLOCK_K, SLICE_THREADS, Right::CHECK_ROWS>;
 
   template <Kernel, class = void>
@@ -96,7 +97,7 @@ struct Shape {
 
   // The threads of the epilogue: those of whole rows of vectors, if few others are idle for that. A thread then has the same columns
   // in all its turns.
-  static constexpr int ACROSS = BLOCK_N / WIDTH, OTHERS = THREADS % ACROSS;
+  static constexpr int ACROSS = ceil_div(COLUMNS, WIDTH), OTHERS = THREADS % ACROSS;
   static constexpr bool STEADY_COLUMNS = ACROSS <= THREADS && 8 * OTHERS <= THREADS;
   static constexpr int FINISHERS = STEADY_COLUMNS ? THREADS - OTHERS : THREADS;
 
@@ -305,7 +306,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
 
   // This thread's outputs are vectors of the block in order: neighbouring threads store neighbours.
   using Held = decltype(fetch(0, 0));
-  constexpr int ACROSS = S::ACROSS, TOTAL = S::BLOCK_M * ACROSS;
+  constexpr int ACROSS = S::ACROSS, TOTAL = S::ROWS * ACROSS;
   constexpr int ROUNDS = ceil_div(TOTAL, S::FINISHERS);
   constexpr int MOST = same<Held, Nothing> ? (ROUNDS > 8 ? MANY_TURNS : MOST_TURNS) : max_of(1, MOST_HELD / int(sizeof(Held)));
   constexpr int AHEAD = even_turns(ROUNDS, MOST);  // turns of which the operands are on their way at once

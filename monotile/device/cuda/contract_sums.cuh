@@ -88,7 +88,7 @@ struct Cells {
 
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy_vectors(const Row& row) const {
-    constexpr int ACROSS = S::BLOCK_N / WIDTH, ROUNDS = ceil_div(S::BLOCK_M * ACROSS, S::THREADS), TURN = 4;
+    constexpr int ACROSS = S::ACROSS, ROUNDS = ceil_div(S::ROWS * ACROSS, S::THREADS), TURN = 4;
     constexpr int SIZE = sizeof(*row(0)), WORDS = WIDTH * SIZE / 4;
     const unsigned self = S::self();
     auto mine = [&](int round) {
@@ -121,7 +121,7 @@ struct Cells {
   __device__ __forceinline__ void copy_ends(const Row& row) const {
     const unsigned self = S::self();
 #pragma unroll 1
-    for (unsigned e = self; e < S::BLOCK_M * WIDTH; e += S::THREADS) {
+    for (unsigned e = self; e < S::ROWS * WIDTH; e += S::THREADS) {
       int m = int(e / WIDTH), i = int(e % WIDTH);
       if (m >= rows || columns == 0) continue;
       auto to = row(m0 + m) + n0;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void finish_rows(typename S::Sum* sums, int m0, int m
   int rows = min_of(m1 - m0, S::BLOCK_M), columns = min_of(n1 - n0, S::BLOCK_N), single = columns % S::WIDTH;
   if (single != 0) {
 #pragma unroll 1
-    for (unsigned e = self; e < S::BLOCK_M * S::WIDTH; e += S::THREADS) {
+    for (unsigned e = self; e < S::ROWS * S::WIDTH; e += S::THREADS) {
       int m = int(e / S::WIDTH), i = int(e % S::WIDTH), n = columns - single + i;
       if (m < rows && i < single) epilogue.singles(m0 + m, n0 + n, total<S, 1>(sums + m * S::SUM_PITCH + n));
     }

@@ -90,7 +90,8 @@ struct Panel {
   }
 };
 
-// How THREADS threads bring a panel in, VECTOR elements at a time, neighbours by neighbouring threads.
+// How THREADS threads bring a panel in, VECTOR elements at a time, neighbours by neighbouring threads: of a K_MAJOR panel the first
+// EXTENT rows.
 template <class Panel, class T, bool K_MAJOR, Copy COPY, int VECTOR, int EXTENT, int K, int DEPTH,
           int THREADS, bool CHECK_ROWS>
 struct Intake {
@@ -98,8 +99,9 @@ struct Intake {
   static constexpr int BLOCK = Panel::INNER / Panel::BLOCKS;  // elements of a line
   static_assert(BLOCK % VECTOR == 0, "a block holds whole vectors of its operands");
   static constexpr int PIECES = BLOCK / VECTOR;
-  static constexpr int TOTAL = Panel::LINES * PIECES;
-  static constexpr int ROUNDS = ceil_div(TOTAL, THREADS);
+  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR ? min_of(Panel::LINES, EXTENT) : Panel::LINES) * PIECES;
+  static constexpr int ROUNDS = ceil_div(NEEDED, THREADS);
+  static constexpr bool CHECKS = CHECK_ROWS || NEEDED < min_of(TOTAL, ROUNDS * THREADS);  // a round may reach over the last row
   static constexpr int CHUNK = DEPTH;
   static constexpr bool K_TAIL = K % DEPTH != 0;
 
@@ -150,8 +152,8 @@ struct Intake {
       Piece p = piece(first, i, thread);
       int row = row0 + p.row, k = k0 + p.k;
       Source<T> from = operand.source(row, k);
-      if constexpr (CHECK_ROWS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
-        bool inside = (!CHECK_ROWS || row < row_end) & (!K_TAIL || k < K);
+      if constexpr (CHECKS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
+        bool inside = (!CHECKS || row < row_end) & (!K_TAIL || k < K);
         ptx::copy_async_or_zero<BYTES>(base + p.offset, from.at, from.there & inside);
       } else {
         ptx::copy_async<BYTES>(base + p.offset, from.at);
@@ -209,7 +211,7 @@ struct Intake {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
-        if (CHECK_ROWS && rows_left <= rows_to(i)) continue;
+        if (CHECKS && rows_left <= rows_to(i)) continue;
         u32 to = starts.to + bytes + (STEADY ? bytes_to(i) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
@@ -241,7 +243,7 @@ struct Intake {
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(i, thread);
       int row = row0 + p.row, k = k0 + p.k;
-      bool live = exists(i, thread) && (!CHECK_ROWS || row < row_end) && (!K_TAIL || k < K);
+      bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
       held.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
     }
   }
