@@ -31,7 +31,6 @@ from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
-from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -47,7 +46,7 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
 from monotile.schedule.plan import Dim, Place, Plan, Shared, Stage, Step
 from monotile.target.target import Target
 
@@ -90,11 +89,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A step of a stage: its anchor, the Computes that follow, and the axes as functions of the ranges."""
+    """A step of a stage: its anchor, what follows, and the axes as functions of the ranges."""
 
     step: Step
     anchor: Compute | Scatter
-    followers: tuple[Compute, ...]
+    followers: tuple[Compute | Scatter, ...]
     ranges: tuple[Range, ...]
     point: Mapping[str, Expr]
 
@@ -262,13 +261,10 @@ class Emitter(Expressions):
         self._task = coordinates(stage.grid)
         for step in stage.steps:
             anchor, *rest = (self.computes[name] for name in step.computes[step.anchor :])
-            followers = tuple(s for s in rest if isinstance(s, Compute))
-            if len(followers) != len(rest):
-                raise InternalError(f"a Scatter follows another statement in step {step.computes}")
             self._origin = anchor.origin
             self.forget()
             ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))
-            yield Site(step, anchor, followers, ranges, self.point(anchor, ranges))
+            yield Site(step, anchor, tuple(rest), ranges, self.point(anchor, ranges))
 
     def range(self, dim: Dim, variable: str) -> Range:
         """The part of `dim` that the current task walks."""
@@ -301,22 +297,36 @@ class Emitter(Expressions):
             return
         later = [site.followers[k:] for k in range(len(site.followers) + 1)]
         for number, s in enumerate((anchor, *site.followers)):
+            if isinstance(s, Scatter):
+                self._answer(s, point, self.body(s.value, point))
+                continue
             if number:
                 text, dtype = self.body(s.body, point), s.body.dtype
-            used = any(x.tensor.name == s.out.name for f in later[number] for x in loads(f.body))
-            self.settle(s, point, text, dtype, used=used)
+            users = [f for f in later[number] if s.out in used(f)]
+            exactly = any(isinstance(f, Scatter) for f in users)
+            self.settle(s, point, text, dtype, used=bool(users), exactly=exactly)
 
     def settle(
-        self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
+        self,
+        s: Compute,
+        point: Mapping[str, Expr],
+        text: str,
+        dtype: DType,
+        *,
+        used: bool,
+        exactly: bool = False,
     ) -> None:
-        """Store the value of `s` at `point`, given as text in `dtype`. used: whether the step reads it as well."""
-        text = self.made(s, text, dtype, used=used)
+        """Store the value of `s` at `point`, given as text in `dtype`. used, exactly: whether the step reads it as well, and as it is
+        stored."""
+        text = self.made(s, text, dtype, used=used, exactly=exactly)
         self.put(s, point, text)
 
-    def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
+    def made(
+        self, s: Compute, text: str, dtype: DType, *, used: bool, exactly: bool = False
+    ) -> str:
         """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
         small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
-        if not small or (used and not self.options.excess_precision):
+        if not small or exactly or (used and not self.options.excess_precision):
             text = convert(text, dtype, s.out.dtype)
         places = stored(self.plan.places[s.out.name])
         if used or len(places) + self.hands_on(s.out) > 1:
@@ -354,6 +364,16 @@ class Emitter(Expressions):
     def live(self, store: str) -> str:
         """`store`, where there is anything to store."""
         return f"if ({self.stored_if}) {store}" if self.stored_if else store
+
+    def _answer(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
+        """Write what an element has to say to a question about all of them, where it says anything."""
+        index = [substitute(i, dict(point)) for i in s.index]
+        found = text if s.combiner == "any" else f"!({bare(text)})"
+        for place in stored(self.plan.places[s.out.name]):
+            pointer, offset = self.address(s.out, index, place)
+            says = self.store(s.out, pointer, offset, "true" if s.combiner == "any" else "false")
+            with self.writer.open(f"if ({bare(found)})", fence=True):
+                self.writer.write(self.live(says))
 
     def _scatter(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
         index = [substitute(i, dict(point)) for i in s.index]

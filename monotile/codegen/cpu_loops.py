@@ -29,7 +29,7 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Program, Scatter
+from monotile.ir.program import Program, Scatter, value_of
 from monotile.schedule.plan import Plan
 from monotile.target.target import Target
 
@@ -286,7 +286,7 @@ class Loops(StageEmitter):
         """The same, but for the anchor's value itself."""
         anchor = [] if isinstance(site.anchor, Scatter) else [site.anchor]
         stores = [Load(s.out, s.axes) for s in (*anchor, *site.followers)]
-        return [*(s.body for s in site.followers), *stores]
+        return [*(value_of(s) for s in site.followers), *stores]
 
     def ordered(self, site: Site) -> list[Range]:
         """The site's ranges, the one that holds the last axis innermost."""

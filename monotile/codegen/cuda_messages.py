@@ -90,11 +90,12 @@ def on_chip(site: Site, received: tuple[Received, ...]) -> Site:
     def here(x: Load) -> Load:
         return Load(images[x.tensor.name], x.index) if x.tensor.name in images else x
 
-    def moved(s: Compute) -> Compute:
+    def moved(s: Compute | Scatter) -> Compute | Scatter:
+        if isinstance(s, Scatter):
+            return s
         return msgspec.structs.replace(s, body=map_loads(s.body, here))
 
-    anchor = moved(site.anchor) if isinstance(site.anchor, Compute) else site.anchor
-    return replace(site, anchor=anchor, followers=tuple(map(moved, site.followers)))
+    return replace(site, anchor=moved(site.anchor), followers=tuple(map(moved, site.followers)))
 
 
 def write_send(e: VectorEmitter, slots: Slots, offset: str, value: str) -> None:

@@ -29,7 +29,7 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, value_of
 from monotile.schedule.plan import Reduce
 
 MOST_TOGETHER = 16  # neighbouring outputs that a group reduces at the same time
@@ -188,7 +188,7 @@ def form_of(e: VectorEmitter, site: Site, method: Reduce) -> Form:
     ]
     each = _arithmetic(anchor.body)
     places = _instructions(anchor.body, site)  # where the vectors lie: once for all their elements
-    after = sum(_instructions(s.body, site) for s in site.followers)
+    after = sum(_instructions(value_of(s), site) for s in site.followers)
     best, least = form, float("inf")
     for way in ways or [form]:
         far = sum(_words(x, site, way) for x in read if not e.on_chip(x.tensor))

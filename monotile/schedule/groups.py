@@ -16,6 +16,7 @@ from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
+from monotile.schedule.gather import joins
 
 Row = tuple[
     tuple[str, int, int], ...
@@ -24,7 +25,7 @@ Row = tuple[
 
 @dataclass(frozen=True)
 class Group:
-    """steps: of Computes, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
+    """steps: of Computes, which Scatters may follow, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
     before, though not read: what is made of a state's old value before its memory gets the new one. streamed: the
     group is a softmax-weighted sum in one step, and joins no other."""
 
@@ -84,7 +85,7 @@ def _reads_of_loop(loop: Loop) -> frozenset[str]:
 
 
 def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list[Node]:
-    """Every Compute that follows a group's last step element by element joins that step, if the group is allowed."""
+    """What follows a group's last step element by element joins that step, if the group is allowed."""
 
     def join(first: Group, second: Group) -> Group | None:
         if len(second.steps) != 1 or len(second.steps[0]) != 1:
@@ -92,7 +93,6 @@ def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list
         last = second.steps[0][0]
         if not _follows(first, last):
             return None
-        assert isinstance(last, Compute)
         rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
         both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
         return both if allowed(both) else None
@@ -102,10 +102,12 @@ def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list
 
 def _follows(first: Group, s: Compute | Scatter) -> bool:
     """Whether `s` reads the single step of `first` only at its own element, and has its shape."""
-    if len(first.steps) != 1 or not isinstance(s, Compute) or s.combiner is not None:
-        return False
     anchor = first.steps[0][0]
-    if not isinstance(anchor, Compute) or anchor.out.shape != s.out.shape:
+    if len(first.steps) != 1 or not isinstance(anchor, Compute):
+        return False
+    if isinstance(s, Scatter):
+        return joins(s, anchor, first.tensors)
+    if s.combiner is not None or anchor.out.shape != s.out.shape:
         return False
     return follows(s, [x for x in loads(s.body) if x.tensor.name in first.tensors])
 

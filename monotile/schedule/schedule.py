@@ -95,5 +95,6 @@ def _stage(draft: Draft, workers: int) -> Stage:
     chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
     again = math.prod(draft.grid) > workers and chip
     first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
-    name = f"stage_{draft.steps[-1].computes[-1]}"
+    made = [s.out.name for s in draft.group.statements() if isinstance(s, Compute)]
+    name = f"stage_{(made or draft.steps[-1].computes)[-1]}"
     return Stage(name, draft.grid, (first, *draft.steps[1:]), "none", 0)

@@ -5,7 +5,7 @@ The second is pointwise: it joins the stage that uses `out`, so it costs no barr
 normalisation, say) follows. Its order is fixed, so results repeat to the bit.
 
 A reduction of much to a value or a few (whether any element is infinite, a mean of everything) would be one task: it is split
-in the same way, and what its readers need of the few is computed by each of them.
+in the same way, and what its readers need of the few is computed by each of them. Or it is answered where its terms are made (`gather.py`).
 
 One of an image to a value for each channel (pooling) is split by rows of the image: what makes a row may reduce it as well.
 """
@@ -28,8 +28,9 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Loop, Program, Statement, statements
+from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
 from monotile.schedule.draft import Context
+from monotile.schedule.gather import gathered
 from monotile.schedule.groups import single
 from monotile.schedule.products import product
 from monotile.schedule.tiles import cut
@@ -50,6 +51,9 @@ _COMBINE = {
     "any": "bitor",
     "all": "bitand",
 }
+Instead = (
+    tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
+)  # the last one has the old name
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
@@ -61,12 +65,12 @@ def split_reductions(program: Program, target: Target, context: Context | None =
     best = seconds(build(program, context), target)
     names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
     for c in [s for s in statements(program.body) if isinstance(s, Compute)]:
-        for parts in _worthwhile(c, context):
-            if f"{c.out.name}_parts" in names:
-                continue
-            candidate = _replace(program, c, _split(c, parts))
+        if {f"{c.out.name}_parts", c.out.name.removesuffix("_parts")} & (names - {c.out.name}):
+            continue  # it has parts, or is one
+        for instead in _worthwhile(c, context):
+            candidate = _replace(program, c, instead)
             if c.out.size <= FEW:
-                candidate = _by_readers(candidate, f"{c.out.name}_parts")
+                candidate = _by_readers(candidate, loads(instead[-1].body)[0].tensor.name)
             spent = seconds(build(candidate, context), target)
             if spent < best:
                 program, best = candidate, spent
@@ -74,15 +78,18 @@ def split_reductions(program: Program, target: Target, context: Context | None =
     return program
 
 
-def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
-    """Numbers of parts that make the product itself faster, the fastest first; the most for a reduction to few values."""
+def _worthwhile(c: Compute, context: Context) -> Iterator[Instead]:
+    """What may be computed instead of `c`: parts that make a product itself faster, the fastest first; of a reduction to few values the
+    most, or what is gathered where its terms are made."""
     if c.combiner in _COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
+        if terms >= MUCH and (made := gathered(c)) is not None:
+            yield made
         if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
-            yield PARTS[-1]
+            yield _split(c, PARTS[-1])
         return
     if _by_rows(c, context):
-        yield c.reduce[0].extent
+        yield _split(c, c.reduce[0].extent)
     if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
         return
     whole = cut(single(c), context)
@@ -95,7 +102,8 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[int]:
         extra = moved / (context.target.worker_bandwidth * context.target.workers)
         if draft is not None and draft.seconds + extra < whole.seconds:
             found.append((draft.seconds + extra, parts))
-    yield from (parts for _, parts in sorted(found))
+    for _, parts in sorted(found):
+        yield _split(c, parts)
 
 
 def _by_rows(c: Compute, context: Context) -> bool:
@@ -148,7 +156,7 @@ def _by_readers(program: Program, parts: str) -> Program:
     return remove_dead(inline_where(program, small))
 
 
-def _replace(program: Program, old: Compute, new: tuple[Compute, Compute]) -> Program:
+def _replace(program: Program, old: Compute, new: Instead) -> Program:
     def go(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         out: list[Statement] = []
         for s in body:

@@ -13,6 +13,7 @@ from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.early import weights_of
+from monotile.schedule.gather import joins
 from monotile.schedule.hold_rows import scratch_bytes
 from monotile.schedule.invalid import fail
 from monotile.schedule.late import why_not_ahead, why_not_late
@@ -159,7 +160,13 @@ def _check_step(
     for name in after:
         follower = computes[name]
         own = [x for x in loads_of(follower) if x.tensor.name in step.computes]
-        if follower.out.shape != anchor.out.shape or not follows(follower, own):
+        if isinstance(follower, Scatter):
+            alike = isinstance(anchor, Compute) and joins(
+                follower, anchor, frozenset(step.computes)
+            )
+        else:
+            alike = follower.out.shape == anchor.out.shape and follows(follower, own)
+        if not alike:
             fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     match step.method:
         case Attend() as a:

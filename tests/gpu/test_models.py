@@ -13,6 +13,7 @@ import monotile
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
 from monotile.schedule.records import recorded
+from tests.codegen.test_gather_emulated import QUESTIONS, Clamped, batches
 from tests.models.accuracy import error, exact, example, fresh, tensors
 
 pytestmark = [
@@ -116,6 +117,18 @@ def test_small_attention(heads: int, keys: int) -> None:
     expected = error(Attention()(*args), wide)
     fast = monotile.compile(Attention(), tuple(x.cuda() for x in args))
     assert error([fast(*(x.cuda() for x in args)).cpu()], wide) <= 1.5 * expected
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_small_questions(question: str) -> None:
+    """Whether anything is infinite, told by the tasks that make it: in one call, not in the next."""
+    model = Clamped(question, normalised=True).eval().requires_grad_(False).half()
+    model.layers[0].weight.data[5, 5] = 0.05
+    inputs = [batches(value, 1, 17, 5) for value in (65000.0, 1.0, 65000.0)]
+    expected = [model(x) for x in inputs]
+    fast = monotile.compile(model.cuda(), (inputs[0].cuda(),))
+    for x, right in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(fast(x.cuda()).cpu(), right, atol=0.05, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,0 +1,85 @@
+"""Questions about a whole tensor that are answered where it is made, on the emulator."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from monotile.schedule.plan import Contract, HoldRows, Plan, Step
+from tests.codegen.emulate import COMPILER
+from tests.codegen.test_convolutions_emulated import plan_of, steps_of
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+LAYERS, FEATURES = 3, 128
+QUESTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "any": lambda x: torch.isinf(x).any(),
+    "all": lambda x: torch.isfinite(x).all().logical_not(),
+    "each": lambda x: torch.isinf(x).flatten(1).any(1)[:, None, None],
+}
+
+
+class Clamped(nn.Module):
+    """Layers whose sums are clamped where anything of them is infinite, as T5's are in float16."""
+
+    def __init__(self, question: str, normalised: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(LAYERS))
+        for p in self.parameters():
+            p.data.copy_(0.05 * torch.randn_like(p))
+        self.asks = QUESTIONS[question]
+        self.normalised = normalised
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+            x = torch.where(self.asks(x), x.clamp(-4, 4), x)
+            if self.normalised:
+                x = nn.functional.layer_norm(x, (FEATURES,))
+        return x
+
+
+def compare(model: nn.Module, x: Tensor) -> Plan:
+    model = model.eval().requires_grad_(False).to(x.dtype)
+    plan, found = plan_of(model, x)
+    np.testing.assert_allclose(found.astype(np.float64), model(x).double().numpy(), atol=0.05)
+    return plan
+
+
+def answered(plan: Plan) -> list[Step]:
+    """Steps with a question behind what they make."""
+    return [s for s in steps_of(plan) if len(s.computes) > 1 and s.computes[-1].endswith("_found")]
+
+
+def batches(value: float, *where: int) -> Tensor:
+    torch.manual_seed(1)
+    x = torch.randn(2, 96, FEATURES)
+    x[where] = value
+    return x.half()
+
+
+@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+@pytest.mark.parametrize("value", [1.0, 65000.0], ids=["finite", "overflows"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_product_answers(question: str, value: float, normalised: bool) -> None:
+    """65000 and what the layer adds is infinite in float16 and not in float32; clamped, no later layer's sum is: each iteration begins
+    anew."""
+    model = Clamped(question, normalised)
+    x = batches(value, 1, 17, 5)
+    model.layers[0].weight.data[5, 5] = 0.05
+    plan = compare(model, x)
+    (step,) = answered(plan)
+    assert isinstance(step.method, Contract)
+    assert not [s for s in steps_of(plan) if any(n.endswith("_parts") for n in s.computes)]
+    assert any(isinstance(s.method, HoldRows) for s in steps_of(plan)) == normalised
+
+
+@pytest.mark.parametrize("value", [0.5, 9.0])
+def test_a_map_answers(value: float) -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.sin(x) + x
+            return torch.where((y > 8).any(), -y, y)
+
+    compare(Doubled(), batches(value, 0, 3, 3).float())
