@@ -5,13 +5,13 @@ epilogue but for its shape. The tensor is then computed in the reader's shape, a
 finds its elements there; the arithmetic is the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, substitute
-from monotile.ir.program import Compute, Program, Statement, statements
+from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 
 ROUNDS = 8  # a chain of readers is followed this far
@@ -45,8 +45,7 @@ def align_axes(program: Program) -> Program:
 def _arrangements(program: Program) -> dict[str, Arrangement]:
     uses = Uses(program)
     found: dict[str, Arrangement] = {}
-    for body in _bodies(program):
-        here = {s.out.name: s for s in body if isinstance(s, Compute)}
+    for body, here in _scopes(program.body, {}):
         decided: set[str] = set()
         for s in body:
             if not isinstance(s, Compute) or s.combiner is not None:
@@ -92,16 +91,18 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
     return Arrangement(Tensor(p.out.name, reader.out.shape, p.out.dtype), source)
 
 
-def _bodies(program: Program) -> Iterator[Body]:
-    found: list[Body] = [program.body]
-
-    def keep(body: Body) -> Body:
-        found.append(body)
-        return body
-
-    for s in statements(program.body):
-        map_bodies(s, keep)
-    yield from found
+def _scopes(
+    body: Body, around: Mapping[str, Compute]
+) -> Iterator[tuple[Body, Mapping[str, Compute]]]:
+    """Every list of statements, with the producers that may take over the order of its readers': its own, and element-wise ones outside."""
+    here = {**around, **{s.out.name: s for s in body if isinstance(s, Compute)}}
+    yield body, here
+    plain = {name: c for name, c in here.items() if c.combiner is None}
+    inner: list[Body] = []
+    for s in body:
+        map_bodies(s, lambda b: inner.append(b) or b)
+    for b in inner:
+        yield from _scopes(b, plain)
 
 
 def rearranged(s: Statement, found: dict[str, Arrangement]) -> Statement:

@@ -20,6 +20,7 @@ VIEW_NODES = 200  # a view whose index would grow beyond this is stored
 BODY_NODES = 4000  # no body grows beyond this by inlining; nodes, counted as a tree
 SMALL_NODES = 24  # an expression of axes alone that is no longer than this is never stored
 ROUNDS = 4
+FAR = 4  # times that each element which is read where data says may be read, rather than stored
 CHEAP = 6.0  # operations that may be done more than once rather than stored (`analysis.cost`)
 
 Producers = Mapping[str, Compute]
@@ -108,8 +109,12 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
     """Whether `p` costs less done several times than stored once.
 
     It must read at most one tensor of about its own size, for the readers then read that instead. If `p` is
-    the only reader of a reduction it is its epilogue, stored in the reduction's place for nothing.
+    the only reader of a reduction it is its epilogue, stored in the reduction's place for nothing. What reads where data says waits twice,
+    which is worth a place in memory if it is done often, as in every layer.
     """
+    far = any(loads(i) for x in loads(p.body) for i in x.index)
+    if far and uses.evaluations[p.out.name] > FAR * p.out.size:
+        return False
     large = {x.tensor.name for x in loads(p.body) if 2 * x.tensor.size > p.out.size}
     epilogue = any(name in uses.reductions and uses.readers[name] == 1 for name in large)
     return len(large) <= 1 and not epilogue and cost(p.body) <= CHEAP

@@ -3,7 +3,7 @@
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, const, idx
 from monotile.ir.printer import show_statement
-from monotile.ir.program import Loop, Program, Stack, Statement, compute
+from monotile.ir.program import Compute, Loop, Program, Stack, Statement, compute
 from monotile.ir.verify import verify
 from monotile.transform.align_axes import align_axes
 
@@ -43,6 +43,20 @@ def test_a_chain_follows_its_end() -> None:
         "a[i0:4, i1:8] f32 = exp(p[i0, i1])",
         "b[i0:4, i1:8] f32 = tanh(a[i0, i1])",
     ]
+
+
+def test_an_element_wise_producer_outside_a_loop_follows_its_reader_inside() -> None:
+    axis = Axis("l", 3)
+    a = compute(Tensor("a", (8, 6), F32), lambda i, j: Unary("exp", Load(X, (i, j))))
+
+    def after(outside: Compute) -> list[str]:
+        n, m = outside.out.shape
+        b = compute(Tensor("b", (m, n), F32), lambda j, i: Unary("tanh", Load(outside.out, (i, j))))
+        loop = Loop(axis, (), (Stack(b.out, Tensor("all", (3, m, n), F32)),), (b,))
+        return lines(outside, loop, outputs=(loop.stacked[0].out,))
+
+    assert after(a)[0] == "a[i0:6, i1:8] f32 = exp(x[i1, i0])"
+    assert after(P)[0] == "p[i0:8, i1:4] f32 = sum(r0:6) x[i0, r0] * w[i1, r0]"
 
 
 def test_a_permuted_reader_among_others_changes_nothing() -> None:

@@ -227,6 +227,25 @@ def test_work_outside_a_loop_stays_outside() -> None:
     assert inline_pointwise(p) is p
 
 
+def test_what_is_read_where_data_says_is_not_read_anew_in_every_layer() -> None:
+    """T5's table of biases, by distances, of which all layers add the same."""
+    where, few = Tensor("where", (8, 6), I64), Tensor("few", (4,), F32)
+    table = compute(Tensor("table", (8, 6), F32), lambda i, j: Load(few, (Load(where, (i, j)),)))
+
+    def found(layers: int) -> list[str]:
+        axis = Axis("l", layers)
+        y = compute(
+            Tensor("y", (8, 6), F32),
+            lambda i, j: Binary("add", Load(table.out, (i, j)), Cast(axis, F32)),
+        )
+        loop = Loop(axis, (), (Stack(y.out, Tensor("all", (layers, 8, 6), F32)),), (y,))
+        new = inline_pointwise(Program((few, where), (), (table, loop), (loop.stacked[0].out,)))
+        return [line.split("[")[0].strip() for s in new.body for line in show_statement(s)]
+
+    assert "table" in found(12)
+    assert "table" not in found(2)
+
+
 def test_bodies_do_not_blow_up() -> None:
     """x + x[other], forty times: each step would double the expression."""
     body: list[Compute] = []
