@@ -1,4 +1,4 @@
-"""The products of a transformer cut in many ways, timed: what the constants of `schedule/cost.py` are fitted to.
+"""The products of a transformer cut in many ways, timed: what the constants of `schedule/product_cost.py` are fitted to.
 
     python -m bench.device.product_sweep DIR      writes DIR/sweep_0.cu to DIR/sweep_15.cu; then, where the GPU is:
     ls DIR/*.cu | xargs -P 16 -I{} nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I monotile/device {} -o {}.out
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from monotile.ir.dtype import DType
-from monotile.schedule.cost import contract_seconds, store_seconds
 from monotile.schedule.methods import Ways, ways
 from monotile.schedule.plan import Contract, Operand
+from monotile.schedule.product_cost import contract_seconds, store_seconds
 from monotile.schedule.products import Product
 from monotile.schedule.tiles import regions
 from monotile.target.target import cuda_target

@@ -15,6 +15,7 @@ from monotile.schedule import cost
 from monotile.schedule.groups import Group, Node, unite
 from monotile.schedule.onchip import attend_bytes
 from monotile.schedule.plan import Attend, Dim, Operand, Step
+from monotile.schedule.product_cost import attend_seconds
 from monotile.schedule.products import product
 from monotile.target.target import Target
 
@@ -100,7 +101,7 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
 def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, tuple[int, ...]]]:
     """(seconds of the stage, its step, its grid) of every way to cut a streamed group."""
     computes = {s.out.name: s for s in group.statements() if isinstance(s, Compute)}
-    names = tuple(computes)
+    names = tuple(s.out.name for s in group.statements())
     found = next(a for s in computes.values() if (a := attention(s, computes)) is not None)
     sides = _sides(found, target)
     assert sides is not None
@@ -123,7 +124,7 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
         dims.append(Dim((found.row,), rows, block, len(batch)))
         dims.append(Dim((found.column,), columns, columns, None))
         grid = (*(result.axes[p].extent for p in batch), -(-rows // block))
-        spent = cost.attend_seconds(method, features, columns, keys, after, target)
+        spent = attend_seconds(method, features, columns, keys, after, target)
         waves = -(-math.prod(grid) // target.workers)
         yield waves * spent, Step(names, tuple(dims), method, scratch_bytes=scratch), grid
 

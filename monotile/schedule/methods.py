@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from monotile.ir.dtype import DType
-from monotile.schedule.cost import contract_seconds
 from monotile.schedule.onchip import contract_bytes
 from monotile.schedule.plan import Contract, Operand
+from monotile.schedule.product_cost import contract_seconds
 from monotile.schedule.products import RUNS_VECTOR, Product
 from monotile.target.target import Target
 

@@ -10,7 +10,7 @@ from monotile.analysis.reuse import footprint
 from monotile.analysis.turned import behind_last
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule import cost
+from monotile.schedule import cost, product_cost
 from monotile.schedule.attend import cut_attention
 from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
@@ -244,7 +244,7 @@ def _best_choice(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = cost.finishing(step)
+    after = product_cost.finishing(step)
     stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
     if key not in context.choices:
@@ -266,10 +266,10 @@ def _choices(
             if method.teams > 1 and tasks <= target.workers:
                 continue
             waves = -(-tasks // target.workers)
-            seconds = cost.rounds_seconds(
+            seconds = product_cost.rounds_seconds(
                 method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
             )
-            out = cost.store_seconds(batches * m * n, stored, itemsize, target)
+            out = product_cost.store_seconds(batches * m * n, stored, itemsize, target)
             yield seconds + out, method, scratch, (tile_m, tile_n)
 
 

@@ -13,7 +13,7 @@ from monotile.frontend.capture import capture, export
 from monotile.frontend.orders import in_memory_order
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
-from monotile.schedule import cost
+from monotile.schedule import cost, product_cost
 from monotile.schedule import methods as methods_of
 from monotile.schedule.for_target import for_target
 from monotile.schedule.plan import (  # fmt: skip
@@ -282,8 +282,8 @@ def test_padding_meets_nan() -> None:
 
 def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Of a product in runs the way `number` is taken, whatever it costs; reductions cost too much."""
-    every, product, simple = methods_of.blocks, cost.contract_seconds, cost.simple_seconds
-    several = cost.rounds_seconds
+    every, product, simple = methods_of.blocks, product_cost.contract_seconds, cost.simple_seconds
+    several = product_cost.rounds_seconds
 
     def blocks(*arguments: Any) -> list[Contract]:
         found = [*every(*arguments)]
@@ -301,7 +301,7 @@ def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
     monkeypatch.setattr(methods_of, "blocks", blocks)
     monkeypatch.setattr(methods_of, "contract_seconds", product_seconds)
-    monkeypatch.setattr(cost, "rounds_seconds", rounds_seconds)
+    monkeypatch.setattr(product_cost, "rounds_seconds", rounds_seconds)
     monkeypatch.setattr(cost, "simple_seconds", simple_seconds)
 
 

@@ -83,3 +83,32 @@ def test_a_map_answers(value: float) -> None:
             return torch.where((y > 8).any(), -y, y)
 
     compare(Doubled(), batches(value, 0, 3, 3).float())
+
+
+def attended(x: Tensor) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+MAKERS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "attention": (attended, (1, 4, 64, 64)),
+    "normalisation": (lambda x: nn.functional.layer_norm(x, (64,)), (1, 4, 64, 64)),
+    "sums": (lambda x: x.sum(-1), (1, 96, 96, 64)),
+    "window": (lambda x: nn.functional.max_pool2d(x, 3, 1, 1), (1, 16, 32, 32)),
+    "convolution": (lambda x: nn.functional.conv2d(x, x[:, :, :3, :3], padding=1), (16, 16, 32, 32)),
+    "odd rows": (lambda x: x @ x.mT, (1, 1, 101, 64)),
+    "transposed": (lambda x: x.mT.contiguous() + 1, (1, 4, 64, 64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e4], ids=["some", "none"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_whoever_makes_it_answers(name: str, limit: float) -> None:
+    make, shape = MAKERS[name]
+
+    class Asked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = make(x)
+            return torch.where((y > limit).any(), -y, y)
+
+    torch.manual_seed(0)
+    compare(Asked(), torch.randn(shape).half())

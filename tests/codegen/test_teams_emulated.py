@@ -9,7 +9,7 @@ from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.schedule import cost
+from monotile.schedule import product_cost
 from monotile.schedule.plan import Contract, Plan
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
@@ -32,12 +32,12 @@ WAYS = {  # rows, columns, k, type, workers, whether results leave by rows
 @pytest.fixture
 def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products without teams cost too much."""
-    every = cost.rounds_seconds
+    every = product_cost.rounds_seconds
 
     def seconds(c: Contract, *rest: Any) -> float:
         return every(c, *rest) * (1 if c.teams > 1 else 1e3)
 
-    monkeypatch.setattr(cost, "rounds_seconds", seconds)
+    monkeypatch.setattr(product_cost, "rounds_seconds", seconds)
 
 
 def teams(plan: Plan) -> set[tuple[int, bool]]:
