@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import Affine, affine
+from monotile.analysis.asked import asked_of
 from monotile.analysis.states import old_values
 from monotile.codegen.address import (
     Layout,
@@ -151,6 +152,7 @@ class Emitter(Expressions):
         self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
         self._names: list[str] = []  # of all its pointers
         self._own: frozenset[str] = frozenset()
+        self._asked: frozenset[str] = frozenset()
         self._task: tuple[Axis, ...] = ()
         self._origin = ""
 
@@ -258,6 +260,7 @@ class Emitter(Expressions):
     def sites(self, stage: Stage) -> Iterator[Site]:
         """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it."""
         self._own = frozenset(name for step in stage.steps for name in step.computes)
+        self._asked = frozenset(name for own in self._own for name in asked_of(self.computes[own]))
         self._task = coordinates(stage.grid)
         for step in stage.steps:
             anchor, *rest = (self.computes[name] for name in step.computes[step.anchor :])
@@ -302,31 +305,20 @@ class Emitter(Expressions):
                 continue
             if number:
                 text, dtype = self.body(s.body, point), s.body.dtype
-            users = [f for f in later[number] if s.out in used(f)]
-            exactly = any(isinstance(f, Scatter) for f in users)
-            self.settle(s, point, text, dtype, used=bool(users), exactly=exactly)
+            self.settle(s, point, text, dtype, used=any(s.out in used(f) for f in later[number]))
 
     def settle(
-        self,
-        s: Compute,
-        point: Mapping[str, Expr],
-        text: str,
-        dtype: DType,
-        *,
-        used: bool,
-        exactly: bool = False,
+        self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
     ) -> None:
-        """Store the value of `s` at `point`, given as text in `dtype`. used, exactly: whether the step reads it as well, and as it is
-        stored."""
-        text = self.made(s, text, dtype, used=used, exactly=exactly)
+        """Store the value of `s` at `point`, given as text in `dtype`. used: whether the step reads it as well."""
+        text = self.made(s, text, dtype, used=used)
         self.put(s, point, text)
 
-    def made(
-        self, s: Compute, text: str, dtype: DType, *, used: bool, exactly: bool = False
-    ) -> str:
+    def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
         """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
         small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
-        if not small or exactly or (used and not self.options.excess_precision):
+        exactly = s.out.name in self._asked or not self.options.excess_precision
+        if not small or (used and exactly):
             text = convert(text, dtype, s.out.dtype)
         places = stored(self.plan.places[s.out.name])
         if used or len(places) + self.hands_on(s.out) > 1:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import monotile
 from monotile.schedule.plan import Contract, HoldRows, Plan, Step
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_convolutions_emulated import plan_of, steps_of
@@ -43,7 +44,8 @@ class Clamped(nn.Module):
 def compare(model: nn.Module, x: Tensor) -> Plan:
     model = model.eval().requires_grad_(False).to(x.dtype)
     plan, found = plan_of(model, x)
-    np.testing.assert_allclose(found.astype(np.float64), model(x).double().numpy(), atol=0.05)
+    right = model(x).double().numpy()
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=4e-3, atol=0.05)
     return plan
 
 
@@ -83,6 +85,37 @@ def test_a_map_answers(value: float) -> None:
             return torch.where((y > 8).any(), -y, y)
 
     compare(Doubled(), batches(value, 0, 3, 3).float())
+
+
+class Overflowing(nn.Module):
+    """Which sums are infinite in float16, and whether any is, beside the sums or alone."""
+
+    def __init__(self, whole: bool, beside: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, FEATURES)
+        self.layer.weight.data.mul_(0.05)
+        self.layer.weight.data[5, 5] = 0.05
+        self.whole, self.beside = whole, beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) + x
+        found = torch.isinf(y)
+        found = found.any() if self.whole else found
+        return torch.where(found, -1.0, y if self.beside else 2.0)
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "cpu"])
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("whole", [False, True], ids=["each", "any"])
+def test_what_rounds_to_infinity_is_infinite(whole: bool, beside: bool, target: str) -> None:
+    torch.manual_seed(0)
+    model, x = Overflowing(whole, beside), batches(65000.0, 1, 17, 5)
+    if target != "cpu":
+        compare(model, x)
+        return
+    model = model.half().eval().requires_grad_(False)
+    fast = monotile.compile(model, (x,), target=target)
+    torch.testing.assert_close(fast(x), model(x), atol=0.05, rtol=4e-3)
 
 
 def attended(x: Tensor) -> Tensor:

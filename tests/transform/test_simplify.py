@@ -159,6 +159,11 @@ def test_excess_precision_drops_the_rounding_in_between() -> None:
     assert simplify_expr(through_integers, excess_precision=True) is through_integers
 
 
+def test_whether_a_rounded_value_is_infinite_is_asked_of_the_rounded_value() -> None:
+    e = Unary("isinf", Cast(Cast(op("mul", X, Y), F16), F32))
+    assert show_expr(simplify_expr(e, excess_precision=True)) == "isinf(f32(f16(x[] * y[])))"
+
+
 def test_concatenated_parts_are_pruned_to_the_one_that_is_read() -> None:
     a, b = Tensor("a", (32,), F32), Tensor("b", (32,), F32)
 
