@@ -129,8 +129,9 @@ def main() -> None:
         print(fit(chosen.path.read_text().splitlines()))
         return
     template = Path(__file__).with_name("product_sweep.cu").read_text()
+    every = list(calls())
     for i in range(FILES):
-        text = template.replace("// CALLS", "\n  ".join(list(calls())[i::FILES]))
+        text = template.replace("// CALLS", "\n  ".join(every[i::FILES]))
         (chosen.path / f"sweep_{i}.cu").write_text(text)
 
 

@@ -129,7 +129,7 @@ class _Simplifier:
             case Binary("and" | "or" as op, a, b):
                 first = self.go(a)
                 return self.step(Binary(op, first, self.under(first, op == "and").go(b)))
-            case Unary("isinf", Cast(Cast(inner, middle), dtype)) if _rounding_only(
+            case Unary("isinf", Cast(Cast(inner, middle), dtype)) if self.excess and _rounding_only(
                 inner.dtype, middle, dtype
             ):  # what is finite may be infinite when it is rounded
                 return Unary("isinf", Cast(Cast(self.go(inner), middle), dtype))

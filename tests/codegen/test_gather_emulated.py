@@ -26,6 +26,7 @@ class Clamped(nn.Module):
 
     def __init__(self, question: str, normalised: bool) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.layers = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(LAYERS))
         for p in self.parameters():
             p.data.copy_(0.05 * torch.randn_like(p))
