@@ -140,10 +140,10 @@ def write_epilogue(
         with w.open(f"auto fetch_columns = [&](idx {column})", [column], fence=True, tail=";"):
             neighbours_of(e, n.variable, width)
             columns = e.held(steady, width, "columns")
-        w.write("decltype(fetch_columns(0)) columns{};")
+        w.write("mt::Words<decltype(fetch_columns(0))> asked_columns{};")
         head = f"if (const idx {column} = {first}; {column} + {width} <= {n.count})"
         with w.open(head, [column], fence=True):
-            w.write(f"columns = fetch_columns({column});")
+            w.write(f"asked_columns = mt::words(fetch_columns({column}));")
     with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
         neighbours_of(e, n.variable, width)
         held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width)
@@ -153,6 +153,8 @@ def write_epilogue(
     head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
     with w.open(head, [row, column], fence=True, tail=";") as block:
         neighbours_of(e, n.variable, width)
+        if columns:
+            w.write("const auto columns = asked_columns.whole();")
         block.names.update(held)
         with e.vector(width):
             at = "lane" if width > 1 else "0"

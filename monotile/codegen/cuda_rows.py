@@ -1,8 +1,9 @@
 """Rows in registers: what a row reads is asked for at once, its sums meet across the lanes, and nothing lies on chip.
 
 Held rows_steady[2], rows_held[2];                   what the lane reads of its row, an element for each turn
-mt::Words<Held> next_rows_held[2];                   the same of the next round's row, asked for before this one's sums
-Held all_steady[2];                                  what all rows read alike, asked for before several rounds
+mt::Words<Held> early_rows_steady[2];                the same, asked for before the hand-off
+mt::Words<Held> next_rows_held[2];                   of the next round's row, asked for before this one's sums
+mt::Words<Held> early_all_steady[2];                 what all rows read alike, asked for before several rounds
 float x_3[2 * 8];                                    a wide value, for whoever reads it later
 part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then know
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.rowwise import Rowwise, rowwise
@@ -25,6 +27,13 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.schedule.hold_rows import PART, turns
 from monotile.schedule.plan import HoldRows
+
+
+class _Asked(NamedTuple):
+    """Names of what was asked for: once, to be taken as "early"; in every round for the next one, as "next"."""
+
+    once: tuple[str, ...] = ()
+    by_round: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -59,7 +68,7 @@ class _Rows:
 
     @property
     def packed(self) -> bool:
-        """Whether what is asked for a round ahead waits in whole words: single elements are not taken apart anyway."""
+        """Whether what is asked for ahead waits in whole words: single elements are not taken apart anyway."""
         return self.method.vector > 1
 
     def number(self, round_: str) -> str:
@@ -163,7 +172,7 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
         w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
         w.define("group_lane")
         w.define("group")
-        ahead = _ask_first(step, f"{await_}();") if step.rounds > 1 else []
+        ahead = _ask_first(step, f"{await_}();") if step.rounds > 1 else _Asked()
         head = f"for (idx round = 0; round < {step.rounds}; ++round)"
         with w.open(head, ["round"], fence=True) as block:
             block.pragma = "#pragma unroll 1"
@@ -172,9 +181,10 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
             if not step.whole:
                 w.write(f"const bool live = {number} < {step.row.count if step.row else 1};")
             if step.rounds > 1:
-                _ask_next(step, ahead)
+                _ask_next(step, ahead.by_round)
             else:
-                _ask_all(step, f"{await_}();")
+                ahead = _ask_all(step, f"{await_}();")
+            _take(step, ahead.once, "early")
             sums = 0
             for s in step.found.order:
                 if step.found.wide(s):
@@ -213,68 +223,98 @@ def _wanted(step: _Rows) -> tuple[dict[Load, Expr], dict[Load, Expr]]:
     return steady, rest
 
 
-def _ask_all(step: _Rows, await_: str) -> None:
+def _ask_all(step: _Rows, await_: str) -> _Asked:
     """Asks for all that the lane's elements read, before any of it is used: what no launch changes, then the statement
     `await_`, then the rest."""
     steady, rest = _wanted(step)
-    _ask(step, steady, "rows_steady")
+    early = _ask_early(step, steady, "rows_steady")
     step.e.writer.write(await_)
     _ask(step, rest, "rows_held")
+    return _Asked(early)
 
 
-def _ask_first(step: _Rows, await_: str) -> list[str]:
-    """The same before several rounds: asks for what all rows read alike, and for the first round's rows. Gives the names of
-    what is to be asked for in every round."""
+def _ask_first(step: _Rows, await_: str) -> _Asked:
+    """The same before several rounds: asks for what all rows read alike, and for the first round's rows."""
     steady, rest = _wanted(step)
-    ahead = _ask_apart(step, steady, "steady")
+    one = _ask_apart(step, steady, "steady")
     step.e.writer.write(await_)
-    return ahead + _ask_apart(step, rest, "held")
+    two = _ask_apart(step, rest, "held")
+    return _Asked(one.once + two.once, one.by_round + two.by_round)
 
 
-def _ask_apart(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> list[str]:
-    """Loads `wanted`, what depends on the row apart from what does not; gives the name of the former, if there is any."""
+def _ask_apart(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> _Asked:
+    """Loads `wanted`, what depends on the row apart from what does not."""
     e, row = step.e, step.row
     assert row is not None
     v = row.variable.name
     own = {x: when for x, when in wanted.items() if v in e.variables(x) | e.variables(when)}
-    _ask(step, {x: when for x, when in wanted.items() if x not in own}, f"all_{name}")
+    every = {x: when for x, when in wanted.items() if x not in own}
+    once = _ask_early(step, every, f"all_{name}")
     if not own:
-        return []
+        return _Asked(once)
     name = f"rows_{name}"
     _write_fetch(step, own, name, [v, "start"])
-    kind = f"decltype(fetch_{name}(0, 0))"
-    kind = f"mt::Words<{kind}>" if step.packed else kind
-    e.writer.write(f"{kind} next_{name}[{step.turns}]{{}};")
+    _declare_later(step, name, "next")
     with e.writer.open("", fence=True):
         step.take_row("group")
         _fetch_rows(step, name)
-    return [name]
+    return _Asked(once, (name,))
 
 
 def _ask_next(step: _Rows, names: Sequence[str]) -> None:
     """What was asked for is this round's; asks for the next one's before any of it is used."""
     if not names:
         return
-    w = step.e.writer
-    for name in names:
-        w.write(f"decltype(fetch_{name}(0, 0)) {name}[{step.turns}];")
-        head = f"for (idx turn = 0; turn < {step.turns}; ++turn)"
-        with w.open(head, ["turn"], fence=True) as block:
-            block.pragma = "#pragma unroll"
-            w.write(f"{name}[turn] = next_{name}[turn]{'.whole()' * step.packed};")
-    with w.open(f"if (round + 1 < {step.rounds})", fence=True):
+    _take(step, names, "next")
+    with step.e.writer.open(f"if (round + 1 < {step.rounds})", fence=True):
         step.take_row(step.number("(round + 1)"))
         for name in names:
             _fetch_rows(step, name)
 
 
+def _take(step: _Rows, names: Sequence[str], when: str) -> None:
+    """What was asked for as `when`_`name` is there as `name`."""
+    w = step.e.writer
+    for name in names:
+        w.write(f"{_kind(name, when)} {name}[{step.turns}];")
+        head = f"for (idx turn = 0; turn < {step.turns}; ++turn)"
+        with w.open(head, ["turn"], fence=True) as block:
+            block.pragma = "#pragma unroll"
+            w.write(f"{name}[turn] = {when}_{name}[turn]{'.whole()' * step.packed};")
+
+
 def _fetch_rows(step: _Rows, name: str) -> None:
     """Asks for what the row reads that has just been taken."""
     assert step.row is not None
+    _fetch_later(step, name, "next", f"{step.row.variable.name}, start")
+
+
+def _ask_early(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...]:
+    """Asks for loads `wanted` before the hand-off; gives the names to be taken behind it."""
+    if not wanted:
+        return ()
+    _write_fetch(step, wanted, name, ["start"])
+    _declare_later(step, name, "early")
+    _fetch_later(step, name, "early", "start")
+    return (name,)
+
+
+def _kind(name: str, when: str) -> str:
+    """The type of what `fetch_name` gives, which takes the row too where it is asked for the next one."""
+    return f"decltype(fetch_{name}({'0, 0' if when == 'next' else '0'}))"
+
+
+def _declare_later(step: _Rows, name: str, when: str) -> None:
+    kind = _kind(name, when)
+    kind = f"mt::Words<{kind}>" if step.packed else kind
+    step.e.writer.write(f"{kind} {when}_{name}[{step.turns}]{{}};")
+
+
+def _fetch_later(step: _Rows, name: str, when: str, given: str) -> None:
     with step.each_turn():
-        call = f"fetch_{name}({step.row.variable.name}, start)"
+        call = f"fetch_{name}({given})"
         call = f"mt::words({call})" if step.packed else call
-        step.e.writer.write(f"next_{name}[turn] = {call};")
+        step.e.writer.write(f"{when}_{name}[turn] = {call};")
 
 
 def _ask(step: _Rows, wanted: Mapping[Load, Expr], name: str) -> None:
