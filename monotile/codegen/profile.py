@@ -1,6 +1,6 @@
 """The lines by which generated code times itself, with `Options(profile=True)`; without it there are none.
 
-The device headers `cuda/profile.cuh` and `cpu/profile.h` define them. `profile` is the name of an array of one mt_profile.
+The device headers `cuda/profile.cuh` and `cpu/profile.h` define them. `profile` is the name of a pointer to an mt_profile.
 """
 
 from collections.abc import Generator
@@ -41,7 +41,7 @@ class Profiling:
     def run(self, w: Writer, *more: str) -> Generator[None]:
         """Round the walk of the Plan. more: arguments that the target's own way of opening takes."""
         if self._on:
-            w.write("mt_profile profile[1];")
+            w.write("MT_PROFILE(profile);")
             memory = f"MT_POINTER({self._slot})"
             arguments = ["profile", memory, str(self._capacity), self._outer, *more]
             w.write(f"mt_profile_open({', '.join(arguments)});")

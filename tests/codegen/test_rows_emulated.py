@@ -1,5 +1,6 @@
 """Rows in registers on the emulator against PyTorch in float64: lengths, numbers of rows, and what is stored of a row."""
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -192,3 +193,17 @@ def test_what_has_no_common_rows_lies_on_chip() -> None:
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     plan = schedule(program, TARGET, OPTIONS)
     verify(plan, program, TARGET)
+
+
+def test_what_is_asked_for_before_a_hand_off_waits_in_whole_words() -> None:
+    """Taken apart where it is asked for, it would be waited for there, before the hand-off is looked at."""
+
+    def call(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> Tensor:
+        return layer_norm(F.linear(x, w, b), g, b)
+
+    x, w, b = torch.randn(128, 256).half(), torch.randn(384, 256).half(), torch.randn(384).half()
+    captured = capture(Model(call).eval(), (x, w, b, b))
+    program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
+    text = emit(program, schedule(program, TARGET, OPTIONS), TARGET, OPTIONS).text
+    assert "mt::Words<decltype(fetch_columns(0))> asked_columns{};" in text
+    assert re.search(r"mt::Words<decltype\(fetch_(rows|all)_steady\(0\)\)> early_\1_steady", text)

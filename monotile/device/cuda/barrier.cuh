@@ -24,11 +24,13 @@ __device__ __forceinline__ void warps_barrier(int id) {
 }
 
 // A wait that is never met must not hang the device for ever: the kernel fails after 20 seconds. To be called now and then.
-__device__ __noinline__ void check_patience(u64& begin) {
+// begin: when the wait began, 0 before the first call; gives it. (Not by reference: every wait would store it first.)
+__device__ __noinline__ u64 check_patience(u64 begin) {
   constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
   u64 now = ptx::nanoseconds();
   if (begin == 0) begin = now;
   if (now - begin > LIMIT) fail(NO_HANDOFF);
+  return begin;
 }
 
 // The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
@@ -52,7 +54,7 @@ class GridBarrier {
     if (threadIdx.x == 0) {
       u64 begin = 0;
       for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
-        if ((tries & 0xfffff) == 0) check_patience(begin);
+        if ((tries & 0xfffff) == 0) begin = check_patience(begin);
     }
     block_barrier();
   }

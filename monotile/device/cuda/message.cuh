@@ -72,7 +72,7 @@ __device__ __forceinline__ void receive(T* image, const char* slots, u32 tag, Wh
         for (int k = 0; k < WIDTH; ++k) here = here && u32(words[i][k] >> 32) == tag;
         if (here) missing &= ~(1u << i);
       }
-      if ((tries & 0xfffff) == 0) check_patience(begin);
+      if ((tries & 0xfffff) == 0) begin = check_patience(begin);
     }
 #pragma unroll
     for (int i = 0; i < ONCE; ++i) {

@@ -148,6 +148,12 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
+// On-chip memory of a block besides, for what it notes about itself: schedule/records.py reserves it.
+__device__ __forceinline__ void* noted_memory() {
+  __shared__ __align__(8) char monotile_noted[64];
+  return monotile_noted;
+}
+
 // The block's dynamic on-chip memory.
 __device__ __forceinline__ char* shared_memory() {
   extern __shared__ __align__(1024) char monotile_shared[];
