@@ -37,14 +37,17 @@ struct Held {
   Pack<T, WIDTH> value[COUNT];
 };
 
-// What a thread asks for in one iteration of a loop and uses in the next, as whole words: of narrower parts nvcc 13.0 makes values
-// of their own, and takes them out of the words where these are asked for, which is to wait for them there.
+// What a thread asks for ahead, as whole words: of narrower parts nvcc 13.0 makes values of their own, and takes them out of the words
+// where these are asked for, which is to wait for them there.
 template <class T>
 struct Words {
   u32 value[(sizeof(T) + 3) / 4];
   __device__ __forceinline__ T whole() const {
+    Words now;
+#pragma unroll
+    for (int i = 0; i < int(sizeof(value) / 4); ++i) now.value[i] = ptx::opaque(value[i]);
     T out;
-    memcpy(&out, value, sizeof(T));
+    memcpy(&out, now.value, sizeof(T));
     return out;
   }
 };

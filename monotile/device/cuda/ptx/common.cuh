@@ -160,6 +160,12 @@ __device__ __forceinline__ char* shared_memory() {
   return monotile_shared;
 }
 
+// `x`, which the compiler does not see through: what is made of it is made no earlier.
+__device__ __forceinline__ unsigned opaque(unsigned x) {
+  asm("" : "+r"(x));
+  return x;
+}
+
 // `x`, computed anew: what is made of it stays where it stands. Else the compiler moves what depends on the thread alone out of
 // the loop over layers, and all of it lives in registers for the whole launch.
 __device__ __forceinline__ unsigned anew(unsigned x) {

@@ -4,6 +4,7 @@
 
 namespace mt::ptx {
 
+inline unsigned opaque(unsigned x) { return x; }
 inline unsigned anew(unsigned x) { return x; }
 template <class T>
 const T* anew(const T* p) { return p; }
