@@ -25,6 +25,7 @@ from monotile.frontend.choices import choices
 from monotile.frontend.containers import apart, dataclasses_known
 from monotile.frontend.decompose import decompose, quiet
 from monotile.frontend.graph import Values, lower_graph, survey
+from monotile.frontend.hints import without_hints
 from monotile.frontend.origin import raised_at
 from monotile.frontend.training import refuse_training
 from monotile.frontend.types import is_static, to_numpy, type_of
@@ -114,7 +115,7 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = dataclasses_known(model, args, kwargs or {})
-    with quiet(), known, _giving(model, results):
+    with quiet(), known, without_hints(), _giving(model, results):
         try:
             args, kwargs = apart(model, args, kwargs or {})
             return _exported(model, args, kwargs)

@@ -90,6 +90,26 @@ def test_transformer_layers() -> None:
     check(nn.TransformerEncoderLayer(16, 4, 32).eval(), (torch.randn(5, 2, 16),))
 
 
+class Translator(nn.Module):
+    """nn.Transformer, which looks whether the masks that it is given are causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Transformer(16, 4, 2, 2, 32, batch_first=True)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # fmt: skip
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=target.dtype)
+        return self.layers(source, target, src_mask=mask, tgt_mask=causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_transformer_is_given_masks(causal: bool) -> None:
+    mask = torch.where(torch.rand(5, 5) < 0.3, -torch.inf, 0.0).fill_diagonal_(0)
+    if causal:
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+    check(Translator().eval(), (torch.randn(2, 5, 16), torch.randn(2, 7, 16), mask))
+
+
 def test_a_small_convolutional_network() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, 1, bias=False),

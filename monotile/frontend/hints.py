@@ -1,0 +1,21 @@
+"""Hints that PyTorch's own layers take from a tensor's values. None is taken: what is computed with the tensor itself is the same."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch.nn.modules import transformer
+
+
+@contextmanager
+def without_hints() -> Generator[None, None, None]:
+    """nn.TransformerEncoder and nn.TransformerDecoder do not look whether the mask that they are given is the causal one."""
+    with patch.object(transformer, "_detect_is_causal_mask", _said_to_be_causal):
+        yield
+
+
+def _said_to_be_causal(
+    _mask: torch.Tensor | None, is_causal: bool | None = None, _size: int | None = None
+) -> bool:
+    return is_causal is True
