@@ -1,6 +1,7 @@
 """Contractions whose results have rows of odd length, which leave on-chip memory row by row, on the emulator."""
 
 import pytest
+import torch
 
 from monotile.codegen.cuda import emit
 from monotile.config import Options
@@ -14,6 +15,7 @@ from monotile.schedule.verify import verify
 from monotile.target.target import Target, cuda_target
 from tests.codegen.cuda_programs import linear, times
 from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.test_convolutions_emulated import check as compare
 from tests.codegen.test_cuda_emulated import check, inputs
 from tests.schedule.programs import ready, stages
 
@@ -137,3 +139,11 @@ def test_even_rows() -> None:
     program = ready(linear(40, 78, 64, H))
     text = run(program, schedule(program, H100, OPTIONS), H100, late=True)
     assert "by_rows" not in text
+
+
+@pytest.mark.parametrize("n", [5, 7, 13, 31])
+def test_all_columns_in_one_task(n: int) -> None:
+    """The last vector of a row is a part of one, and no other task begins behind it."""
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(64, n))
+    plan = compare(model, 30, 64)
+    assert instructions(plan) == {"mma.m16n8k16"}

@@ -319,7 +319,8 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       m = round * (S::FINISHERS / ACROSS) + int(self / ACROSS), n = int(self % ACROSS) * S::WIDTH;
     bool whole = TOTAL % S::FINISHERS == 0 && ROUNDS % AHEAD == 0;
     bool exists = (whole || e < TOTAL) && (S::FINISHERS == S::THREADS || self < S::FINISHERS);
-    bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!S::Right::CHECK_ROWS || n0 + n < vectors_end);
+    constexpr bool CHECK_COLUMNS = S::Right::CHECK_ROWS || BY_ROWS<Epilogue>;  // by rows: the last vector may be a part of one
+    bool inside = (!S::Left::CHECK_ROWS || m0 + m < m1) && (!CHECK_COLUMNS || n0 + n < vectors_end);
     bool live = exists && inside;
     return Place{live ? m : 0, live ? n : 0, live};  // another's place is as good for what is not stored
   };
