@@ -37,6 +37,20 @@ def linear(b: Builder) -> None:
     b.emit(f"F.linear({x}, {b.weight((n, k), kind, k)}{bias})")
 
 
+def dense(b: Builder) -> None:
+    """Layers of widths that tensor cores take whole, odd ones among them, each with what fuses with it."""
+    kind = b.r.choice(("f16", "bf16", b.dtype))
+    rows, k = b.r.choice((1, 5, 17, 30, 33, 40)), b.r.choice((32, 64, 72))
+    x = b.floats((rows, k), kind, parameter=False)
+    for _ in range(b.r.randint(1, 3)):
+        n = b.r.choice((5, 7, 13, 24, 31, 40, 64, 72))
+        before = b.r.choice(("{}", "{}", "F.relu({})", "F.gelu({})", f"F.layer_norm({{}}, ({k},))"))
+        after = b.r.choice(("{}", "{}", "torch.tanh({})", "F.silu({})", "{}.softmax(-1)"))
+        bias = f", {b.floats((n,), kind)}" if b.chance(0.6) else ""
+        made = f"F.linear({before.format(x)}, {b.weight((n, k), kind, k)}{bias})"
+        (x,), k = b.emit(after.format(made)), n
+
+
 def transposed(b: Builder) -> None:
     """A product with a value of its own kind: scores, Gram matrices."""
     x = b.pick(rank(2))
@@ -243,6 +257,6 @@ def by_itself(b: Builder) -> None:
 
 
 OPERATORS = (
-    (5, matmul), (5, linear), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
+    (5, matmul), (5, linear), (4, dense), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
     (3, attention), (2, resample), (2, other), (1, by_itself),
 )  # fmt: skip
