@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+import msgspec
 import torch
 
 from monotile.config import Options
 from monotile.errors import TargetError
 from monotile.runtime.driver import driver
+from monotile.schedule.records import ON_CHIP
 from monotile.target.target import CUDA_TARGETS, Target, cpu_target, cuda_target
 
 
@@ -16,7 +18,7 @@ def detect_target(spec: str, options: Options) -> Target:
 
     "auto": the current GPU if there is one that Monotile compiles for, else the CPU. "cpu": the cores
     that this process may use. "cuda": the current GPU. "cuda:sm_90a" and its like: that architecture, with a
-    GPU of it or without.
+    GPU of it or without. With `Options(profile=True)` a GPU has room for a worker's notes set aside.
     Raises TargetError for an unknown name, "cuda" without a GPU, more workers than the machine has.
     """
     match spec:
@@ -38,6 +40,8 @@ def detect_target(spec: str, options: Options) -> Target:
                 f'unknown target "{spec}". There are "auto", "cpu", "cuda" and, to compile without a GPU,'
                 f" {_known()}"
             )
+    if options.profile and target.kind == "cuda":
+        return msgspec.structs.replace(target, shared_bytes=target.shared_bytes - ON_CHIP)
     return target
 
 

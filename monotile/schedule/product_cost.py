@@ -28,9 +28,7 @@ BEHIND = (0.4, 22.0)  # what an operation that follows counts for, plain or cost
 AGAIN = 0.6  # of the latency: what a worker's further tasks wait for, as no hand-off hides it
 APART = 0.6  # the path from L2 where workers ask for the same at different times, as they do after their first tasks
 WRITE_COST = 2.2  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
-RUN_RATE = (
-    0.2  # of the rate of tensor cores: columns in runs, which load fragments for each product
-)
+RUN_RATE = 0.2  # of tensor cores' rate: columns in runs load fragments for each product
 ALONE = 1.15  # of a team's products, where the other has none: two hide each other's waits
 # Attention by wgmma, fitted to 197, 384 and 1500 keys in chunks of 64 to 160 (H100; 15 % off at most).
 GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync

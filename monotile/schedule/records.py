@@ -19,9 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 HEADER_WORDS, RECORD_WORDS = 5, 4
 STAGE_BIT, TASK_BIT = 8, 32
 MOST = 1 << 15  # records of a worker: 1 MiB
-ON_CHIP = (
-    1 << 10
-)  # bytes of a block's on-chip memory that its notes take, with what aligns the rest (CUDA)
+ON_CHIP = 1 << 10  # bytes that a block's notes take on chip, aligned (CUDA)
 
 
 class Recorded(Frozen, frozen=True):

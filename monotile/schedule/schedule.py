@@ -14,7 +14,6 @@ from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
-from monotile.schedule.records import ON_CHIP
 from monotile.schedule.resident import hold, keep, kept_bytes
 from monotile.schedule.shares import share_workers
 from monotile.schedule.spread import spread
@@ -33,8 +32,6 @@ def schedule(
     """
     if options.workers is not None:
         target = msgspec.structs.replace(target, workers=options.workers)
-    if options.profile and target.kind == "cuda":
-        target = msgspec.structs.replace(target, shared_bytes=target.shared_bytes - ON_CHIP)
     if context is None or context.target != target:
         context = Context.of(program, target)
     tree = build(program, context)

@@ -8,6 +8,7 @@ import torch
 from monotile.config import Options
 from monotile.errors import TargetError
 from monotile.runtime.detect import detect_target
+from monotile.schedule.records import ON_CHIP
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -45,3 +46,9 @@ def test_auto_without_a_gpu_is_the_cpu() -> None:
 def test_cuda_without_a_gpu_says_what_to_do() -> None:
     with pytest.raises(TargetError, match=r'target="cpu".*"cuda:sm_90a"'):
         detect_target("cuda", Options())
+
+
+def test_a_profile_has_room_for_its_notes() -> None:
+    plain = detect_target("cuda:sm_90a", Options())
+    noting = detect_target("cuda:sm_90a", Options(profile=True))
+    assert plain.shared_bytes - noting.shared_bytes == ON_CHIP

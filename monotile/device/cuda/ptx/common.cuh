@@ -148,7 +148,7 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
-// On-chip memory of a block besides, for what it notes about itself: schedule/records.py reserves it.
+// On-chip memory of a block besides, for what it notes about itself: `ON_CHIP` of schedule/records.py sets it aside.
 __device__ __forceinline__ void* noted_memory() {
   __shared__ __align__(8) char monotile_noted[64];
   return monotile_noted;
