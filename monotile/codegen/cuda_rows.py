@@ -6,6 +6,7 @@ mt::Words<Held> next_rows_held[2];                   of the next round's row, as
 mt::Words<Held> early_all_steady[2];                 what all rows read alike, asked for before several rounds
 float x_3[2 * 8];                                    a wide value, for whoever reads it later
 part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then know
+mt::moments<64, 8, 64>(values, ...);                 a sum and that of the squared distances from the mean
 """
 
 import math
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monotile.analysis.dependence import loads_of
+from monotile.analysis.moments import moments
 from monotile.analysis.rowwise import Rowwise, rowwise
 from monotile.codegen.base import VALUES, Range, Site, unflatten
 from monotile.codegen.cuda_maps import known_ahead
@@ -25,7 +27,7 @@ from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
-from monotile.schedule.hold_rows import PART, turns
+from monotile.schedule.hold_rows import PART, last_lanes, turns
 from monotile.schedule.plan import HoldRows
 
 
@@ -127,13 +129,32 @@ class _Rows:
                 self._own(s)
                 text = bare(e.body(s.body, self.point(s)))
                 w.write(f"{part}[0] = {op}::combine({part}[0], {text});")
-        far = lanes > e.target.warp
-        warps = e.plan.launch.threads // e.target.warp
-        scratch = (
-            f"scratch + {self.site.step.scratch + number * warps * PART}" if far else "nullptr"
-        )
-        w.write(f"mt::across<{op}, {lanes}, 1, true>({part}, {scratch});")
+        w.write(f"mt::across<{op}, {lanes}, 1, true>({part}, {self._scratch(number)});")
         self._known(s, f"{part}[0]")
+
+    def moments(self, s: Compute, squares: Compute, number: int) -> None:
+        """Reduction `s` with `squares`, which are of what it adds up."""
+        e, w, vector = self.e, self.e.writer, self.method.vector
+        values, both = w.fresh("values"), w.fresh("moments")
+        w.write(f"float {values}[{self.turns * vector}]{{}};")
+        with self.each_turn() as block:
+            block.names.update(self.names)
+            with e.vector(vector):
+                self._own(s)
+                w.write(f"{self._place(values)} = {bare(e.body(s.body, self.point(s)))};")
+        kind = f"{self.method.lanes}, {vector}, {last_lanes(self.found, self.method)}"
+        w.write(
+            f"const mt::Moments {both} = mt::moments<{kind}>({values}, {self._scratch(number)});"
+        )
+        w.define(both)
+        self._known(s, f"{both}.sum")
+        self._known(squares, f"{both}.squares")
+
+    def _scratch(self, number: int) -> str:
+        """Where the warps of a group put reduction `number` together."""
+        warp = self.e.target.warp
+        at = self.site.step.scratch + number * (self.e.plan.launch.threads // warp) * PART
+        return f"scratch + {at}" if self.method.lanes > warp else "nullptr"
 
     def narrow(self, s: Compute) -> None:
         self._known(s, self.e.body(s.body, self.point(s)))
@@ -157,8 +178,12 @@ class _Rows:
             self.e.hold(x.name, variable)
 
     def _element(self, name: str) -> str:
+        return self._place(self.arrays[name])
+
+    def _place(self, array: str) -> str:
+        """The current element's in `array`."""
         vector = self.method.vector
-        return f"{self.arrays[name]}[turn * {vector}{' + lane' if vector > 1 else ''}]"
+        return f"{array}[turn * {vector}{' + lane' if vector > 1 else ''}]"
 
 
 def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> None:
@@ -186,11 +211,18 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
                 ahead = _ask_all(step, f"{await_}();")
             _take(step, ahead.once, "early")
             sums = 0
+            pairs = {total: squares for squares, total in moments(step.found).items()}
             for s in step.found.order:
                 if step.found.wide(s):
                     step.wide(s)
+                elif s.out.name in method.moments:
+                    continue  # known with its sum
                 elif s.reduce:
-                    step.reduction(s, sums)
+                    squares = pairs.get(s.out.name)
+                    if squares in method.moments:
+                        step.moments(s, step.found.by_name(squares), sums)
+                    else:
+                        step.reduction(s, sums)
                     sums += 1
                 else:
                     step.narrow(s)

@@ -7,7 +7,10 @@ read from memory comes as often. Here all that a row reads is asked for at once,
 import math
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from monotile.analysis.dependence import loads_of
+from monotile.analysis.moments import moments
 from monotile.analysis.rowwise import Rowwise, rowwise
 from monotile.ir.expr import Expr, Load, axes_of, loads, substitute
 from monotile.ir.program import Compute
@@ -20,7 +23,7 @@ from monotile.target.target import Target
 VECTOR = 8  # elements that a lane takes at once, at most
 MOST_WORDS = 96  # registers of a thread for what it reads and holds
 REDUCTION = 0.15  # of the latency: lanes of several warps put a sum together
-CHAIN = 0.35  # of the latency: what a round waits for besides, its rows asked for in the one before (estimated)
+CHAIN = 0.5  # of the latency: what a round waits for besides, its rows asked for in the one before (two networks on an H100)
 PART = 8  # bytes of a part of a sum, at most
 
 
@@ -45,6 +48,8 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
     while lanes >= 1:
         vector = _vector(found, lanes)
         method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
+        if even(found, method, target):
+            method = msgspec.structs.replace(method, moments=tuple(moments(found)))
         rounds = -(-tile // (target.threads // lanes))
         if _words(found, method, rounds) <= MOST_WORDS:
             scratch = scratch_bytes(found, target)
@@ -63,6 +68,17 @@ def scratch_bytes(found: Rowwise, target: Target) -> int:
 def turns(found: Rowwise, method: HoldRows) -> int:
     """Vectors that a lane takes of a row."""
     return -(-math.prod(found.span) // (method.vector * method.lanes))
+
+
+def last_lanes(found: Rowwise, method: HoldRows) -> int:
+    """Lanes that have a vector in the last turn."""
+    vectors = math.prod(found.span) // method.vector
+    return vectors - (turns(found, method) - 1) * method.lanes
+
+
+def even(found: Rowwise, method: HoldRows, target: Target) -> bool:
+    """Whether the lanes of a warp have equally much of a row."""
+    return last_lanes(found, method) % min(target.warp, method.lanes) == 0
 
 
 def far_loads(found: Rowwise) -> tuple[Load, ...]:
@@ -108,7 +124,7 @@ def _words(found: Rowwise, method: HoldRows, rounds: int) -> int:
 def _seconds(found: Rowwise, method: HoldRows, tile: int, target: Target) -> float:
     """A task: its groups of lanes take their rows round after round, and ask for the next ones meanwhile."""
     groups = target.threads // method.lanes
-    sums = sum(bool(s.reduce) for s in found.order)
+    sums = sum(bool(s.reduce) for s in found.order) - len(method.moments)
     each = sum(cost.operations(s) for s in found.order if found.along(s))
     rate = target.flops["fma"] / 2 / target.workers / target.threads
     work = each * turns(found, method) * method.vector / rate

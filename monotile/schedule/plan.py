@@ -173,11 +173,13 @@ class HoldRows(Frozen, frozen=True, tag="hold_rows"):
     The anchor is the first wide one, number `result` of the step's computes: before it stands what a row has one of. A group
     of `lanes` neighbouring threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a
     stage that waits late, what no launch changes is asked for before that.
+    moments: sums of squared distances from the mean that are found together with the sum, in one pass over the row.
     """
 
     result: int
     lanes: int
     vector: int
+    moments: tuple[str, ...] = ()
 
 
 Method = Map | Turn | Interleave | Serial | Reduce | Contract | Attend | HoldRows

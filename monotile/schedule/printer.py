@@ -135,8 +135,9 @@ def show_method(m: Method) -> str:
             for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
                 parts.append(f"{side} {_operand(operand)}")
             return ", ".join(parts)
-        case HoldRows(_, lanes, vector):
-            return f"rows in registers, {lanes} lanes x{vector}"
+        case HoldRows(_, lanes, vector, moments):
+            once = ", sum and squares in one pass" if moments else ""
+            return f"rows in registers, {lanes} lanes x{vector}{once}"
         case _:
             assert_never(m)
 

@@ -8,13 +8,14 @@ from collections import Counter
 
 from monotile.analysis.attention import attention
 from monotile.analysis.dependence import follows, independent, loads_of
+from monotile.analysis.moments import moments
 from monotile.analysis.rowwise import rowwise
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.turned import behind_last
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.schedule.early import weights_of
 from monotile.schedule.gather import joins
-from monotile.schedule.hold_rows import scratch_bytes
+from monotile.schedule.hold_rows import even, scratch_bytes
 from monotile.schedule.invalid import fail
 from monotile.schedule.late import why_not_ahead, why_not_late
 from monotile.schedule.plan import (
@@ -250,6 +251,11 @@ def _check_rows(
         fail(f"{stage.name}: {method.lanes} lanes")
     if found.span[-1] % method.vector or step.scratch_bytes < scratch_bytes(found, target):
         fail(f"{stage.name}: the vectors or the scratch of {anchor} do not fit")
+    together = bool(method.moments)
+    if together and not (
+        set(method.moments) <= set(moments(found)) and even(found, method, target)
+    ):
+        fail(f"{stage.name}: {', '.join(method.moments)} cannot be found in one pass with a sum")
 
 
 def _check_scatter(stage: Stage, step: Step, s: Scatter) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from monotile.codegen.cuda import emit
 from monotile.config import Options
+from monotile.errors import VerificationError
 from monotile.frontend.capture import capture
 from monotile.frontend.types import to_numpy
 from monotile.ir.signature import TensorLeaf
@@ -50,11 +51,16 @@ def held(plan: Plan) -> list[tuple[HoldRows, int]]:
 
 
 def check(
-    call: Call, *args: Tensor, seed: int = 0, changed: int = 0, target: Target = TARGET
+    call: Call,
+    *args: Tensor,
+    seed: int = 0,
+    changed: int = 0,
+    target: Target = TARGET,
+    within: float | None = None,
 ) -> list[tuple[HoldRows, int]]:
     """Runs `call` as one kernel with rows in registers; gives how.
 
-    changed: how many arguments, of the last, it updates in place.
+    changed: how many arguments, of the last, it updates in place. within: how far off it may be, if not what the type allows.
     """
     captured = capture(Model(call).eval(), args)
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
@@ -71,7 +77,8 @@ def check(
     wide = [x.double() if x.is_floating_point() else x for x in args]
     right = call(*wide)
     every = (*(right if isinstance(right, tuple) else (right,)), *wide[len(wide) - changed :])
-    limit = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}[args[0].dtype]
+    limits = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+    limit = within or limits[args[0].dtype]
     for got, want in zip(results, every, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), want.numpy(), rtol=limit, atol=limit)
     return found
@@ -120,6 +127,59 @@ def test_lengths(rows: int, length: int, dtype: torch.dtype) -> None:
     check(layer_norm, x, g, b, seed=rows)
     check(rms_norm, x, g, seed=rows + 1)
     check(lambda x: x.softmax(-1), x)
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    [(768, torch.float16), (768, torch.float32), (1280, torch.bfloat16), (2560, torch.float16), (32, torch.float32)],
+)  # fmt: skip
+def test_sum_and_squares_in_one_pass(length: int, dtype: torch.dtype) -> None:
+    """Also where some warps have a turn less than others, or none."""
+    x, g, b = torch.randn(4, length), torch.randn(length), torch.randn(length)
+    ((method, _),) = check(layer_norm, (3 * x + 1).to(dtype), g.to(dtype), b.to(dtype))
+    assert len(method.moments) == 1
+
+
+def test_one_pass_subtracts_no_large_squares() -> None:
+    """Of mean 300 and variance 1 the difference of mean square and squared mean would be wrong by 0.005."""
+    x = torch.randn(4, 512) + 300
+    ((method, _),) = check(lambda x: F.layer_norm(x, (512,)), x, within=5e-5)
+    assert len(method.moments) == 1
+
+
+def test_two_passes_where_lanes_differ() -> None:
+    x, g = torch.randn(3, 33), torch.randn(33)
+    ((method, _),) = check(layer_norm, x, g, g)
+    assert method.moments == ()
+    ((method, _),) = check(rms_norm, torch.randn(3, 64), torch.randn(64))
+    assert method.moments == ()
+
+
+@pytest.mark.parametrize("off", [0.0, 1.0])
+def test_squares_round_something_else_take_their_own_pass(off: float) -> None:
+    def call(x: Tensor) -> Tensor:
+        mean = x.sum(-1, keepdim=True) / (64 + off)
+        return (x - mean) * torch.rsqrt(((x - mean) * (x - mean)).sum(-1, keepdim=True))
+
+    ((method, _),) = check(call, torch.randn(3, 64) + 1)
+    assert len(method.moments) == (off == 0)
+
+
+def test_a_plan_with_uneven_lanes_in_one_pass_is_refused() -> None:
+    x, g = torch.randn(3, 33), torch.randn(33)
+    captured = capture(Model(layer_norm).eval(), (x, g, g))
+    program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
+    plan = schedule(program, TARGET, OPTIONS)
+    (stage,) = (n for n in plan.body if isinstance(n, Stage))
+    (step,) = stage.steps
+    squares = tuple(n for n in step.computes if n.endswith("squares"))
+    assert squares
+    assert isinstance(step.method, HoldRows)
+    method = msgspec.structs.replace(step.method, moments=squares)
+    steps = (msgspec.structs.replace(step, method=method),)
+    broken = msgspec.structs.replace(plan, body=(msgspec.structs.replace(stage, steps=steps),))
+    with pytest.raises(VerificationError, match="in one pass"):
+        verify(broken, program, TARGET)
 
 
 def test_several_results_of_a_row() -> None:

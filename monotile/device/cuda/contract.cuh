@@ -33,7 +33,7 @@ struct Side {
 enum class Kernel { MMA, FMA, WGMMA, RUNS };
 
 inline constexpr int MOST_HELD = 96;  // bytes a thread fetches ahead for its epilogue
-inline constexpr int MOST_TURNS = 2, MANY_TURNS = 4;  // of the epilogue in straight line that fetch nothing; where there are many
+inline constexpr int MOST_TURNS = 3, MANY_TURNS = 5;  // of the epilogue in straight line that fetch nothing; where there are many
 
 // RUNS: of columns, each of which has a part of its own of what the left side has for a k: see `Runs`.
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
@@ -225,11 +225,11 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
   right.walk.advance(CHUNKS * Right::DISTANCE);
 }
 
-// How many of `rounds` turns to take at once, at most `most`: a part of them, if that is not much less.
+// How many of `rounds` turns to take at once, at most `most`: so that as few as can be are empty.
 __host__ __device__ constexpr int even_turns(int rounds, int most) {
-  int even = ceil_div(rounds, ceil_div(rounds, most));
-  for (int n = even; 3 * n >= 2 * even; --n)
-    if (rounds % n == 0) return n;
+  int even = min_of(rounds, most);
+  for (int n = even - 1, half = (even + 1) / 2; n >= half; --n)
+    if (ceil_div(rounds, n) * n < ceil_div(rounds, even) * even) even = n;
   return even;
 }
 

@@ -7,5 +7,6 @@
 #include "cuda/copy.cuh"
 #include "cuda/math.cuh"
 #include "cuda/message.cuh"
+#include "cuda/moments.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/types.cuh"
