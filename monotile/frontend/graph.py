@@ -20,10 +20,17 @@ from monotile.ir.expr import Tensor, const
 
 Values = dict[fx.Node, Any]
 
-# They say what export has proved already.
+# They say what export has proved already, or what the model's author holds of the data.
 _ASSERTIONS = frozenset(
-    {"aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async"}
+    {
+        "aten._assert_tensor_metadata",
+        "aten._assert_scalar",
+        "aten._assert_async",
+        "aten.sym_constrain_range",
+        "aten.sym_constrain_range_for_size",
+    }
 )
+_NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 # They make a number or a shape of data.
 _DATA_DEPENDENT = frozenset(
     {
@@ -59,10 +66,11 @@ def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
     """The operators of `graph` that cannot be lowered, and what a message says of each."""
     problems: dict[fx.Node, str] = {}
     lost: set[fx.Node] = set()  # what has no type that is known beforehand
+    asserted = _asserted(graph)
     for node in graph.nodes:
         if node.op == "get_attr":
             values[node] = _attribute(node, b)
-        if node.op != "call_function":
+        if node.op != "call_function" or node in asserted:
             continue
         inner: list[str] = []
         try:
@@ -100,6 +108,7 @@ def is_lowered(graph_module: fx.GraphModule) -> bool:
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> list[Any]:
     """Like `lower_graph`, but adds what has no lowering to `problems` and goes on."""
+    asserted = _asserted(graph)
     for node in graph.nodes:
         match node.op:
             case "placeholder":
@@ -107,6 +116,8 @@ def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> l
                     raise InternalError(f"placeholder {node.name} has no value")
             case "get_attr":
                 values[node] = _attribute(node, b)
+            case "call_function" if node in asserted:
+                pass
             case "call_function":
                 try:
                     values[node] = _lower(node, values, b, problems)
@@ -119,6 +130,19 @@ def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> l
             case _:
                 raise InternalError(f"unexpected fx node {node.op} {node.name}")
     raise InternalError("the graph has no output")
+
+
+def _asserted(graph: fx.Graph) -> set[fx.Node]:
+    """Assertions, what nothing but these asks for, and numbers made of data that nothing does."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function":
+            continue
+        number = isinstance(node.meta.get("val"), _NUMBERS)
+        dead = (number or bool(node.users)) and found.issuperset(node.users)
+        if dead or _packet(node) in _ASSERTIONS:
+            found.add(node)
+    return found
 
 
 def _attribute(node: fx.Node, b: Builder) -> Any:
@@ -144,8 +168,6 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
         if found is None and isinstance(node.meta.get("val"), torch.Tensor):
             raise Unsupported(f"result {args[1]} of {node.all_input_nodes[0].target}")
         return found
-    if _packet(node) in _ASSERTIONS:
-        return None
     if _packet(node) in _DATA_DEPENDENT:
         raise CaptureError(
             f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"

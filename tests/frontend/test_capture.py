@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from monotile.errors import CaptureError
 from monotile.frontend.capture import capture
 from monotile.ir.program import Compute, statements
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf, ValueLeaf
@@ -63,6 +64,30 @@ def test_what_is_not_needed_is_left_out() -> None:
     assert set(captured.parameters) == {"used.weight", "used.bias"}
     kinds = [s.combiner for s in captured.program.body if isinstance(s, Compute)]
     assert "argmax" not in kinds
+
+
+def test_what_the_author_checks_of_the_data_is_left_out() -> None:
+    """Numbers that a check alone asks for, and what they are made of, with a lowering or without."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, shapes: torch.Tensor) -> torch.Tensor:
+            torch._check_tensor_all(shapes.prod(1).sum() == x.shape[0])
+            torch._check(shapes.sum().item() > 0)
+            return x * 2
+
+    captured = check(Model(), (torch.randn(6, 3), torch.tensor([[2, 1], [2, 2]])))
+    assert len(captured.program.body) == 1
+
+
+def test_a_number_of_data_that_is_used_is_refused() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+            k = n.sum().item()
+            torch._check(k > 0)
+            return x * k
+
+    with pytest.raises(CaptureError, match="makes a number or a shape of a tensor's values"):
+        capture(Model(), (torch.randn(6, 3), torch.tensor([2])))
 
 
 def test_signature() -> None:
