@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError, InternalError
 from monotile.frontend.builder import Builder, load
 from monotile.frontend.choices import choices
+from monotile.frontend.complex_numbers import Pair, constant_pair
 from monotile.frontend.containers import apart, dataclasses_known
 from monotile.frontend.decompose import decompose, quiet
 from monotile.frontend.graph import Values, lower_graph, survey
@@ -230,6 +231,10 @@ class _Inputs:
                     held = exported.constants[name]
                     if not isinstance(held, torch.Tensor):
                         raise CaptureError(f"constant {name} is a {type(held).__name__}")
+                    if held.is_complex() and name not in self.changed:
+                        self._b.begin(node.name, "", ())
+                        self.values[node] = constant_pair(self._b, held)
+                        return
                     if spec.kind is InputKind.CONSTANT_TENSOR:
                         name = f"const.{len(self._b.constants)}"
                     constant = name not in self.changed
@@ -302,6 +307,8 @@ def _lower(exported: ExportedProgram) -> Captured:
         if name in inputs.leaf_of and name not in inputs.changed and isinstance(value, Tensor):
             leaves.append(AliasLeaf(inputs.leaf_of[name]))
             continue
+        if isinstance(value, Pair):
+            raise CaptureError(f"result {name} is complex: return torch.view_as_real of it")
         if not isinstance(value, Tensor):
             leaves.append(ValueLeaf(value))
             continue

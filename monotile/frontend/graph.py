@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontend.builder import Builder, Type, Unsupported
+from monotile.frontend.complex_numbers import constant_pair, is_complex, lower_complex
 from monotile.frontend.control import CONTROL
 from monotile.frontend.origin import origin
 from monotile.frontend.registry import find
@@ -175,6 +176,11 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
         )
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
+    if is_complex(node):
+        if maker := _maker(node):
+            b.begin(node.name, origin(node.stack_trace), ())
+            return constant_pair(b, maker(*args, **kwargs))
+        return lower_complex(b, node, args, kwargs)
     lowering, control = find(node.target), CONTROL.get(str(node.target))
     maker = None if lowering or control else _maker(node)
     if lowering is None and control is None and maker is None:
