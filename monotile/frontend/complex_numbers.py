@@ -61,10 +61,15 @@ def lower_complex(
     b.begin(node.name, origin(node.stack_trace), (whole,))
     special = _SPECIAL.get(name)
     if special is not None:
-        return special(b, *args, **kwargs)
+        found = special(b, *args, **kwargs)
+        if isinstance(found, Pair) is not (value.dtype in _PARTS):
+            raise Unsupported("from complex numbers to real ones")
+        return found
     lowering = find(node.target)
     if name not in _APART or lowering is None or value.dtype not in _PARTS:
         raise Unsupported("of complex numbers")
+    if name in ("cat", "stack") and not all(isinstance(x, Pair) for x in args[0]):
+        raise Unsupported("of complex numbers and real ones")
     parts: list[Tensor] = []
     for k, part in enumerate(Pair._fields):
         b.begin(f"{node.name}_{part}", b.origin, (whole,))

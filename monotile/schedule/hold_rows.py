@@ -44,12 +44,13 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
         Dim((p,), anchor.axes[p].extent, anchor.axes[p].extent, None)
         for p in range(found.rows, len(anchor.axes))
     ]
+    pairs = tuple(moments(found))
     lanes = target.threads
     while lanes >= 1:
         vector = _vector(found, lanes)
         method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
         if even(found, method, target):
-            method = msgspec.structs.replace(method, moments=tuple(moments(found)))
+            method = msgspec.structs.replace(method, moments=pairs)
         rounds = -(-tile // (target.threads // lanes))
         if _words(found, method, rounds) <= MOST_WORDS:
             scratch = scratch_bytes(found, target)

@@ -80,6 +80,19 @@ def test_what_it_does_not_do_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x * self.table).real
 
+    class Mixed(nn.Module):
+        """The real tensor's imaginary part is zero, not itself."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([torch.complex(x, x), x]).imag
+
+    class Dropped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.complex(x, x).to(torch.float32) + 1
+
+    for model in (Mixed(), Dropped()):
+        with pytest.raises(MonotileError, match="complex"):
+            capture(model, (torch.randn(3, 4),))
     with pytest.raises(MonotileError, match=r"complex.*test_complex\.py"):
         capture(Fourier(), (torch.randn(3, 4),))
     with pytest.raises(CaptureError, match="is complex"):
