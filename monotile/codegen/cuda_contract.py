@@ -21,20 +21,23 @@ from monotile.schedule.plan import Contract
 
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 WIDTH = 4  # sums that the epilogue takes at once
+Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 
-def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) -> None:
+def write_contract(
+    e: VectorEmitter,
+    site: Site,
+    method: Contract,
+    await_: str,
+    in_a_row: tuple[Sides, int, int] | None = None,
+) -> None:
     """Batches one by one; in each, blocks of block_m x block_n; in each, the whole block of threads.
 
-    await_: the functor that waits for what the step reads.
+    await_: the functor that waits for what the step reads. in_a_row: of a task with one block, whose operands the functor `operands`
+    has (`write_operands`): the text of their `mt::Side`s, how many tasks there are, and how many lie between two of a worker.
     """
-    anchor = site.anchor
-    found = contraction(anchor) if isinstance(anchor, Compute) else None
-    if not isinstance(anchor, Compute) or found is None:
-        raise InternalError(f"step {site.step.computes} is no contraction")
+    anchor = _anchor(site)
     m, n = site.ranges[method.m], site.ranges[method.n]
-    left, right = found.facing(m.dim.axes)
-    element = _element(left, right, anchor)
     w = e.writer
     with ExitStack() as stack:
         stack.enter_context(each_batch(e, site, (method.m, method.n)))
@@ -45,11 +48,7 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
             else:
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
-        if method.runs > 1:
-            left_side = write_lines(e, site, anchor, left, m, n, method, element)
-        else:
-            left_side = write_operand(e, at_start(site, n), anchor, left, m, method, element, "left")  # fmt: skip
-        right_side = write_operand(e, at_start(site, m), anchor, right, n, method, element, "right")
+        left_side, right_side = in_a_row[0] if in_a_row else _write_sides(e, site, method)
         width = fitting(vector_width(WIDTH, site, n), method.block_n)
         total = "double" if anchor.body.dtype is DType.F64 else "float"
         by_rows: tuple[RowResult, ...] = ()
@@ -67,8 +66,9 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
             for x in (
                 points, method.block_m, method.block_n, method.block_k, method.warps_m,
                 method.warps_n, method.slices, method.depth, width,
-                *((method.teams,) if method.teams > 1 or method.runs > 1 else ()),
-                *((method.runs, anchor.reduce[method.k[-1]].extent) if method.runs > 1 else ()),
+                *((method.teams,) if method.teams > 1 or method.runs > 1 or method.following else ()),
+                *((method.runs, anchor.reduce[method.k[-1]].extent) if method.runs > 1 or method.following else ()),
+                *((method.following,) if method.following else ()),
             )
         )  # fmt: skip
         w.write(
@@ -83,9 +83,49 @@ def write_contract(e: VectorEmitter, site: Site, method: Contract, await_: str) 
         if by_rows:
             write_copies(e, site, m, n, by_rows)
             epilogue = "mt::by_rows(epilogue, singles, rows)"
-        w.write(
-            f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue});"
-        )
+        call = f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue}"
+        if in_a_row is None:
+            w.write(f"{call});")
+            return
+        _, tasks, apart = in_a_row
+        later = f"mt_min_idx(task + {apart}, {tasks - 1})"
+        w.write(f"auto next = [&](auto& use) {{ operands({later}, use); }};")
+        given = "const auto& left, const auto& right, int, int, int, int"
+        with w.open(f"operands(task, [&]({given})", tail=");"):
+            w.write(f"{call}, mt::in_a_row(begun, task + {apart} < {tasks}, next));")
+
+
+def write_operands(e: VectorEmitter, site: Site, method: Contract) -> Sides:
+    """The body of the functor `operands`: calls `use(left, right, m0, m1, n0, n1)` of a task's one block. Gives the text of both
+    `mt::Side`s."""
+    m, n = site.ranges[method.m], site.ranges[method.n]
+    with each_batch(e, site, (method.m, method.n)):
+        sides = _write_sides(e, site, method)
+        e.writer.write(f"use(left, right, 0, {m.count}, 0, {n.count});")
+    return sides
+
+
+def _write_sides(e: VectorEmitter, site: Site, method: Contract) -> Sides:
+    """The functors `left` and `right`; gives the text of their `mt::Side`s."""
+    anchor = _anchor(site)
+    found = contraction(anchor)
+    assert found is not None
+    m, n = site.ranges[method.m], site.ranges[method.n]
+    left, right = found.facing(m.dim.axes)
+    element = _element(left, right, anchor)
+    if method.runs > 1:
+        left_side = write_lines(e, site, anchor, left, m, n, method, element)
+    else:
+        left_side = write_operand(e, at_start(site, n), anchor, left, m, method, element, "left")
+    return left_side, write_operand(
+        e, at_start(site, m), anchor, right, n, method, element, "right"
+    )
+
+
+def _anchor(site: Site) -> Compute:
+    if not isinstance(site.anchor, Compute) or contraction(site.anchor) is None:
+        raise InternalError(f"step {site.step.computes} is no contraction")
+    return site.anchor
 
 
 def _columns(e: VectorEmitter, method: Contract, sides: tuple[Range, Range], width: int) -> str:

@@ -63,6 +63,7 @@ def _flags(target: Target, options: Options, *, apart: bool) -> tuple[str, ...]:
         f"--gpu-architecture={architecture.replace('sm_', 'compute_') if apart else architecture}",
         "--std=c++20",
         "--dopt=on",
+        "--device-as-default-execution-space",  # lambdas whose parameters are auto are not device functions by themselves
         "--split-compile=0",  # on as many threads as there are processors; their number changes nothing in the PTX
     )
     if apart:

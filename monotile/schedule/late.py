@@ -80,7 +80,7 @@ def why_not_late(
     stage: Stage, computes: Mapping[str, Compute | Scatter], workers: int
 ) -> str | None:
     """Why `stage` cannot wait within its first step; None if it can."""
-    if math.prod(stage.grid) > workers:
+    if math.prod(stage.grid) > workers and not stage.steps[0].following:
         return "a worker has several tasks"
     first, *rest = stage.steps
     if isinstance(first.method, HoldRows):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from monotile.ir.dtype import DType
-from monotile.schedule.onchip import contract_bytes
+from monotile.schedule.onchip import chunk_bytes, contract_bytes, sum_bytes
 from monotile.schedule.plan import Contract, Operand
 from monotile.schedule.product_cost import contract_seconds
 from monotile.schedule.products import RUNS_VECTOR, Product
@@ -189,6 +191,25 @@ def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Ite
                 instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
                 warps_n=across, slices=slices, depth=depth, teams=teams,
             )  # fmt: skip
+
+
+def followed(c: Contract, k: int, target: Target) -> Contract:
+    """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
+    that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's."""
+    if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy != "async":
+        return c
+    if c.instruction not in ("wgmma", "mma.m16n8k16"):
+        return c
+    chunks = -(-k // c.block_k)
+    room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, 2)
+    depth = next((d for d in range(c.depth, max(3, c.depth - 3), -1) if chunks % d == 0), c.depth)
+    if chunks % depth:
+        most = min(c.depth - 1, chunks, room)
+    else:
+        most = min(
+            depth - 1 - (depth > 3), room
+        )  # a stage is filled when the products behind it are done
+    return msgspec.structs.replace(c, depth=depth, following=max(0, most))
 
 
 def _powers_of_two(most: int) -> Iterator[int]:

@@ -7,16 +7,26 @@ TEAM = 1024  # bytes: a team's part is a multiple of it
 
 
 def contract_bytes(c: Contract, itemsize: int, sum_itemsize: int = 4) -> int:
-    """Rings of operand chunks, in whose place the slices' sums meet afterwards; of all teams.
+    """Rings of operand chunks, in whose place the slices' sums meet afterwards, behind the chunks of a following task; of all teams.
 
     itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
     """
-    left = panel_bytes(c.block_m, c.block_k * c.runs, c.left, itemsize)
-    right = panel_bytes(c.block_n, c.block_k, c.right, itemsize)
-    ring = c.slices * c.depth * (left + right)
-    pitch = c.block_n + (8 if c.block_n % 16 == 0 else 0)
-    team = max(ring, c.slices * c.block_m * pitch * sum_itemsize)
+    chunk = chunk_bytes(c, itemsize)
+    ring = c.slices * c.depth * chunk
+    team = max(ring, c.following * chunk + sum_bytes(c, sum_itemsize))
     return c.teams * -(-team // TEAM) * TEAM if c.teams > 1 else team
+
+
+def chunk_bytes(c: Contract, itemsize: int) -> int:
+    """One chunk of both operands."""
+    left = panel_bytes(c.block_m, c.block_k * c.runs, c.left, itemsize)
+    return left + panel_bytes(c.block_n, c.block_k, c.right, itemsize)
+
+
+def sum_bytes(c: Contract, sum_itemsize: int = 4) -> int:
+    """The sums of all slices of a team."""
+    pitch = c.block_n + (8 if c.block_n % 16 == 0 else 0)
+    return c.slices * c.block_m * pitch * sum_itemsize
 
 
 def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int:

@@ -121,6 +121,8 @@ class Contract(Frozen, frozen=True, tag="contract"):
     the axes before the last of k: the channels of a group. What they read together is copied as one line.
     teams: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
     tasks a worker has several: the teams take these in turn, and one's products go on while another finishes its sums.
+    following: how many chunks of the worker's next task are asked for when this one's products are done, before its sums are stored;
+    these stay clear of so many stages of the ring. It is the only step of its stage then.
     On the CPU a block is one register tile, and slices, warps and depth are 1.
     """
 
@@ -139,6 +141,7 @@ class Contract(Frozen, frozen=True, tag="contract"):
     depth: int = 1
     runs: int = 1
     teams: int = 1
+    following: int = 0
 
 
 class Attend(Frozen, frozen=True, tag="attend"):
@@ -205,6 +208,11 @@ class Step(Frozen, frozen=True):
     def teams(self) -> int:
         """How many tasks a worker does at a time."""
         return self.method.teams if isinstance(self.method, Contract) else 1
+
+    @property
+    def following(self) -> int:
+        """How many chunks of the next task are asked for during one."""
+        return self.method.following if isinstance(self.method, Contract) else 0
 
 
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.

@@ -128,6 +128,8 @@ def show_method(m: Method) -> str:
                 parts.append(f"{warps}, rings of {m.depth}")
             if m.runs > 1:
                 parts.append(f"{m.runs} runs of columns")
+            if m.following:
+                parts.append(f"{m.following} chunks of the next task ahead")
             return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
         case Attend():
             by = "attend wgmma" if m.instruction == "wgmma" else "attend"

@@ -5,6 +5,7 @@ A handful of constants over the Target's figures, fitted to measurements (docs/m
 
 import functools
 import math
+from dataclasses import dataclass
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
@@ -26,6 +27,8 @@ SUM_COST = 4.6  # the slices' sums
 GROUP_FINISH, WARP_FINISH = 4.6, 9.0  # the results
 BEHIND = (0.4, 22.0)  # what an operation that follows counts for, plain or costly
 AGAIN = 0.6  # of the latency: what a worker's further tasks wait for, as no hand-off hides it
+MEMORY_LATENCY = 4.0  # latencies that a copy from memory takes where all workers ask (GPT-2's vocabulary: 48 KB a worker under way are too few, 64 enough)
+DRAINED = 3.0  # latencies for which memory rests between two tasks, where the ring does not go on with the next one's chunks; else one
 APART = 0.6  # the path from L2 where workers ask for the same at different times, as they do after their first tasks
 WRITE_COST = 2.2  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
 RUN_RATE = 0.2  # of tensor cores' rate: columns in runs load fragments for each product
@@ -35,6 +38,17 @@ GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by 
 GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
 HIDDEN = 0.8  # of the shorter of products and powers
 SCALAR_RING_BARRIER = 0.07  # of the latency: as WARP_STEP, without tensor cores
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a product's operands that no cache keeps."""
+
+    left: float
+    right: float
+
+
+NOTHING = Memory(0, 0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,15 +84,37 @@ def rounds_seconds(
     near: int,
     after: float,
     rounds: int,
+    memory: Memory = NOTHING,
 ) -> float:
-    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element."""
+    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element. memory: what comes
+    from there."""
     fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
     finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
-    if target.kind == "cpu" or rounds == 1:
+    if target.kind == "cpu":
         return rounds * (fill + busy + finish)
-    least = rounds * (m + n) * k * size / (APART * target.worker_bandwidth)
+    if rounds == 1:
+        return fill + busy + finish
     again = (rounds - 1) * AGAIN * target.latency_seconds
-    return max(least, again + _in_rounds(c, fill, busy, finish, rounds))
+    if c.following:  # what comes before the next products hides behind these sums
+        each = fill + rounds * (busy + finish) + max(0.0, again + (rounds - 1) * (fill - finish))
+        goes_on = -(-k // c.block_k) % c.depth == 0
+        shown = fill + finish + (rounds - 1) * (1 if goes_on else DRAINED) * target.latency_seconds
+    else:
+        each = again + _in_rounds(c, fill, busy, finish, rounds)
+        shown = again + rounds * (fill + finish) / c.teams
+    least = rounds * (m + n) * k * size / (APART * target.worker_bandwidth)
+    return max(least, each, _memory_seconds(c, memory, size, target) + shown)
+
+
+def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> float:
+    """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
+    chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
+    wanted = MEMORY_LATENCY * target.latency_seconds * target.dram_bandwidth / target.workers
+    blocks = zip((memory.left, memory.right), (c.block_m, c.block_n), strict=True)
+    return sum(
+        nbytes / target.dram_bandwidth * max(1.0, wanted / (chunks * block * c.block_k * size))
+        for nbytes, block in blocks
+    )
 
 
 def _in_rounds(c: Contract, fill: float, busy: float, finish: float, rounds: int) -> float:

@@ -91,9 +91,9 @@ def _nodes(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
 
 
 def _stage(draft: Draft, workers: int) -> Stage:
-    """The first step waits for the worker's last task where both use on-chip memory."""
+    """The first step waits for the worker's last task where both use on-chip memory, but for a product that begins within that."""
     chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
-    again = math.prod(draft.grid) > workers and chip
+    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].following
     first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
     made = [s.out.name for s in draft.group.statements() if isinstance(s, Compute)]
     name = f"stage_{(made or draft.steps[-1].computes)[-1]}"

@@ -15,7 +15,7 @@ from monotile.schedule.attend import cut_attention
 from monotile.schedule.draft import Choice, Context, Draft
 from monotile.schedule.groups import Group
 from monotile.schedule.hold_rows import held_rows
-from monotile.schedule.methods import cut_key, ways, within_run
+from monotile.schedule.methods import cut_key, followed, scratch_bytes, ways, within_run
 from monotile.schedule.plain import method_scratch, plain_method, windowed
 from monotile.schedule.plan import (
     Contract,
@@ -28,6 +28,7 @@ from monotile.schedule.plan import (
     Step,
     Turn,
 )
+from monotile.schedule.product_cost import Memory
 from monotile.schedule.products import Product, product
 from monotile.schedule.rows import cut_rows, last_dims
 from monotile.target.target import Target
@@ -246,28 +247,47 @@ def _best_choice(
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
     after = product_cost.finishing(step)
     stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
-    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored)
+    memory = _from_memory(anchor, p, context.target)
+    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
     if key not in context.choices:
-        choices = _choices(p, m, n, k, batches, after, stored, context)
+        choices = _choices(p, m, n, k, batches, after, stored, memory, context)
         context.choices[key] = min(choices, key=lambda way: way[0], default=None)
     return context.choices[key]
 
 
+def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
+    """Operands that are larger than what the last-level cache keeps."""
+    sides = _operand_bytes(c, p, whole=True)
+    return Memory(*(nbytes if nbytes > target.l2_bytes * cost.KEPT else 0 for nbytes in sides))
+
+
 def _choices(
-    p: Product, m: int, n: int, k: int, batches: int, after: float, stored: int, context: Context
+    p: Product,
+    m: int,
+    n: int,
+    k: int,
+    batches: int,
+    after: float,
+    stored: int,
+    memory: Memory,
+    context: Context,
 ) -> Iterator[Choice]:
     """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it."""
     target, itemsize = context.target, p.dtype.itemsize
-    for method, scratch in ways(p, m, n, k, target, context.ways):
-        if scratch > target.shared_bytes:
+    for block, nbytes in ways(p, m, n, k, target, context.ways):
+        if nbytes > target.shared_bytes:
             continue
-        for tile_m, tile_n in regions(p, m, n, batches, method, target):
+        for tile_m, tile_n in regions(p, m, n, batches, block, target):
+            method, scratch = block, nbytes
             tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
             if method.teams > 1 and tasks <= target.workers:
                 continue
             waves = -(-tasks // target.workers)
+            if waves > 1 and target.kind == "cuda":
+                method = followed(method, k, target)
+                scratch = scratch_bytes(method, target)
             seconds = product_cost.rounds_seconds(
-                method, tile_m, tile_n, k, itemsize, target, p.near, after, waves
+                method, tile_m, tile_n, k, itemsize, target, p.near, after, waves, memory
             )
             out = product_cost.store_seconds(batches * m * n, stored, itemsize, target)
             yield seconds + out, method, scratch, (tile_m, tile_n)
@@ -331,12 +351,13 @@ def _product_dims(
     return (*batch, *sides)
 
 
-def _operand_bytes(c: Compute, p: Product) -> tuple[int, int]:
-    """What is read of both operands, of one batch."""
+def _operand_bytes(c: Compute, p: Product, *, whole: bool = False) -> tuple[int, int]:
+    """What is read of both operands, of one batch or as a whole."""
     found = contraction(c)
     assert found is not None
     extents = {a.name: a.extent for a in (*c.axes, *c.reduce)}
-    extents |= {c.axes[a].name: 1 for a in p.batch}
+    if not whole:
+        extents |= {c.axes[a].name: 1 for a in p.batch}
     left, right = (
         sum(footprint(x, extents) for x in set(loads(factor))) for factor in found.facing(p.m)
     )

@@ -63,6 +63,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             _check_step(stage, step, computes, target)
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
+        if stage.steps[0].following and math.prod(stage.grid) <= plan.launch.workers:
+            fail(f"{stage.name}: a worker has no next task whose operands to ask for")
         if stage.late and stage.handoff != "grid":
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
@@ -198,6 +200,8 @@ def _check_step(
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
             if c.teams > 1 and (len(stage.steps) > 1 or stage.late or c.slices > 1):
                 fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+            if c.following and (why := _why_not_following(c, stage, step, anchor)):
+                fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
             fail(f"{stage.name}: {lanes} lanes")
         case Reduce(lanes, vector, _, outputs) if outputs > 1 and (lanes, vector) != (1, 1):
@@ -208,6 +212,23 @@ def _check_step(
             pass
     if isinstance(anchor, Scatter):
         _check_scatter(stage, step, anchor)
+
+
+def _why_not_following(
+    c: Contract, stage: Stage, step: Step, anchor: Compute | Scatter
+) -> str | None:
+    if len(stage.steps) > 1 or c.slices > 1 or c.teams > 1 or not isinstance(anchor, Compute):
+        return "it has several steps, slices or teams"
+    chunks = -(-math.prod(anchor.reduce[p].extent for p in c.k) // c.block_k)
+    if c.following >= c.depth or c.following > chunks:
+        return f"{c.following} of {chunks} chunks in a ring of {c.depth}"
+    blocks = {c.m: c.block_m, c.n: c.block_n}
+    walked = (d.extent if d.stage is None else d.tile for d in step.dims)
+    return (
+        "a task has several blocks"
+        if any(x > blocks.get(i, 1) for i, x in enumerate(walked))
+        else None
+    )
 
 
 def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:

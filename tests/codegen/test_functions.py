@@ -82,4 +82,8 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
         more = emit(program, plan, target, OPTIONS)
     assert "__forceinline__ void stage_" not in many.text
     assert (many.apart, more.apart) == (False, True)
-    assert build(more.text, target, OPTIONS, apart=True).image
+    built = build(more.text, target, OPTIONS, apart=True)
+    assert built.image
+    assert (
+        "check_patience" not in built.ptx
+    )  # a call, which would serialise the wgmma of its caller

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 import monotile
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
+from monotile.schedule import tiles
 from monotile.schedule.records import recorded
 from tests.codegen.test_gather_emulated import QUESTIONS, Clamped, batches
 from tests.models.accuracy import error, exact, example, fresh, tensors
@@ -90,16 +91,23 @@ def test_small_convolutions(groups: int) -> None:
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 
-def test_small_products_in_several_rounds() -> None:
-    """Teams of a worker's threads take their tasks in turn."""
+@pytest.mark.parametrize(("way", "k"), [("teams", 128), ("following", 128), ("following", 768)])
+def test_small_products_in_several_rounds(
+    way: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Teams of a worker's threads take their tasks in turn; or a task asks for operands of the next one."""
+    if way == "teams":
+        monkeypatch.setattr(tiles, "followed", lambda c, k, target: c)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(128, 1000), nn.GELU(), nn.Linear(1000, 32))
+    model = nn.Sequential(nn.Linear(k, 1000), nn.GELU(), nn.Linear(1000, 32))
     model = model.eval().requires_grad_(False).half()
-    (x,) = fresh((torch.empty(6300, 128, dtype=torch.float16),), 3)
+    (x,) = fresh((torch.empty(6300, k, dtype=torch.float16),), 3)
     wide = exact(model, (x,))
     expected = error(model(x), wide)
-    fast = monotile.compile(model.cuda(), (x.cuda(),))
-    assert any(r.stage.steps[0].teams > 1 for r in recorded(fast.plan))
+    options = monotile.Options(cache=False)
+    fast = monotile.compile(model.cuda(), (x.cuda(),), options=options)
+    steps = [r.stage.steps[0] for r in recorded(fast.plan)]
+    assert any(s.teams > 1 if way == "teams" else s.following for s in steps)
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 

@@ -24,8 +24,14 @@ __device__ __forceinline__ void warps_barrier(int id) {
 }
 
 // A wait that is never met must not hang the device for ever: the kernel fails after 20 seconds. To be called now and then.
-// begin: when the wait began, 0 before the first call; gives it. (Not by reference: every wait would store it first.)
-__device__ __noinline__ u64 check_patience(u64 begin) {
+// begin: when the wait began, 0 before the first call; gives it. (Not by reference: every wait would store it first.) Where functions
+// are compiled one by one, to call another serialises a function's wgmma (C7509).
+#ifdef MT_APART
+__device__ __forceinline__
+#else
+__device__ __noinline__
+#endif
+u64 check_patience(u64 begin) {
   constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
   u64 now = ptx::nanoseconds();
   if (begin == 0) begin = now;

@@ -6,15 +6,16 @@
 // shared memory. Measured against a ring shared by the whole block: 290 for 562 us over BERT's 48 products (H100).
 //
 // Or the threads are TEAMS teams, which compute a block each, with a part of shared memory each: one's copies and products go on while
-// another waits or finishes its sums.
+// another waits or finishes its sums. Or a worker with several blocks asks for the FOLLOWING first chunks of the next one before it
+// stores the sums of this one, which stay clear of these stages of the ring.
 #pragma once
 #include "cuda/barrier.cuh"
+#include "cuda/contract_feed.cuh"
 #include "cuda/contract_fma.cuh"
 #include "cuda/contract_mma.cuh"
 #include "cuda/contract_runs.cuh"
 #include "cuda/contract_sums.cuh"
 #include "cuda/contract_wgmma.cuh"
-#include "cuda/panel.cuh"
 
 namespace mt {
 
@@ -37,7 +38,8 @@ inline constexpr int MOST_TURNS = 3, MANY_TURNS = 5;  // of the epilogue in stra
 
 // RUNS: of columns, each of which has a part of its own of what the left side has for a k: see `Runs`.
 template <Kernel KERNEL, class Left_, class Right_, class Sum_, int K_, int BLOCK_M_, int BLOCK_N_,
-          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_, int TEAMS_ = 1, int RUNS_ = 1, int PART_ = 1>
+          int BLOCK_K_, int WARPS_M_, int WARPS_N_, int SLICES_, int RING_, int WIDTH_, int TEAMS_ = 1, int RUNS_ = 1, int PART_ = 1,
+          int FOLLOWING_ = 0>
 struct Shape {
   using Left = Left_;
   using Right = Right_;
@@ -88,10 +90,15 @@ struct Shape {
   static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
   // Evaluated operands are much code: there, and of scalar products, the rings are filled in turns of the main loop.
   static constexpr bool EVALUATES = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
+  static constexpr int FOLLOWING = EVALUATES ? 0 : FOLLOWING_;  // what is evaluated would be on its way in registers
+  static_assert(FOLLOWING == 0 || (SLICES == 1 && TEAMS == 1 && FOLLOWING < RING && FOLLOWING <= CHUNKS), "chunks of one ring");
   // Whether the ring has room for all chunks of a slice: then it is filled once.
   static constexpr bool WHOLE = !EVALUATES && ceil_div(CHUNKS, SLICES) < RING;
   // How many chunks' products are under way when those of the next begin: their stages are filled so much later.
   static constexpr int BEHIND = GROUPS && !EVALUATES && !WHOLE && RING > 3 ? 1 : 0;
+  // Whether the ring goes on with a following block's chunks where this one's end, at its first stage.
+  static constexpr bool STREAMS = FOLLOWING > 0 && !WHOLE && CHUNKS % RING == 0;
+  static_assert(!STREAMS || FOLLOWING < RING - BEHIND, "no more than are asked for in the main loop");
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 
@@ -107,7 +114,8 @@ struct Shape {
   static_assert(STAGE_BYTES % 128 == 0 && LeftPanel::BYTES % 128 == 0 || KERNEL == Kernel::FMA,
                 "panels begin at multiples of 128 bytes");
   static constexpr int RING_BYTES = SLICES * RING * STAGE_BYTES;
-  static constexpr int SUM_BYTES = SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
+  static constexpr int SUMS_AT = FOLLOWING * STAGE_BYTES;
+  static constexpr int SUM_BYTES = SUMS_AT + SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
   static constexpr int TEAM_BYTES = ceil_div(max_of(RING_BYTES, SUM_BYTES), 1024) * 1024;
   static constexpr int BYTES = TEAMS > 1 ? TEAMS * TEAM_BYTES : max_of(RING_BYTES, SUM_BYTES);
 
@@ -122,109 +130,6 @@ struct Shape {
   }
 };
 
-// One side's way into the ring, chunk after chunk of one slice: copies are issued, evaluated values go to registers.
-template <class S, class Side, class Intake, class Operand>
-struct Feed {
-  const Operand& operand;
-  int row0, row_end, k, thread;
-  typename Intake::Held held;
-
-  __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
-      : operand(x), row0(row0), row_end(row_end), k(slice * Intake::CHUNK), thread(thread) {}
-  static constexpr bool WALKS = false;
-  __device__ __forceinline__ void begin(char* panel) {
-    if constexpr (Side::COPY == Copy::ASYNC)
-      Intake::issue(panel, operand, row0, row_end, k, thread);
-    else
-      Intake::evaluate(held, operand, row0, row_end, k, thread);
-    k += S::SLICES * Intake::CHUNK;
-  }
-  __device__ __forceinline__ void finish(char* panel) {
-    if constexpr (Side::COPY == Copy::ELEMENT) Intake::put(panel, held, thread);
-  }
-};
-template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
-  requires(Intake::REGULAR)
-struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
-  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
-  static constexpr bool WALKS = true;
-  static constexpr int DISTANCE = S::SLICES * Intake::CHUNK;
-  Walk walk;
-  int thread;
-
-  __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
-      : walk(x, row0, row_end, slice * Intake::CHUNK, thread), thread(thread) {}
-  __device__ __forceinline__ void begin(char* panel) {
-    walk.issue(ptx::shared_address(panel), thread);
-    walk.advance(DISTANCE);
-  }
-  __device__ __forceinline__ void finish(char*) {}
-};
-
-// How many of a side's first chunks are asked for before `await`. Evaluated operands wait.
-template <class S, class Side>
-inline constexpr int EARLY = S::EVALUATES ? 0 : min_of(Side::AHEAD, S::RING - 1);
-
-// The first chunks of one side, in turns of two in straight line (more are much code for the compiler); EARLY: before `await`.
-template <class S, class Feed, int EARLY>
-struct Filling {
-  static constexpr int CHUNKS = S::RING - 1, TURN = 2;
-  static_assert(EARLY % TURN == 0 || EARLY == CHUNKS, "whole turns");
-  Feed& feed;
-  typename Feed::Walk::Starts starts;
-  int count;
-
-  __device__ __forceinline__ Filling(Feed& feed, u32 to, int count) : feed(feed), starts(feed.walk.starts(to)), count(count) {}
-  __device__ __forceinline__ void begin() {
-#pragma unroll 1
-    for (int s = 0; s < EARLY; s += TURN) {
-#pragma unroll
-      for (int i = 0; i < TURN; ++i)
-        if (s + i < EARLY) issue(s, i);
-      advance();
-    }
-  }
-  __device__ __forceinline__ void chunk(int s, int i) const {
-    if (s >= EARLY) issue(s, i);
-  }
-  __device__ __forceinline__ void turn(int s) {
-    if (s >= EARLY) advance();
-  }
-
- private:
-  __device__ __forceinline__ void issue(int s, int i) const {
-    if (s + i < count) feed.walk.issue(starts, feed.thread, i * Feed::DISTANCE, i * S::STAGE_BYTES);
-  }
-  __device__ __forceinline__ void advance() { starts.advance(TURN * Feed::DISTANCE, TURN * S::STAGE_BYTES); }
-};
-
-// The first chunks of both sides: all but the ring's last stage. Before `await` is called addresses are found and the early copies
-// begin. Groups of copies end in order, so these may all belong to the first.
-template <class S, class Left, class Right, class Await>
-__device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int count, const Await& await) {
-  constexpr int CHUNKS = S::RING - 1, TURN = 2;
-  u32 to = ptx::shared_address(ring);
-  Filling<S, Left, EARLY<S, typename S::Left>> a(left, to, count);
-  Filling<S, Right, EARLY<S, typename S::Right>> b(right, to + S::LeftPanel::BYTES, count);
-  a.begin();
-  b.begin();
-  await();
-#pragma unroll 1
-  for (int s = 0; s < CHUNKS; s += TURN) {
-#pragma unroll
-    for (int i = 0; i < TURN; ++i) {
-      if (CHUNKS % TURN != 0 && s + i >= CHUNKS) break;
-      a.chunk(s, i);
-      b.chunk(s, i);
-      ptx::copy_async_commit();
-    }
-    a.turn(s);
-    b.turn(s);
-  }
-  left.walk.advance(CHUNKS * Left::DISTANCE);
-  right.walk.advance(CHUNKS * Right::DISTANCE);
-}
-
 // How many of `rounds` turns to take at once, at most `most`: so that as few as can be are empty.
 __host__ __device__ constexpr int even_turns(int rounds, int most) {
   int even = min_of(rounds, most);
@@ -236,6 +141,22 @@ __host__ __device__ constexpr int even_turns(int rounds, int most) {
 // What the epilogue reads besides the sums, if nothing.
 struct Nothing {};
 
+// What a worker's block has to do with those before and after it. begun: its first S::FOLLOWING chunks were asked for with the block
+// before. more: whether there is one after it; next(use) calls use(left, right, m0, m1, n0, n1) of that, or of any if there is none.
+template <class Next>
+struct Row {
+  bool begun, more;
+  const Next& next;
+};
+template <class Next>
+__device__ __forceinline__ Row<Next> in_a_row(bool begun, bool more, const Next& next) {
+  return {begun, more, next};
+}
+// A block by itself.
+struct Alone {
+  static constexpr bool begun = false, more = false;
+};
+
 // Nothing to wait for.
 struct Ready {
   __device__ __forceinline__ void operator()() const {}
@@ -245,11 +166,12 @@ struct Ready {
 // reads, are there when await() has returned, which all threads call once. The sums go to
 // epilogue(m, n, Pack<Sum, WIDTH>, held, live), where held = fetch(m, n) is what else the epilogue reads: it is fetched some
 // turns ahead, at first while the operands come in. What is not live is not stored: so the turns have no branches, and hide each
-// other's waits. Or to what ByRows has. Shared memory is free to use for others when this returns.
-template <class S, class Left, class Right, class Await, class Fetch, class Epilogue>
+// other's waits. Or to what ByRows has. Shared memory is free to use for others when this returns, but for what is on its way to the
+// next block of a Row. A block that is begun does not call await.
+template <class S, class Left, class Right, class Await, class Fetch, class Epilogue, class Blocks = Alone>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Await& await,
-                                         const Fetch& fetch, const Epilogue& epilogue) {
+                                         const Fetch& fetch, const Epilogue& epilogue, const Blocks& blocks = {}) {
   using Core = typename S::Core;
   using Sum = typename S::Sum;
   constexpr int RING = S::RING;
@@ -283,7 +205,16 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr int END = RING * S::STAGE_BYTES;
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
   constexpr int FILL = S::EVALUATES ? RING - 1 : 0;  // turns of the main loop that fill the ring and use no chunk yet
-  if constexpr (FILL == 0 && decltype(left_feed)::WALKS && decltype(right_feed)::WALKS) {
+  if (S::FOLLOWING > 0 && blocks.begun) {
+    left_feed.skip(S::FOLLOWING);
+    right_feed.skip(S::FOLLOWING);
+    to = S::FOLLOWING * S::STAGE_BYTES;
+#pragma unroll 1
+    for (int s = S::FOLLOWING; s < RING - 1; ++s, to += S::STAGE_BYTES) {
+      if (s < count) begin(ring + to);
+      ptx::copy_async_commit();
+    }
+  } else if constexpr (FILL == 0 && decltype(left_feed)::WALKS && decltype(right_feed)::WALKS) {
     fill<S>(left_feed, right_feed, ring, count, await);
     to = END - S::STAGE_BYTES;
   } else {
@@ -329,6 +260,10 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   for (int i = 0; i < AHEAD; ++i)
     if (Place p = mine(i); !GUARDS || p.live) held[i] = fetch(m0 + p.m, n0 + p.n);
 
+  Following<S, decltype(left_feed), decltype(right_feed)> following{ring, slice, thread, left_feed, right_feed};
+  constexpr bool GOES_ON = following.GOES_ON;
+  if constexpr (GOES_ON) blocks.next(following);
+  const int wanted = count + (GOES_ON && blocks.more ? S::FOLLOWING : 0);  // chunks, with those of a following block
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
     if constexpr (RING == 1) {
@@ -349,7 +284,12 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
         warps_barrier<S::SLICE_WARPS>(named);  // chunk t is in, chunk t - 1 - BEHIND is used up
       }
       bool refills = !S::WHOLE && t >= S::BEHIND - FILL;
-      bool more = refills && t + RING - 1 - S::BEHIND < count;
+      if constexpr (GOES_ON) {
+        bool ends = t + RING - 1 - S::BEHIND == count;
+        left_feed.change(ends, following.left_feed);
+        right_feed.change(ends, following.right_feed);
+      }
+      bool more = refills && t + RING - 1 - S::BEHIND < wanted;
       // Tensor cores that read the ring themselves are at work while the next chunk is asked for, and waited for.
       if (S::GROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
       if (S::GROUPS && FILL > 0 && full) Core::finish();  // ptxas serialises wgmma where much else goes on meanwhile (C7514)
@@ -370,9 +310,12 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       warps_barrier<S::SLICE_WARPS>(named);
   }
 
-  ptx::copy_async_wait<0>();
+  if constexpr (!GOES_ON) ptx::copy_async_wait<0>();
   S::barrier();  // all rings are used up: the sums may overwrite them
-  Sum* sums = reinterpret_cast<Sum*>(shared);
+  if constexpr (S::FOLLOWING > 0 && !GOES_ON) {
+    if (blocks.more) blocks.next(following);
+  }
+  Sum* sums = reinterpret_cast<Sum*>(shared + S::SUMS_AT);
   constexpr int SLICE_SUMS = S::BLOCK_M * S::SUM_PITCH;
 #pragma unroll
   for (int i = 0; i < Core::FRAGMENTS; ++i) {

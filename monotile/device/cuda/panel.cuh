@@ -224,6 +224,12 @@ struct Intake {
       from += i64(k) * Operand::K_STEP;
       k_left -= k;
     }
+    // If `now`, goes on as `other` does.
+    __device__ __forceinline__ void change(bool now, const Walk& other) {
+      from = now ? other.from : from;
+      rows_left = now ? other.rows_left : rows_left;
+      k_left = now ? other.k_left : k_left;
+    }
     __device__ __forceinline__ void move(int rows, int k) {
       from += i64(rows) * Operand::ROW_STEP;
       rows_left -= rows;

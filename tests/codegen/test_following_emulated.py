@@ -1,0 +1,102 @@
+"""Products whose workers ask for a next task's operands while they store a task's sums, on the emulator."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from monotile.codegen.cuda import emit
+from monotile.config import Options
+from monotile.errors import VerificationError
+from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
+from monotile.schedule import product_cost
+from monotile.schedule.plan import Contract, Plan, Stage, Step, each_stage
+from monotile.schedule.schedule import schedule
+from monotile.schedule.verify import verify
+from monotile.target.target import cuda_target
+from tests.codegen.cuda_programs import linear
+from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.test_cuda_emulated import check, inputs
+from tests.schedule.programs import ready, stages
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+H100 = cuda_target("sm_90a")
+WAYS = {  # rows, columns, k, type, workers, whether results leave by rows, instruction
+    "even": (256, 256, 192, DType.F16, 2, False, "wgmma"),
+    "odd": (300, 128, 136, DType.BF16, 2, False, "wgmma"),
+    "one-chunk": (400, 192, 64, DType.F16, 2, False, "wgmma"),
+    "by-rows": (300, 197, 328, DType.F16, 2, True, "wgmma"),
+    "warps": (300, 96, 264, DType.F16, 3, False, "mma.m16n8k16"),
+}
+
+
+def following(plan: Plan) -> list[int]:
+    """Chunks of a next task, of each product of which a worker has several."""
+    return [
+        s.steps[0].following
+        for s in stages(plan)
+        if isinstance(s.steps[0].method, Contract) and math.prod(s.grid) > plan.launch.workers
+    ]
+
+
+def only(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
+    """Products that do not ask for a next task's operands, by this instruction, cost too much."""
+    every = product_cost.rounds_seconds
+
+    def seconds(c: Contract, *rest: Any) -> float:
+        wanted = c.following > 0 and c.instruction == instruction
+        return every(c, *rest) * (1 if wanted else 1e3)
+
+    monkeypatch.setattr(product_cost, "rounds_seconds", seconds)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+@pytest.mark.parametrize("name", WAYS)
+def test_activation_and_residual(name: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, n, k, dtype, workers, by_rows, instruction = WAYS[name]
+    only(monkeypatch, instruction)
+    options = Options(workers=workers)
+    program = ready(linear(rows, n, k, dtype))
+    plan = schedule(program, H100, options)
+    assert following(plan)
+    assert all(following(plan))
+    verify(plan, program, H100)
+    source = emit(program, plan, H100, options)
+    assert ("mt::by_rows(" in source.text) == by_rows
+    values = inputs(program)
+    got = emulate(program, plan, source, values, late=late, seed=int(late))
+    check(program, got, evaluate(program, values))
+
+
+def test_as_many_chunks_as_the_sums_leave_room_for() -> None:
+    """GPT-2's vocabulary: its first task waits late, and a chunk of 128 rows and 192 columns is 40 KiB."""
+    program = ready(linear(128, 50257, 768, DType.F16))
+    plan = schedule(program, H100, Options())
+    assert following(plan)
+    assert all(n > 0 for n in following(plan))
+
+
+def test_what_the_verifier_refuses() -> None:
+    program = ready(linear(6304, 2304, 64, DType.F16))
+    plan = schedule(program, H100, Options())
+
+    def with_following(chunks: int) -> Plan:
+        def changed(stage: Stage) -> Stage:
+            first, *rest = stage.steps
+            if not isinstance(first.method, Contract):
+                return stage
+            method = msgspec.structs.replace(first.method, following=chunks)
+            made: Step = msgspec.structs.replace(first, method=method)
+            return msgspec.structs.replace(stage, steps=(made, *rest))
+
+        return msgspec.structs.replace(plan, body=each_stage(plan.body, changed))
+
+    verify(with_following(0), program, H100)
+    with pytest.raises(VerificationError, match="next task"):
+        verify(with_following(2), program, H100)  # of one chunk
+    few = ready(linear(128, 256, 512, DType.F16))
+    plan = schedule(few, H100, Options())
+    with pytest.raises(VerificationError, match="next task"):
+        verify(with_following(1), few, H100)  # one task a worker
