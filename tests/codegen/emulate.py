@@ -36,16 +36,20 @@ class EmulationError(Exception):
     """The kernel failed: an index check, a trap, a misaligned access or a deadlock."""
 
 
+INCLUDES = tuple(f"-I{p}" for p in (HERE / "emulator", DEVICE))
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-mf16c", "-fno-strict-aliasing")
 
 
 @functools.cache
 def _directory() -> Path:
-    """Where this run's libraries lie, and the emulator's header, compiled once: it is most of a small kernel's build."""
+    """Where this run's libraries lie, and the emulator and the device headers, compiled once: they would be most of a small
+    kernel's build."""
     found = Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
     atexit.register(shutil.rmtree, found, ignore_errors=True)
-    header = HERE / "emulator" / "emulator.h"
-    _compile("-x", "c++-header", str(header), "-o", str(found / "emulator.h.gch"))
+    header = found / "emulated.h"
+    header.write_text('#include "emulator.h"\n#include "cuda/monotile.cuh"\n')
+    _compile("-x", "c++-header", *INCLUDES, str(header), "-o", f"{header}.gch")
+    _compile("-c", *INCLUDES, str(HERE / "emulator" / "emulator.cpp"), "-o", str(found / "emulator.o"))  # fmt: skip
     return found
 
 
@@ -61,8 +65,10 @@ def _library(text: str) -> ctypes.CDLL:
     source, library = _directory() / f"{key}.cpp", _directory() / f"{key}.so"
     if not library.exists():
         source.write_text(text + TAIL)
-        paths = [f"-I{p}" for p in (_directory(), HERE / "emulator", DEVICE)]
-        _compile("-shared", *paths, str(source), "-o", str(library))
+        header, emulator = (str(_directory() / name) for name in ("emulated.h", "emulator.o"))
+        _compile(
+            "-shared", *INCLUDES, "-include", header, str(source), emulator, "-o", str(library)
+        )
     return ctypes.CDLL(str(library))
 
 

@@ -66,117 +66,29 @@ struct Thread {
   std::vector<std::vector<std::function<void()>>> products{1};  // of warpgroups
 };
 
-inline std::vector<Block> blocks;
-inline std::vector<Thread> threads;
-inline Thread* current;
-inline ucontext_t scheduler;
-inline bool late_copies;
-inline unsigned long long events;
-inline const char* failure;
-inline void (*entry)();
-inline unsigned grid_size, block_size;
+extern Thread* current;
+extern unsigned grid_size, block_size;
+extern unsigned long long events;
 
-inline void yield() { swapcontext(&current->context, &scheduler); }
-[[noreturn]] inline void fail(const char* message) {
-  if (!failure) failure = message;
-  for (;;) yield();
-}
-inline void count(Barrier& b, int wanted) {
-  if (++b.count == wanted) b.count = 0, ++b.generation;
-}
-inline void arrive(Barrier& b, int wanted) {
-  unsigned mine = b.generation;
-  count(b, wanted);
-  while (b.generation == mine) yield();
-}
+// emulator.cpp has what follows: compiled once, not with every kernel.
+void yield();
+[[noreturn]] void fail(const char* message);
+void count(Barrier& b, int wanted);
+void arrive(Barrier& b, int wanted);
+// Every lane of the warp gives `count` words and then sees those of all lanes.
+uint32_t (*exchange(const uint32_t* mine, int count))[32];
+void copy(Copy c);
+void commit_copies();
+void wait_copies(int pending);
+void multiply(std::function<void()> product);
+void commit_products();
+void wait_products(int pending);
+// Runs `kernel` in `workers` blocks of `size` threads; gives why it failed, or null.
+const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shared_bytes, bool late, unsigned seed);
+
 inline Warp& warp() { return current->block->warps[current->number / 32]; }
 inline unsigned lane() { return current->number % 32; }
-// Every lane of the warp gives `count` words and then sees those of all lanes.
-inline uint32_t (*exchange(const uint32_t* mine, int count))[32] {
-  auto& words = warp().words[current->turn++ & 1];
-  for (int i = 0; i < count; ++i) words[i][lane()] = mine[i];
-  arrive(warp().barrier, 32);
-  return words;
-}
-inline void perform(const Copy& c) {
-  std::memset(c.to, 0, c.bytes);
-  std::memcpy(c.to, c.from, c.size);
-}
-inline void copy(Copy c) {
-  if (late_copies)
-    current->groups.back().push_back(c);
-  else
-    perform(c);
-}
-inline void wait_copies(int pending) {
-  auto& groups = current->groups;  // the last one is still open
-  int ready = int(groups.size()) - 1 - pending;
-  for (int i = 0; i < ready; ++i)
-    for (auto& c : groups[i]) perform(c);
-  if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
-}
-inline void multiply(std::function<void()> product) {
-  if (late_copies)
-    current->products.back().push_back(std::move(product));
-  else
-    product();
-}
-inline void wait_products(int pending) {
-  auto& groups = current->products;  // the last one is still open
-  int ready = int(groups.size()) - 1 - pending;
-  for (int i = 0; i < ready; ++i)
-    for (auto& product : groups[i]) product();
-  if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
-}
 inline char* shared(uint32_t address) { return current->block->shared() + address; }
-
-inline void trampoline() {
-  entry();
-  if (current->groups.size() > 1)
-    for (auto& g : current->groups)
-      if (!g.empty() && !failure) failure = "copies are under way at the end";
-  for (auto& g : current->products)
-    if (!g.empty() && !failure) failure = "products are under way at the end";
-  current->done = true;
-  yield();
-}
-inline const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shared_bytes, bool late, unsigned seed) {
-  entry = kernel, grid_size = workers, block_size = size, late_copies = late, failure = nullptr;
-  blocks.clear(), threads.clear();
-  blocks.resize(workers), threads.resize(size_t(workers) * size);
-  for (auto& b : blocks) b.memory.assign(shared_bytes + 256, char(0xff)), b.warps.resize(size / 32);
-  constexpr size_t STACK = 1 << 17;
-  for (size_t i = 0; i < threads.size(); ++i) {
-    Thread& t = threads[i];
-    t.number = unsigned(i % size), t.block_number = unsigned(i / size), t.block = &blocks[i / size];
-    t.stack.reset(new char[STACK]);
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get(), t.context.uc_stack.ss_size = STACK, t.context.uc_link = &scheduler;
-    makecontext(&t.context, trampoline, 0);
-  }
-  std::mt19937 random(seed);
-  std::vector<int> order(threads.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = int(i);
-  std::shuffle(order.begin(), order.end(), random);
-  std::vector<char> asleep(workers, 0);
-  for (long turn = 0;; ++turn) {
-    bool left = false;
-    for (int i : order) {
-      current = &threads[i];
-      if (current->done) continue;
-      left = true;
-      if (asleep[current->block_number]) continue;
-      swapcontext(&scheduler, &current->context);
-      if (failure) return failure;
-    }
-    if (!left) return nullptr;
-    if (turn > 20'000'000 / long(threads.size())) return "deadlock";
-    if (turn % 16 == 0) {
-      std::shuffle(order.begin(), order.end(), random);
-      for (auto& a : asleep) a = turn % 64 == 0 && random() % 4 == 0;
-    }
-  }
-}
 
 }  // namespace emulator
 

@@ -16,7 +16,7 @@ void copy_async_or_zero(u32 to, const void* from, bool there) {
   if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
   emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, there ? BYTES : 0});
 }
-inline void copy_async_commit() { emulator::current->groups.emplace_back(); }
+inline void copy_async_commit() { emulator::commit_copies(); }
 template <int PENDING>
 void copy_async_wait() {
   emulator::wait_copies(PENDING);

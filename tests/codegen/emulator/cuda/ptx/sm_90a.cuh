@@ -17,7 +17,7 @@ inline u64 panel_descriptor(u32 panel, u32 distance) {
 }
 inline void fence_async() {}
 inline void wgmma_fence() {}
-inline void wgmma_commit() { emulator::current->products.emplace_back(); }
+inline void wgmma_commit() { emulator::commit_products(); }
 template <int PENDING = 0>
 void wgmma_wait() {
   emulator::wait_products(PENDING);
