@@ -6,23 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
-from monotile.ir.evaluate import evaluate
 from monotile.schedule import product_cost
 from monotile.schedule.plan import Contract, Plan, Stage, Step, each_stage
 from monotile.schedule.schedule import schedule
 from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
 from tests.codegen.cuda_programs import linear
-from tests.codegen.emulate import COMPILER, emulate
-from tests.codegen.test_cuda_emulated import check, inputs
+from tests.codegen.emulate import COMPILER
+from tests.codegen.test_teams_emulated import H100, agrees
 from tests.schedule.programs import ready, stages
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-H100 = cuda_target("sm_90a")
 WAYS = {  # rows, columns, k, type, workers, whether results leave by rows, instruction
     "even": (256, 256, 192, DType.F16, 2, False, "wgmma"),
     "odd": (300, 128, 136, DType.BF16, 2, False, "wgmma"),
@@ -62,12 +58,7 @@ def test_activation_and_residual(name: str, late: bool, monkeypatch: pytest.Monk
     plan = schedule(program, H100, options)
     assert following(plan)
     assert all(following(plan))
-    verify(plan, program, H100)
-    source = emit(program, plan, H100, options)
-    assert ("mt::by_rows(" in source.text) == by_rows
-    values = inputs(program)
-    got = emulate(program, plan, source, values, late=late, seed=int(late))
-    check(program, got, evaluate(program, values))
+    agrees(program, plan, options, late=late, by_rows=by_rows)
 
 
 def test_as_many_chunks_as_the_sums_leave_room_for() -> None:

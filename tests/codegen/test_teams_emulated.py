@@ -9,6 +9,7 @@ from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
+from monotile.ir.program import Program
 from monotile.schedule import product_cost
 from monotile.schedule.plan import Contract, Plan
 from monotile.schedule.schedule import schedule
@@ -49,6 +50,16 @@ def teams(plan: Plan) -> set[tuple[int, bool]]:
     }
 
 
+def agrees(program: Program, plan: Plan, options: Options, *, late: bool, by_rows: bool) -> None:
+    """Runs `plan`, whose results leave by rows or not, and compares with the evaluator."""
+    verify(plan, program, H100)
+    source = emit(program, plan, H100, options)
+    assert ("mt::by_rows(" in source.text) == by_rows
+    values = inputs(program)
+    got = emulate(program, plan, source, values, late=late, seed=int(late))
+    check(program, got, evaluate(program, values))
+
+
 @pytest.mark.usefixtures("in_teams")
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("name", WAYS)
@@ -58,12 +69,7 @@ def test_activation_and_residual(name: str, late: bool) -> None:
     program = ready(linear(rows, n, k, dtype))
     plan = schedule(program, H100, options)
     assert teams(plan) == {(2, True)}
-    verify(plan, program, H100)
-    source = emit(program, plan, H100, options)
-    assert ("mt::by_rows(" in source.text) == by_rows
-    values = inputs(program)
-    got = emulate(program, plan, source, values, late=late, seed=int(late))
-    check(program, got, evaluate(program, values))
+    agrees(program, plan, options, late=late, by_rows=by_rows)
 
 
 def test_they_are_for_several_rounds() -> None:
