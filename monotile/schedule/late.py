@@ -16,7 +16,6 @@ from monotile.ir.program import Compute, Scatter
 from monotile.schedule.plan import (
     Attend,
     Contract,
-    Dim,
     HoldRows,
     Map,
     Operand,
@@ -96,7 +95,7 @@ def why_not_late(
             blocks = {m: block_m, n: first.dims[n].extent}
         case _:
             return "it begins neither with a contraction, nor with attention, nor with rows in registers, nor with weights that are asked for early"
-    if any(_walked(dim) > blocks.get(k, 1) for k, dim in enumerate(first.dims)):
+    if several_blocks(first, blocks):
         return "a task has several blocks"
     made = [computes[name] for name in first.computes[: first.anchor + 1]]
     bodies = [s.body for s in made if isinstance(s, Compute)]
@@ -133,9 +132,10 @@ def why_not_ahead(
     return None
 
 
-def _walked(dim: Dim) -> int:
-    """Positions that a task walks."""
-    return dim.extent if dim.stage is None else dim.tile + dim.lead
+def several_blocks(step: Step, blocks: Mapping[int, int]) -> bool:
+    """Whether a task of the step walks more than one block. blocks: how long one is along some of its dims; 1 along others."""
+    walked = (d.extent if d.stage is None else d.tile + d.lead for d in step.dims)
+    return any(size > blocks.get(k, 1) for k, size in enumerate(walked))
 
 
 def _looks_up(x: Load) -> bool:

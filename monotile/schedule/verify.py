@@ -17,7 +17,7 @@ from monotile.schedule.early import weights_of
 from monotile.schedule.gather import joins
 from monotile.schedule.hold_rows import even, scratch_bytes
 from monotile.schedule.invalid import fail
-from monotile.schedule.late import why_not_ahead, why_not_late
+from monotile.schedule.late import several_blocks, why_not_ahead, why_not_late
 from monotile.schedule.plan import (
     Attend,
     Contract,
@@ -222,13 +222,9 @@ def _why_not_following(
     chunks = -(-math.prod(anchor.reduce[p].extent for p in c.k) // c.block_k)
     if c.following >= c.depth or c.following > chunks:
         return f"{c.following} of {chunks} chunks in a ring of {c.depth}"
-    blocks = {c.m: c.block_m, c.n: c.block_n}
-    walked = (d.extent if d.stage is None else d.tile for d in step.dims)
-    return (
-        "a task has several blocks"
-        if any(x > blocks.get(i, 1) for i, x in enumerate(walked))
-        else None
-    )
+    if several_blocks(step, {c.m: c.block_m, c.n: c.block_n}):
+        return "a task has several blocks"
+    return None
 
 
 def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
