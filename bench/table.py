@@ -60,6 +60,7 @@ def convolutions(batch: int) -> list[Network]:
 @click.option("--batches", "larger", is_flag=True, help="Batches of 8 and 32 instead.")
 @click.option("--convolutions", "images", is_flag=True, help="Convolutional networks instead.")
 @click.option("--profile/--no-profile", default=True, show_default=True)
+@click.option("--arranged", is_flag=True, help="Monotile with the parameters arranged, too.")
 @click.option("--seconds", default=0.5, show_default=True, help="To time each for.")
 @click.option("--jobs", default=1, show_default=True, help="Processes that compile at a time.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds for a process.")
@@ -74,6 +75,7 @@ def main(
     larger: bool,
     images: bool,
     profile: bool,
+    arranged: bool,
     seconds: float,
     jobs: int,
     limit: float,
@@ -92,7 +94,7 @@ def main(
     networks = [n for n in every_one if not only or n.name in only]
     settings = Settings(
         target=target, at_once=jobs, limit=limit, seconds=seconds, profile=profile and not larger and not images, folder=out,
-        commit=commit, notes=notes,
+        arranged=arranged, commit=commit, notes=notes,
     )  # fmt: skip
     work = [
         job

@@ -15,6 +15,7 @@ from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify as verify_program
 from monotile.runtime import build_cpu, build_cuda
+from monotile.runtime.arrange import composed, move
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.binary import Binary
 from monotile.runtime.cache import Cache
@@ -24,6 +25,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
+from monotile.schedule.arrange import arrange
 from monotile.schedule.for_target import for_target
 from monotile.schedule.plan import Plan
 from monotile.schedule.printer import show as show_plan
@@ -83,6 +85,8 @@ def _compiled(
         parameters = captured.parameters
         if key and (content := encode(artifact)):
             cache.put(key, content)
+    if options.arrange_parameters:
+        move(parameters, artifact.orders)
     return CompiledModule(artifact, parameters)
 
 
@@ -97,6 +101,10 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
 
     program, constants = transform(captured.program, captured.constants, options, dump.program)
     program, results = stack_results(program)
+    if options.arrange_parameters:
+        program, found = arrange(program, target, captured.parameters.keys() - {*program.states})
+        orders |= {n: composed(orders.get(n), order) for n, order in found.items()}
+        dump.program("arrange", program)
     program, context = for_target(program, target, dump.program)
     verify_program(program)
 

@@ -15,6 +15,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     excess_precision:  values inside a fused expression stay in float32 where PyTorch would round them
                        to float16 or bfloat16 in between.
     roll:              find repeated layers and unrolled recurrences and emit them once.
+    arrange_parameters: move the model's parameters in memory, as `module.to(memory_format=...)` does, to the order in
+                       which the kernel reads them fastest (CUDA); shapes, values and the module's own use stay.
     workers:           resident thread blocks (CUDA) or threads (CPU); None: all that the target has.
     cache:             look up and store binaries on disk.
     cache_dir:         where; None: `$MONOTILE_CACHE_DIR`, else the user's cache directory.
@@ -27,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fast_math: bool = False
     excess_precision: bool = True
     roll: bool = True
+    arrange_parameters: bool = False
     workers: int | None = None
     profile: bool = False
     cache: bool = True

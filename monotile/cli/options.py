@@ -22,6 +22,11 @@ _SHARED = (
     click.option("--dtype", help="Of parameters and inputs, such as float16."),
     click.option("--workers", type=int, help="Resident blocks or threads; all by default."),
     click.option("--fast-math", is_flag=True, help="Approximate division and functions."),
+    click.option(
+        "--arrange-parameters",
+        is_flag=True,
+        help="Move them to the order in memory that suits the kernel.",
+    ),
     click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
     click.option("--dump", metavar="FOLDER", help="Write every step's product there."),
 )
@@ -35,6 +40,7 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
         model: str,
         workers: int | None,
         fast_math: bool,
+        arrange_parameters: bool,
         no_cache: bool,
         dump: str | None,
         **rest: Any,
@@ -42,6 +48,7 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
         options = Options(
             workers=workers,
             fast_math=fast_math,
+            arrange_parameters=arrange_parameters,
             cache=not no_cache,
             dump_dir=dump,
             progress=True,

@@ -7,6 +7,7 @@ import msgspec
 from monotile.config import Options
 
 OURS, PROFILE, XLA = "monotile", "profile", "xla"
+ARRANGED = "parameters arranged"  # of ours
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -45,6 +46,8 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        if self.way == OURS and self.options.arrange_parameters:
+            return f"{self.way}, {ARRANGED}"
         return self.way if self.form == "module" else f"{self.form} {self.way}"
 
 

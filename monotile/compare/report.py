@@ -7,6 +7,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
+from monotile.compare.jobs import ARRANGED
 from monotile.compare.results import Entry, Log, Timing
 from monotile.runtime.measure import duration
 
@@ -33,11 +34,12 @@ def table(entry: Entry) -> Table:
         shown.add_column(name, justify="left" if not name else "right")
     own = entry.own
     rows = sorted(entry.rivals.items(), key=lambda item: _best(item[1]))
-    for name, t in [("Monotile", entry.ours), *rows]:
+    own_rows = [("Monotile", "ours", entry.ours), (ARRANGED, ARRANGED, entry.arranged)]
+    for name, key, t in [*own_rows, *((n, n, t) for n, t in rows)]:
         if t is None:
             continue
         ratio = "" if own is None or t is entry.ours else f"{_best(t) / own:.2f} x"
-        found = entry.errors["ours" if t is entry.ours else name]
+        found = entry.errors[key]
         graph = [_time(t.graph)] if graphs else []
         kernels = "" if t.kernels is None else str(t.kernels)
         shown.add_row(name, _time(t.call), *graph, ratio, kernels, _time(t.compile), f"{found:.1e}")
@@ -76,7 +78,7 @@ def markdown(log: Log) -> str:
         module = _best(eager) if eager else None
         cells = [
             title(e),
-            f"{own:.1f}",
+            f"{own:.1f}" + (f" ({ARRANGED} {_best(e.arranged):.1f})" if e.arranged else ""),
             f"{best[1]:.1f} ({best[0]})" if best else "",
             f"{best[1] / own:.2f} ×" if best else "",
             f"{module:.1f}" if module else "",

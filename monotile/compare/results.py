@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from monotile.compare.jobs import OURS, PROFILE, Job, Network, Outcome
+from monotile.compare.jobs import ARRANGED, OURS, PROFILE, Job, Network, Outcome
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -30,12 +30,13 @@ class Floor(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """absent: rivals without a time, and why."""
+    """arranged: ours with `Options(arrange_parameters=True)`. absent: rivals without a time, and why."""
 
     model: str
     arguments: dict[str, Any]
     dtype: str
     ours: Timing | None
+    arranged: Timing | None = None
     floor: Floor | None = None
     rivals: dict[str, Timing]
     errors: dict[str, float]
@@ -122,6 +123,9 @@ def _with(entry: Entry, job: Job, outcome: Outcome) -> Entry:
         samples=outcome.samples,
         kernels=outcome.kernels,
     )
+    if job.way == OURS and job.options.arrange_parameters:
+        errors = {**entry.errors, ARRANGED: outcome.error}
+        return msgspec.structs.replace(entry, arranged=timing, errors=errors)
     if job.way == OURS:
         b = outcome.bound
         floor = None if b is None else Floor(b.moved, b.operations, b.seconds * 1e6)

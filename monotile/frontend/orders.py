@@ -7,10 +7,8 @@ from torch.export.graph_signature import InputKind
 from monotile.analysis.uses import Uses
 from monotile.frontend.capture import Captured, Exported
 from monotile.ir.signature import TensorLeaf
-from monotile.transform.align_axes import permuted, rearranged
+from monotile.transform.align_axes import Order, permuted, rearranged
 from monotile.transform.rewrite import map_program
-
-Order = tuple[int, ...]
 
 
 def in_memory_order(captured: Captured, exported: Exported) -> tuple[Captured, dict[str, Order]]:

@@ -12,6 +12,7 @@ from monotile.analysis.work import Work
 from monotile.errors import InputError, TargetError
 from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
+from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.cpu import CpuKernel
 from monotile.runtime.cuda import CudaKernel
@@ -43,6 +44,7 @@ class CompiledModule:
     `copy_`, `load_state_dict`) is seen at the next call. A parameter whose memory is replaced
     (`module.to(...)`, `p.data = ...`) is not: give its new tensor to `load_parameters`. Parameters that were
     not dense when the model was compiled (on the CPU: not contiguous) were copied, and need `load_parameters` as well.
+    With `Options(arrange_parameters=True)` they were moved, and a change in place is seen as before.
 
     Buffers and arguments that the model changes in place are changed where they lie, by the same launch. As in
     PyTorch, calls that change the same tensor must not overlap.
@@ -237,10 +239,7 @@ class CompiledModule:
                 f' there before you compile it, model.to("{self._device}"), or compile with target="{x.device.type}"'
             )
         order = self._artifact.orders.get(name)
-        if order is None:
-            return plain(x.detach())
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return plain(x.detach().permute(order)).permute(back)
+        return plain(x.detach()) if order is None else in_order(x.detach(), order)
 
     def _point(self, held: dict[str, torch.Tensor], states: dict[str, torch.Tensor]) -> None:
         """states: of the buffers that are updated, as the caller has them."""

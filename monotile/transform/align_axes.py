@@ -14,6 +14,8 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, su
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 
+Order = tuple[int, ...]  # of dimensions: the k-th is that of this number before
+
 ROUNDS = 8  # a chain of readers is followed this far
 
 
@@ -27,7 +29,7 @@ class Arrangement(msgspec.Struct, frozen=True):
         return tuple(idx(0) if d is None else old[d] for d in self.source)
 
 
-def permuted(t: Tensor, order: tuple[int, ...], name: str) -> Arrangement:
+def permuted(t: Tensor, order: Order, name: str) -> Arrangement:
     """`t`, called `name`, with its dimensions in this order."""
     return Arrangement(Tensor(name, tuple(t.shape[d] for d in order), t.dtype), order)
 

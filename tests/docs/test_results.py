@@ -28,6 +28,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, int | float | str | bool]
     dtype: str
     ours: Timing | None
+    arranged: Timing | None = None
     rivals: dict[str, Timing]
     errors: dict[str, float]
     floor: Floor | None = None
@@ -48,6 +49,7 @@ def check(text: str) -> None:
     assert {"monotile", "torch", "python"} <= log.versions.keys()
     for e in log.entries:
         timed = {"ours", *e.rivals} if e.ours else {*e.rivals}
+        timed |= {"parameters arranged"} if e.arranged else set()
         assert timed == e.errors.keys(), f"{e.model}: a time without its error"
 
 
