@@ -28,9 +28,9 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, int | float | str | bool]
     dtype: str
     ours: Timing | None
-    arranged: Timing | None = None
     rivals: dict[str, Timing]
     errors: dict[str, float]
+    arranged: Timing | None = None
     floor: Floor | None = None
     absent: dict[str, str] = {}
 
