@@ -16,6 +16,7 @@ from monotile.analysis.states import steady_weights
 from monotile.codegen.address import Layout
 from monotile.codegen.base import Site
 from monotile.codegen.cuda_attend import write_attend
+from monotile.codegen.cuda_columns import write_columns
 from monotile.codegen.cuda_contract import write_contract, write_operands
 from monotile.codegen.cuda_held import Held, held_through, write_hold, write_weights_early
 from monotile.codegen.cuda_maps import write_early, write_map
@@ -370,6 +371,8 @@ class CudaEmitter(VectorEmitter):
                 write_interleave(self, site, method)
             case Serial():
                 write_serial(self, site)
+            case Reduce(lanes=lanes, outputs=outputs) as method if outputs > 1 and lanes > 1:
+                write_columns(self, site, method)
             case Reduce(outputs=outputs) as method if outputs > 1:
                 write_side_by_side(self, site, method)
             case Reduce() as method:

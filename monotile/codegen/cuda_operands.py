@@ -119,7 +119,14 @@ def write_side(
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
         copy = "ELEMENT"
     return _side(
-        element, copy, width, along_k=along_k, checked=checked, ahead=operand.ahead, rows=rows
+        element,
+        copy,
+        width,
+        along_k=along_k,
+        checked=checked,
+        ahead=operand.ahead,
+        rows=rows,
+        once=operand.once,
     )
 
 
@@ -132,9 +139,12 @@ def _side(
     checked: bool,
     ahead: int = 0,
     rows: int = 0,
+    once: bool = False,
 ) -> str:
     """Text of an operand's `mt::Side`."""
-    more = f", {ahead}, {rows}" if rows else f", {ahead}" if ahead else ""
+    more = f", {ahead}, {rows}" if rows else f", {ahead}" if ahead or once else ""
+    if once:
+        more += ", true" if rows else ", mt::ALL_ROWS, true"
     return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
 
 

@@ -25,6 +25,7 @@ VECTOR = 0.037  # what is loaded of it at once
 TERM = 0.0021  # a product
 FINISH = 0.0033  # an operation that follows
 WIDE = 8
+ROWS = 8  # of a matrix that a thread asks for at once
 SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
 KEPT = 0.25  # of the last-level cache: what is larger is read from memory again
 BLOCK_BARRIER = 0.05  # of a grid barrier
@@ -105,8 +106,7 @@ def simple_seconds(
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
     moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
     work = (points * (operations(s) + asked) + outputs * after) / rate
-    turns = -(-outputs // (target.threads * vector)) if _in_turns(method, target) and far else 1
-    waits = 1 + TURN * (turns - 1)
+    waits = 1 + TURN * (_turns(s, method, outputs, target) - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
 
 
@@ -138,9 +138,18 @@ def access_width(method: Method) -> int:
             return 1
 
 
-def _in_turns(method: Method, target: Target) -> bool:
-    """Whether a thread waits for what it reads once for each of its elements."""
-    return target.kind == "cuda" and isinstance(method, Map)
+def _turns(s: Compute | Scatter, method: Method, outputs: float, target: Target) -> float:
+    """How often a thread waits for what it reads: once for each element of a map, for each ROWS rows of columns."""
+    vector = access_width(method)
+    match method:
+        case Map() if target.kind == "cuda":
+            return -(-outputs // (target.threads * vector))
+        case Reduce(lanes, outputs=several) if several > 1 and lanes > 1 and isinstance(s, Compute):
+            rows = math.prod(r.extent for r in s.reduce)
+            rounds = math.ceil(outputs * lanes / (target.threads * vector))
+            return rounds * math.ceil(rows / (lanes * ROWS))
+        case _:
+            return 1
 
 
 def _warp_extents(
@@ -148,7 +157,10 @@ def _warp_extents(
 ) -> Extents:
     """Of what the threads of a warp take at once."""
     across, along = target.warp * access_width(method), 1
-    if isinstance(method, Reduce) and method.outputs == 1:
+    if isinstance(method, Reduce) and method.outputs > 1 and method.lanes > 1:
+        columns = target.threads // method.lanes
+        across, along = columns * method.outputs, max(1, target.warp // columns)
+    elif isinstance(method, Reduce) and method.outputs == 1:
         lanes = min(method.lanes, target.warp)
         across, along = target.warp // lanes, lanes * method.vector
     reduce = s.reduce if isinstance(s, Compute) else ()

@@ -14,6 +14,11 @@ from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
+FEWEST_ACROSS, MOST_ACROSS = (
+    2,
+    16,
+)  # neighbouring threads with vectors of one row, of a sector and more
+MOST_BYTES = 8  # of a partial value
 MOST_WINDOWS = 4  # that a thread has at once, or as many as a row has terms: more are much code (H100, 3 x 3: 12.2 with 4, 16.8 with 7)
 MOST_WORDS = 144  # registers of theirs: what is looked at, what that is multiplied with, sums
 
@@ -33,6 +38,8 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
     outputs = _side_by_side(s, elements, workers, target)
     if outputs > 1:
         return Reduce(1, 1, order, outputs)
+    if (columns := _columns(s, order, elements, workers, target)) is not None:
+        return columns
     # Neighbouring threads should read neighbouring elements: along the reduction, or along the outputs.
     # Where both will do, along the outputs: nothing is left to combine.
     near = _neighbours(s, s.axes[-1]) if s.axes else 1
@@ -61,6 +68,23 @@ def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> in
     return width
 
 
+def _columns(
+    s: Compute, order: tuple[int, ...], elements: int, workers: int, target: Target
+) -> Reduce | None:
+    """A long reduction across what lies side by side along the outputs: a vector times a matrix, row by row. Neighbouring threads read
+    neighbouring vectors, as many as make a worker's share; the others have other rows."""
+    terms = math.prod(r.extent for r in s.reduce)
+    if not s.axes or s.combiner in ("argmax", "argmin"):
+        return None
+    width = _vector(s, s.axes[-1], target, stored=False)
+    if width == 1 or 2 * _neighbours(s, s.axes[-1]) < _neighbours(s, s.reduce[order[-1]]):
+        return None
+    across, share = FEWEST_ACROSS, elements / (workers * width)
+    while across < MOST_ACROSS and (across < share or target.threads // across > terms // 2):
+        across *= 2
+    return Reduce(target.threads // across, 1, order, width)
+
+
 def windowed(
     method: Method,
     s: Compute,
@@ -73,7 +97,7 @@ def windowed(
     """`method` with several windows a thread, where they overlap and it has registers for them. along: what they divide of the axis
     before the last. after: operations that follow an output."""
     found = sliding(s)
-    if not isinstance(method, Reduce) or method.outputs == 1 or found is None:
+    if not isinstance(method, Reduce) or method.outputs == 1 or method.lanes > 1 or found is None:
         return method
     terms = s.reduce[found.reduce].extent
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
@@ -120,8 +144,10 @@ def _vector(s: Compute, axis: Axis | None, target: Target, *, stored: bool = Tru
 
 
 def method_scratch(method: Method, target: Target) -> int:
-    """A reduction across warps leaves one partial value (and its position) a warp."""
+    """A reduction across warps leaves one partial value (and its position) a warp; of columns, one of each a warp."""
     match method:
+        case Reduce(lanes, outputs=outputs) if outputs > 1 and lanes > 1:
+            return target.threads // target.warp * (target.threads // lanes) * outputs * MOST_BYTES
         case Reduce(lanes) if lanes > target.warp:
             return 16 * target.threads
         case _:

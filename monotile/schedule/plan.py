@@ -78,9 +78,9 @@ class Reduce(Frozen, frozen=True, tag="reduce"):
     """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
 
     The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
-    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then the other two are 1.
-    Then it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
-    axis in the order walks.
+    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
+    Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
+    axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
     early: a thread asks for the weights that it multiplies with before the stage's first step, and before its hand-off where it waits late.
     """
 
@@ -101,12 +101,14 @@ class Operand(Frozen, frozen=True):
     copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory).
     ahead:  of a stage that waits late: chunks asked for before its hand-off. No stage makes what they are copied from.
+    once:   nobody asks for it again before the last-level cache has had other weights instead: it leaves that first.
     """
 
     major: Literal["k", "mn", "none"]
     vector: int
     copy: Literal["direct", "async", "element"]
     ahead: int = 0
+    once: bool = False
 
 
 class Contract(Frozen, frozen=True, tag="contract"):

@@ -116,6 +116,8 @@ def show_method(m: Method) -> str:
             return f"interleave x{vector}"
         case Serial(parallel):
             return f"serial, but for dims {list(parallel)}" if parallel else "serial"
+        case Reduce(lanes=lanes, outputs=outputs) if outputs > 1 and lanes > 1:
+            return f"reduce, {outputs} outputs side by side, {lanes} lanes"
         case Reduce(outputs=outputs, windows=windows) if outputs > 1:
             return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
         case Reduce(lanes, vector):
@@ -146,7 +148,7 @@ def show_method(m: Method) -> str:
 
 def _operand(o: Operand) -> str:
     text = f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
-    return f"{text}, {o.ahead} ahead" if o.ahead else text
+    return text + (f", {o.ahead} ahead" if o.ahead else "") + (", once" if o.once else "")
 
 
 def show_place(p: Place) -> str:

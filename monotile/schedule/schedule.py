@@ -12,6 +12,7 @@ from monotile.schedule.early import early_maps, early_reductions
 from monotile.schedule.late import late_waits
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
+from monotile.schedule.once import read_once
 from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
 from monotile.schedule.ranges import overwritten
 from monotile.schedule.resident import hold, keep, kept_bytes
@@ -56,6 +57,7 @@ def schedule(
         body = hold(early_maps(body, by_name, target), target)
         body = early_reductions(body, by_name, weights, target)
         body = late_waits(body, by_name, weights, target.workers)
+        body = read_once(body, by_name, program.weights, target)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,

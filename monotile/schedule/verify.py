@@ -204,14 +204,21 @@ def _check_step(
                 fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
         case Reduce(lanes) if lanes > target.threads or lanes & (lanes - 1):
             fail(f"{stage.name}: {lanes} lanes")
-        case Reduce(lanes, vector, _, outputs) if outputs > 1 and (lanes, vector) != (1, 1):
-            fail(f"{stage.name}: a thread has several outputs of {anchor.out.name} or lanes")
+        case Reduce() as r if r.outputs > 1 and not _side_by_side(r, target):
+            fail(f"{stage.name}: a thread cannot have {r.outputs} outputs of {anchor.out.name} so")
         case Reduce() as r if r.windows > 1 and not _whole_windows(r, step.dims):
             fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
         case _:
             pass
     if isinstance(anchor, Scatter):
         _check_scatter(stage, step, anchor)
+
+
+def _side_by_side(r: Reduce, target: Target) -> bool:
+    """Whether outputs that lie side by side are one thread's, or those of lanes a part of a warp apart."""
+    if r.lanes == 1:
+        return r.vector == 1
+    return r.vector == r.windows == 1 and target.threads <= r.lanes * target.warp
 
 
 def _why_not_following(

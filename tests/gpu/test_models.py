@@ -111,6 +111,35 @@ def test_small_products_in_several_rounds(
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 
+@pytest.mark.parametrize("arranged", [False, True])
+@pytest.mark.parametrize(("rows", "width"), [(1, 520), (1, 3072), (40, 256)])
+def test_small_columns(rows: int, width: int, arranged: bool) -> None:
+    """x @ w: along the columns as it lies, or moved to lie along the sum; a change in place is seen in both."""
+
+    class Columns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = (torch.randn(width, width).half() / width**0.5 for _ in range(2))
+            self.weights = nn.ParameterList(made)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for w in self.weights:
+                x = torch.tanh(x @ w) + x
+            return x
+
+    torch.manual_seed(0)
+    model = Columns().eval().requires_grad_(False)
+    (x,) = fresh((torch.empty(rows, width, dtype=torch.float16),), 3)
+    wide = exact(model, (x,))
+    expected = error(model(x), wide)
+    options = monotile.Options(cache=False, arrange_parameters=arranged)
+    fast = monotile.compile(model.cuda(), (x.cuda(),), options=options)
+    assert all(w.is_contiguous() != arranged for w in model.weights)
+    assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
+    model.weights[1].zero_()
+    torch.testing.assert_close(fast(x.cuda()).cpu(), model.cpu()(x), rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize(("heads", "keys"), [(12, 384), (44, 1000), (44, 200)])
 def test_small_attention(heads: int, keys: int) -> None:
     """Warpgroups that have a ring each, or share one, and have the tensor cores in turn."""

@@ -20,8 +20,10 @@
 namespace mt {
 
 // Side of a contraction. VECTOR: elements a copy moves. AHEAD: chunks that may be asked for before others have handed over what
-// they made, which is not among them. ROWS: that a task has at most, if fewer than a block.
-template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_, int AHEAD_ = 0, int ROWS_ = 1 << 20>
+// they made, which is not among them. ROWS: that a task has at most, if fewer than a block. ONCE: it leaves the
+// last-level cache before what others may ask for again.
+inline constexpr int ALL_ROWS = 1 << 20;
+template <class T_, bool K_MAJOR_, Copy COPY_, int VECTOR_, bool CHECK_ROWS_, int AHEAD_ = 0, int ROWS_ = ALL_ROWS, bool ONCE_ = false>
 struct Side {
   using T = T_;
   static constexpr bool K_MAJOR = K_MAJOR_;
@@ -29,6 +31,7 @@ struct Side {
   static constexpr int VECTOR = VECTOR_;
   static constexpr bool CHECK_ROWS = CHECK_ROWS_;  // a task may reach over the last row
   static constexpr int AHEAD = AHEAD_, ROWS = ROWS_;
+  static constexpr bool ONCE = ONCE_;
 };
 
 enum class Kernel { MMA, FMA, WGMMA, RUNS };

@@ -30,7 +30,7 @@ struct Feed {
 template <class S, class Side, class Intake, class T, int ROW_STEP, int K_STEP>
   requires(Intake::REGULAR)
 struct Feed<S, Side, Intake, Linear<T, ROW_STEP, K_STEP>> {
-  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>>;
+  using Walk = typename Intake::template Walk<Linear<T, ROW_STEP, K_STEP>, Side::ONCE>;
   static constexpr bool WALKS = true;
   static constexpr int DISTANCE = S::SLICES * Intake::CHUNK;
   Walk walk;

@@ -166,18 +166,20 @@ struct Intake {
   static constexpr bool SIDE_BY_SIDE =
       VECTOR == 1 || !Operand::LINEAR || (K_MAJOR ? Operand::K_STEP : Operand::ROW_STEP) == 1;
 
-  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants.
-  template <class Operand>
+  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants. ONCE: what is read leaves the last-level cache first.
+  template <class Operand, bool ONCE = false>
   struct Walk {
     static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
     // How far round `i` is from the first in memory.
     static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
     const T* from;
     int offset, rows_left, k_left;
+    u64 policy;
 
     __device__ __forceinline__ Walk(const Operand& operand, int row0, int row_end, int k0, int thread) {
       Piece p = piece(0, thread);
       from = operand.address(row0 + p.row, k0 + p.k);
+      if constexpr (ONCE) policy = ptx::leaves_first();
       offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
     }
     // Where a thread's pieces come from and go to. Those of further chunks and stages lie at constants from there.
@@ -216,6 +218,8 @@ struct Intake {
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
           ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));
+        else if constexpr (ONCE && BYTES == 16)
+          ptx::copy_async_by_policy(to, at, policy);
         else
           ptx::copy_async<BYTES>(to, at);
       }

@@ -148,6 +148,31 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
   }
 }
 
+// Combines the COUNT parts of threads that are ACROSS apart (a power of two, at most 32), in a block of THREADS. Thread
+// i < ACROSS * COUNT gets the i-th of all, those of the first thread of a row first; the others get nothing. All threads of the block
+// must call it. `scratch`: ACROSS * COUNT * sizeof(Part) bytes a warp.
+template <class Op, int ACROSS, int THREADS, int COUNT>
+__device__ __forceinline__ typename Op::Part across_columns(typename Op::Part (&part)[COUNT], char* scratch) {
+  static_assert(ACROSS <= 32 && ACROSS * COUNT <= THREADS, "every part has a thread of its own");
+#pragma unroll
+  for (int mask = ACROSS; mask < 32; mask *= 2)
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) part[i] = Op::combine(part[i], shuffle_xor(part[i], mask));
+  auto* held = reinterpret_cast<typename Op::Part*>(scratch);
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  block_barrier();
+  if (lane < ACROSS)
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) held[(warp * ACROSS + lane) * COUNT + i] = part[i];
+  block_barrier();
+  typename Op::Part all = Op::identity();
+  if (threadIdx.x < ACROSS * COUNT) {
+#pragma unroll
+    for (int w = 0; w < THREADS / 32; ++w) all = Op::combine(all, held[w * (ACROSS * COUNT) + threadIdx.x]);
+  }
+  return all;
+}
+
 // One step of `across_spread` after the other: each has its bounds at compile time, so that `held` stays in registers.
 template <class Op, int HALF, int FULL>
 __device__ __forceinline__ void halve(typename Op::Part (&held)[FULL], int lane) {

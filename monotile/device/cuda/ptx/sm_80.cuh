@@ -20,6 +20,16 @@ __device__ __forceinline__ void copy_async(u32 to, const void* from) {
   }
 }
 
+// What is read under this policy leaves the last-level cache before anything else does.
+__device__ __forceinline__ u64 leaves_first() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_async_by_policy(u32 to, const void* from, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+
 // As above; zeros where it is not `there`, and then nothing is read.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool there) {
