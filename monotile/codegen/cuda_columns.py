@@ -68,7 +68,8 @@ def _accumulate(
         first = mul(Axis("vector", vectors), idx(width))
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
         turns = -(-rows // method.lanes)
-        head, at_once = f"for (idx turn = 0; turn < {turns}; ++turn)", min(turns, ROWS)
+        head = f"for (idx turn = 0; turn < {turns}; ++turn)"
+        at_once = -(-turns // -(-turns // ROWS))
         stack.enter_context(w.open(head, ["turn"], fence=True)).pragma = f"#pragma unroll {at_once}"
         w.write(f"const idx row = turn * {method.lanes} + row_lane;")
         w.define("row")
