@@ -14,10 +14,7 @@ from monotile.schedule.plan import Map, Method, Reduce, Serial
 from monotile.target.target import Target
 
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
-FEWEST_ACROSS, MOST_ACROSS = (
-    2,
-    16,
-)  # neighbouring threads with vectors of one row, of a sector and more
+FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value
 MOST_WINDOWS = 4  # that a thread has at once, or as many as a row has terms: more are much code (H100, 3 x 3: 12.2 with 4, 16.8 with 7)
 MOST_WORDS = 144  # registers of theirs: what is looked at, what that is multiplied with, sums
@@ -74,10 +71,12 @@ def _columns(
     """A long reduction across what lies side by side along the outputs: a vector times a matrix, row by row. Neighbouring threads read
     neighbouring vectors, as many as make a worker's share; the others have other rows."""
     terms = math.prod(r.extent for r in s.reduce)
-    if not s.axes or s.combiner in ("argmax", "argmin"):
+    if not s.axes or s.combiner in ("argmax", "argmin") or terms <= MANY_TERMS:
         return None
     width = _vector(s, s.axes[-1], target, stored=False)
-    if width == 1 or 2 * _neighbours(s, s.axes[-1]) < _neighbours(s, s.reduce[order[-1]]):
+    if width == 1 or elements < FEWEST_ACROSS * width:
+        return None
+    if 2 * _neighbours(s, s.axes[-1]) < _neighbours(s, s.reduce[order[-1]]):
         return None
     across, share = FEWEST_ACROSS, elements / (workers * width)
     while across < MOST_ACROSS and (across < share or target.threads // across > terms // 2):
