@@ -14,6 +14,7 @@ from monotile.compare import run
 from monotile.compare.jobs import Network
 from monotile.compare.results import read
 from monotile.compare.run import EVERY, USUAL, Settings, jobs_of
+from monotile.config import Options
 
 HALF = "float16"
 BERT = {"plain": "bench.plain.bert:plain", "xla": "bench.xla.bert:network"}
@@ -60,7 +61,9 @@ def convolutions(batch: int) -> list[Network]:
 @click.option("--batches", "larger", is_flag=True, help="Batches of 8 and 32 instead.")
 @click.option("--convolutions", "images", is_flag=True, help="Convolutional networks instead.")
 @click.option("--profile/--no-profile", default=True, show_default=True)
-@click.option("--arranged", is_flag=True, help="Monotile with the parameters arranged, too.")
+@click.option(
+    "--arrange-parameters", is_flag=True, help="Monotile with the parameters arranged, too."
+)
 @click.option("--seconds", default=0.5, show_default=True, help="To time each for.")
 @click.option("--jobs", default=1, show_default=True, help="Processes that compile at a time.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds for a process.")
@@ -75,7 +78,7 @@ def main(
     larger: bool,
     images: bool,
     profile: bool,
-    arranged: bool,
+    arrange_parameters: bool,
     seconds: float,
     jobs: int,
     limit: float,
@@ -94,7 +97,7 @@ def main(
     networks = [n for n in every_one if not only or n.name in only]
     settings = Settings(
         target=target, at_once=jobs, limit=limit, seconds=seconds, profile=profile and not larger and not images, folder=out,
-        arranged=arranged, commit=commit, notes=notes,
+        options=Options(arrange_parameters=arrange_parameters), commit=commit, notes=notes,
     )  # fmt: skip
     work = [
         job

@@ -37,7 +37,6 @@ def _value(text: str) -> tuple[str, int | float | bool | str]:
 @click.option("--xla", metavar="MODULE:FUNCTION", help="function(model, args, kwargs): the same network in JAX.")  # fmt: skip
 @click.option("--channels-last", "images", is_flag=True, help="Rivals get the network with its channels last too.")  # fmt: skip
 @click.option("--profile", is_flag=True, help="A profile from inside the kernel too.")
-@click.option("--arranged", is_flag=True, help="Monotile with the parameters arranged, too.")
 @click.option("--seconds", default=0.5, show_default=True, help="To time each for.")
 @click.option("--jobs", default=1, show_default=True, help="Processes that compile at a time; one alone is timed.")  # fmt: skip
 @click.option("--limit", default=900.0, show_default=True, help="Seconds for a process.")
@@ -55,7 +54,6 @@ def command(
     xla: str | None,
     images: bool,
     profile: bool,
-    arranged: bool,
     seconds: float,
     jobs: int,
     limit: float,
@@ -70,7 +68,7 @@ def command(
     given = dict(map(_value, arguments)) | ({} if batch is None else {"batch": batch})
     name = spec.removesuffix(":make").rpartition(":")[2]
     network = Network(name, spec, dtype, given, plain, xla, images)
-    settings = Settings(target=target, options=options, at_once=jobs, limit=limit, seconds=seconds, profile=profile, arranged=arranged, folder=out)  # fmt: skip
+    settings = Settings(target=target, options=options, at_once=jobs, limit=limit, seconds=seconds, profile=profile, folder=out)  # fmt: skip
     chosen = EVERY if every else rivals or USUAL
     stem = f"{datetime.date.today().isoformat()}-{''.join(c if c.isalnum() else '_' for c in name)}"
     log = compare(jobs_of(network, chosen, settings), settings, Console(), stem)

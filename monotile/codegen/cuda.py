@@ -371,7 +371,7 @@ class CudaEmitter(VectorEmitter):
                 write_interleave(self, site, method)
             case Serial():
                 write_serial(self, site)
-            case Reduce(lanes=lanes, outputs=outputs) as method if outputs > 1 and lanes > 1:
+            case Reduce(by_columns=True) as method:
                 write_columns(self, site, method)
             case Reduce(outputs=outputs) as method if outputs > 1:
                 write_side_by_side(self, site, method)

@@ -22,7 +22,8 @@ _SLOWEST_FIRST = ("max-autotune", "compile", XLA, "eager")
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """at_once: processes that make themselves ready at a time. limit: seconds for one. seconds: to time each for. folder: where all
-    that is written goes. commit: of Monotile, where git cannot tell. arranged: ours with its parameters arranged, too."""
+    that is written goes. commit: of Monotile, where git cannot tell.
+    options: with `arrange_parameters` ours is timed without, too."""
 
     target: str = "auto"
     options: Options = Options()
@@ -30,7 +31,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit: float = 900.0
     seconds: float = 0.5
     profile: bool = False
-    arranged: bool = False
     folder: Path | None = None
     commit: str | None = None
     notes: str = ""
@@ -46,16 +46,16 @@ def jobs_of(network: Network, rivals: Sequence[str], settings: Settings) -> list
     ]
     profile = [(PROFILE, "module")] if settings.profile and settings.folder else []
     folder = str(settings.folder) if settings.folder else None
+    plain = msgspec.structs.replace(settings.options, arrange_parameters=False)
     jobs = [
         Job(
-            network, way, form, target=settings.target, options=settings.options,
+            network, way, form, target=settings.target, options=plain,
             seconds=settings.seconds, folder=folder,
         )
         for way, form in [(OURS, "module"), *profile, *ways]
     ]  # fmt: skip
-    if settings.arranged:
-        options = msgspec.structs.replace(settings.options, arrange_parameters=True)
-        jobs.insert(1, msgspec.structs.replace(jobs[0], options=options))
+    if settings.options.arrange_parameters:
+        jobs.insert(1, msgspec.structs.replace(jobs[0], options=settings.options))
     return jobs
 
 

@@ -144,10 +144,10 @@ def _turns(s: Compute | Scatter, method: Method, outputs: float, target: Target)
     match method:
         case Map() if target.kind == "cuda":
             return -(-outputs // (target.threads * vector))
-        case Reduce(lanes, outputs=several) if several > 1 and lanes > 1 and isinstance(s, Compute):
+        case Reduce(by_columns=True) if isinstance(s, Compute):
             rows = math.prod(r.extent for r in s.reduce)
-            rounds = math.ceil(outputs * lanes / (target.threads * vector))
-            return rounds * math.ceil(rows / (lanes * ROWS))
+            rounds = math.ceil(outputs * method.lanes / (target.threads * vector))
+            return rounds * math.ceil(rows / (method.lanes * ROWS))
         case _:
             return 1
 
@@ -157,7 +157,7 @@ def _warp_extents(
 ) -> Extents:
     """Of what the threads of a warp take at once."""
     across, along = target.warp * access_width(method), 1
-    if isinstance(method, Reduce) and method.outputs > 1 and method.lanes > 1:
+    if isinstance(method, Reduce) and method.by_columns:
         columns = target.threads // method.lanes
         across, along = columns * method.outputs, max(1, target.warp // columns)
     elif isinstance(method, Reduce) and method.outputs == 1:

@@ -96,7 +96,7 @@ def windowed(
     """`method` with several windows a thread, where they overlap and it has registers for them. along: what they divide of the axis
     before the last. after: operations that follow an output."""
     found = sliding(s)
-    if not isinstance(method, Reduce) or method.outputs == 1 or method.lanes > 1 or found is None:
+    if not isinstance(method, Reduce) or method.outputs == 1 or method.by_columns or found is None:
         return method
     terms = s.reduce[found.reduce].extent
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
@@ -145,8 +145,9 @@ def _vector(s: Compute, axis: Axis | None, target: Target, *, stored: bool = Tru
 def method_scratch(method: Method, target: Target) -> int:
     """A reduction across warps leaves one partial value (and its position) a warp; of columns, one of each a warp."""
     match method:
-        case Reduce(lanes, outputs=outputs) if outputs > 1 and lanes > 1:
-            return target.threads // target.warp * (target.threads // lanes) * outputs * MOST_BYTES
+        case Reduce(lanes, by_columns=True):
+            across = target.threads // lanes
+            return target.threads // target.warp * across * method.outputs * MOST_BYTES
         case Reduce(lanes) if lanes > target.warp:
             return 16 * target.threads
         case _:

@@ -91,6 +91,11 @@ class Reduce(Frozen, frozen=True, tag="reduce"):
     windows: int = 1
     early: bool = False
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether lanes share outputs that lie side by side."""
+        return self.outputs > 1 and self.lanes > 1
+
 
 class Operand(Frozen, frozen=True):
     """How a contraction reads one side.

@@ -116,8 +116,8 @@ def show_method(m: Method) -> str:
             return f"interleave x{vector}"
         case Serial(parallel):
             return f"serial, but for dims {list(parallel)}" if parallel else "serial"
-        case Reduce(lanes=lanes, outputs=outputs) if outputs > 1 and lanes > 1:
-            return f"reduce, {outputs} outputs side by side, {lanes} lanes"
+        case Reduce(by_columns=True):
+            return f"reduce, {m.outputs} outputs side by side, {m.lanes} lanes"
         case Reduce(outputs=outputs, windows=windows) if outputs > 1:
             return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
         case Reduce(lanes, vector):

@@ -24,6 +24,17 @@ def wrong(model: object) -> object:
     raise ValueError("no such network")
 
 
+def test_ours_is_timed_with_its_parameters_as_they_are_too(tmp_path: Path) -> None:
+    command = ["bench", "mmoe", "--dtype", "float32", "--target", "cpu", "--batch", "2", "--rival", "eager", "--arrange-parameters"]  # fmt: skip
+    found = CliRunner().invoke(main, [*command, "--seconds", "0.01", "--out", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    (log,) = tmp_path.glob("*.json")
+    check(log.read_text())
+    (entry,) = read(log).entries
+    assert entry.ours is not None
+    assert entry.arranged is not None
+
+
 def test_ours_and_the_rivals(tmp_path: Path) -> None:
     command = ["bench", "mmoe", "--dtype", "float32", "--target", "cpu", "--batch", "2", "--rival", "eager", "--rival", "xla"]  # fmt: skip
     more = ["--seconds", "0.01", "--jobs", "2", "--plain", f"{__name__}:wrong", "--out", str(tmp_path)]  # fmt: skip
