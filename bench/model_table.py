@@ -26,10 +26,10 @@ import torch
 import monotile
 from bench.zoo import TABLE, Spec
 from monotile.errors import MonotileError, TargetError
+from monotile.plan.nodes import PlanNode, Repeat
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import measure as timed
 from monotile.runtime.reference import eager, to_device
-from monotile.schedule.plan import PlanNode, Repeat
 
 RECORD = Path(__file__).parent / "zoo" / "table.jsonl"
 DOCS = Path(__file__).parents[1] / "docs" / "models.md"

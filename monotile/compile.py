@@ -6,34 +6,36 @@ from pathlib import Path
 from typing import Any
 
 from monotile.analysis.work import work
-from monotile.codegen import cpu, cuda
+from monotile.cache import Cache
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.frontend.capture import Captured, Exported, Model, capture, export
-from monotile.frontend.orders import in_memory_order
+from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
+from monotile.frontends.torch.orders import in_memory_order
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify as verify_program
-from monotile.runtime import build_cpu, build_cuda
+from monotile.plan.check.structure import verify as verify_plan
+from monotile.plan.nodes import Plan
+from monotile.plan.printer import show as show_plan
 from monotile.runtime.arrange import composed, move
 from monotile.runtime.artifact import Artifact, decode, encode
-from monotile.runtime.binary import Binary
-from monotile.runtime.cache import Cache
 from monotile.runtime.collector import collecting_later
-from monotile.runtime.detect import detect_target
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
-from monotile.schedule.arrange import arrange
 from monotile.schedule.for_target import for_target
-from monotile.schedule.plan import Plan
-from monotile.schedule.printer import show as show_plan
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify as verify_plan
-from monotile.target.target import Target
+from monotile.targets.binary import Binary
+from monotile.targets.cpu import build as build_cpu
+from monotile.targets.cpu import emit as cpu
+from monotile.targets.cuda import build as build_cuda
+from monotile.targets.cuda import emit as cuda
+from monotile.targets.detect import detect_target
+from monotile.targets.target import Target
+from monotile.transform.layout.parameters import arrange
+from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.pipeline import transform
-from monotile.transform.stack_results import stack_results
 
 _IN_ANY_ORDER = {"cuda"}  # targets that read what is dense as it lies; the others get it row by row
 _EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}

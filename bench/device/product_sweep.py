@@ -1,4 +1,4 @@
-"""The products of a transformer cut in many ways, timed: what the constants of `schedule/product_cost.py` are fitted to.
+"""The products of a transformer cut in many ways, timed: what the constants of `kernels/matmul/cost.py` are fitted to.
 
     python -m bench.device.product_sweep DIR      writes DIR/sweep_0.cu to DIR/sweep_15.cu; then, where the GPU is:
     ls DIR/*.cu | xargs -P 16 -I{} nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I monotile/device {} -o {}.out
@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from monotile.ir.dtype import DType
-from monotile.schedule.methods import Ways, ways
-from monotile.schedule.plan import Contract, Operand
-from monotile.schedule.product_cost import contract_seconds, store_seconds
-from monotile.schedule.products import Product
+from monotile.kernels.matmul.blocks import Ways, ways
+from monotile.kernels.matmul.cost import contract_seconds, store_seconds
+from monotile.kernels.matmul.product import Product
+from monotile.plan.nodes import Contract, Operand
 from monotile.schedule.tiles import regions
-from monotile.target.target import cuda_target
+from monotile.targets.target import cuda_target
 
 H100 = cuda_target("sm_90a")
 BARRIER = 1.5  # microseconds: and what a network's stage hides of a product's beginning behind its hand-off

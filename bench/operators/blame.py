@@ -9,7 +9,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from monotile.frontend.training import is_idle, is_training
+from monotile.frontends.torch.training import is_idle, is_training
 
 
 def blame(

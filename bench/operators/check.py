@@ -17,7 +17,7 @@ from bench.operators.blame import blame, incomparable
 from bench.operators.compare import mismatch
 from bench.operators.samples import Calls, Sample, excluded, samples, spread
 from monotile.errors import CaptureError, InputError, MonotileError, UnsupportedOperatorError
-from monotile.frontend.capture import export, obstacles
+from monotile.frontends.torch.capture import export, obstacles
 
 VERDICTS = (
     "CRASHED",

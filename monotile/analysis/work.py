@@ -10,7 +10,7 @@ from monotile.analysis.dependence import loads_of
 from monotile.analysis.reuse import footprint
 from monotile.ir.dtype import DType
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement
-from monotile.target.target import Target
+from monotile.targets.target import Target
 
 _HALVES = frozenset({DType.F16, DType.BF16})
 

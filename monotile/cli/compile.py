@@ -8,8 +8,8 @@ from monotile.cli.options import compiling, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
-from monotile.runtime.detect import device_of
 from monotile.runtime.reference import to_device
+from monotile.targets.detect import device_of
 
 
 @click.command()

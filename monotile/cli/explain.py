@@ -5,8 +5,8 @@ import click
 from monotile.cli.options import compiling, named_model
 from monotile.config import Options
 from monotile.dynamo.explain import explain
-from monotile.runtime.detect import device_of
 from monotile.runtime.reference import to_device
+from monotile.targets.detect import device_of
 
 
 @click.command()

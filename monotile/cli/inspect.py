@@ -6,12 +6,12 @@ from monotile.analysis.facts import show as show_facts
 from monotile.cli.options import compiling, named_model
 from monotile.compile import compile
 from monotile.config import Options
-from monotile.frontend.capture import capture, export
+from monotile.frontends.torch.capture import capture, export
 from monotile.ir.program import Program
-from monotile.runtime.detect import device_of
+from monotile.plan.printer import show as show_plan
 from monotile.runtime.module import CompiledModule, load
 from monotile.runtime.reference import to_device
-from monotile.schedule.printer import show as show_plan
+from monotile.targets.detect import device_of
 from monotile.transform.pipeline import transform
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from monotile.plan.nodes import PlanNode, Repeat, Stage
 from monotile.runtime.module import CompiledModule
-from monotile.schedule.plan import PlanNode, Repeat, Stage
 
 
 def summary(fast: CompiledModule, seconds: float) -> str:

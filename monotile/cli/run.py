@@ -9,7 +9,6 @@ from monotile.cli.options import compiling, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
-from monotile.runtime.detect import device_of
 from monotile.runtime.measure import duration, measure
 from monotile.runtime.reference import (
     distance,
@@ -19,6 +18,7 @@ from monotile.runtime.reference import (
     to_device,
     tolerance,
 )
+from monotile.targets.detect import device_of
 
 
 @click.command()

@@ -7,7 +7,7 @@ from monotile.analysis.affine import Affine, affine, joined
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, idx
-from monotile.schedule.plan import (
+from monotile.plan.nodes import (
     Place,
     Pointer,
     Register,

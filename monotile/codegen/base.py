@@ -48,8 +48,8 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
-from monotile.schedule.plan import Dim, Place, Plan, Shared, Stage, Step
-from monotile.target.target import Target
+from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage, Step
+from monotile.targets.target import Target
 
 VALUES: Mapping[DType, str] = {
     DType.BOOL: "bool",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monotile.ir.expr import Expr, Tensor
-from monotile.schedule.plan import Place
+from monotile.plan.nodes import Place
 
 
 @dataclass(frozen=True, slots=True)

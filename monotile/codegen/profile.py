@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from monotile.codegen.address import loop_variable
 from monotile.codegen.writer import Writer
 from monotile.config import Options
-from monotile.schedule.plan import Plan, Stage
-from monotile.schedule.records import KINDS, Kind, Recorded, capacity, recorded
+from monotile.plan.nodes import Plan, Stage
+from monotile.plan.records import KINDS, Kind, Recorded, capacity, recorded
 
 
 class Profiling:
@@ -34,7 +34,7 @@ class Profiling:
 
     def include(self, kind: str) -> str:
         """The line that brings the header of a kind of target."""
-        header = {"cuda": "cuda/profile.cuh", "cpu": "cpu/profile.h"}[kind]
+        header = {"cuda": "cuda/device/profile.cuh", "cpu": "cpu/device/profile.h"}[kind]
         return f'#include "{header}"\n' if self._on else ""
 
     @contextmanager

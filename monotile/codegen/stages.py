@@ -11,8 +11,8 @@ from monotile.codegen.profile import Profiling
 from monotile.codegen.writer import Block, Writer
 from monotile.config import Options
 from monotile.ir.program import Program
-from monotile.schedule.plan import Plan, PlanNode, Repeat, Stage
-from monotile.target.target import Target
+from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
+from monotile.targets.target import Target
 
 
 class StageEmitter(Emitter):

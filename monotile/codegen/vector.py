@@ -19,7 +19,7 @@ from monotile.codegen.address import readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
-from monotile.codegen.turns import Early
+from monotile.codegen.thread_map import Early
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -34,7 +34,7 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
+from monotile.plan.nodes import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
 
 WIDEST = 16  # bytes that one access moves
 LANE = "lane"

@@ -27,11 +27,11 @@ from monotile.compare.xla import XlaRun
 from monotile.errors import MonotileError
 from monotile.examples import EXAMPLES
 from monotile.runtime.accuracy import error, exact, tensors
-from monotile.runtime.detect import device_of
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.models import load_model
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.reference import Call, eager, fresh, to_device
+from monotile.targets.detect import device_of
 
 Timing = Callable[[Outcome], Outcome]
 

@@ -15,7 +15,7 @@ from monotile.compile import compile
 from monotile.config import Options
 from monotile.dynamo.graph import Graph, Settings
 from monotile.errors import MonotileError
-from monotile.frontend.origin import describe_line, is_users
+from monotile.frontends.torch.origin import describe_line, is_users
 
 _WORDS = {"generic_jump TensorVariable()": "a branch on a tensor's value"}
 

@@ -22,7 +22,7 @@ from monotile.errors import (
     MonotileError,
     UnsupportedOperatorError,
 )
-from monotile.frontend.capture import export
+from monotile.frontends.torch.capture import export
 
 Run = Callable[..., Any]
 _log = logging.getLogger("monotile")

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from monotile.frontend.capture import obstacles
+from monotile.frontends.torch.capture import obstacles
 
 _MARK = "monotile"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from monotile.runtime.tensors import plain
-from monotile.transform.align_axes import Order
+from monotile.transform.layout.align_axes import Order
 
 
 def move(parameters: Mapping[str, torch.Tensor], orders: Mapping[str, Order]) -> None:

@@ -10,9 +10,9 @@ from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
-from monotile.runtime.binary import Binary
-from monotile.schedule.plan import Plan
-from monotile.target.target import Target
+from monotile.plan.nodes import Plan
+from monotile.targets.binary import Binary
+from monotile.targets.target import Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,7 +22,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     the message of each run-time index check. constants: the values of those `plan.weights` that the
     model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
     names of parameters, and the name that `plan.weights` has for each. profiled: the kernel wants memory for records
-    (`schedule/records.py`), a pointer after those of the weights. work: the least that a call has to do. orders: of inputs and
+    (`plan/records.py`), a pointer after those of the weights. work: the least that a call has to do. orders: of inputs and
     parameters that the kernel reads in another order than row by row: dimension k in memory is `order[k]` of the tensor's own."""
 
     target: Target

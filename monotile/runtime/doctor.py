@@ -6,14 +6,15 @@ import platform
 import msgspec
 import torch
 
+from monotile.cache import cache_directory
 from monotile.config import Options
 from monotile.errors import BuildError, MonotileError
-from monotile.runtime import build_cpu, build_cuda
-from monotile.runtime.cache import cache_directory
-from monotile.runtime.detect import detect_target
-from monotile.runtime.driver import driver
-from monotile.runtime.link_cuda import nvjitlink_version
-from monotile.target.target import CUDA_TARGETS, Target, cuda_target
+from monotile.targets.cpu import build as build_cpu
+from monotile.targets.cuda import build as build_cuda
+from monotile.targets.cuda.driver import driver
+from monotile.targets.cuda.link import nvjitlink_version
+from monotile.targets.detect import detect_target
+from monotile.targets.target import CUDA_TARGETS, Target, cuda_target
 
 KERNEL = 'extern "C" __global__ void k() {}'
 

@@ -18,10 +18,10 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 
+from monotile.cache import key
 from monotile.config import Options
-from monotile.runtime.build_cpu import find_compiler, processor
-from monotile.runtime.cache import key
-from monotile.target.target import Target
+from monotile.targets.cpu.build import find_compiler, processor
+from monotile.targets.target import Target
 
 _SCALARS = (bool, int, float, complex, str, type(None))
 _WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format)

@@ -10,19 +10,19 @@ import torch
 
 from monotile.analysis.work import Work
 from monotile.errors import InputError, TargetError
+from monotile.plan.nodes import Plan
+from monotile.plan.records import words
 from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
-from monotile.runtime.cpu import CpuKernel
-from monotile.runtime.cuda import CudaKernel
-from monotile.runtime.driver import driver
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, plain
-from monotile.schedule.plan import Plan
-from monotile.schedule.records import words
-from monotile.target.target import Target
+from monotile.targets.cpu.launch import CpuKernel
+from monotile.targets.cuda.driver import driver
+from monotile.targets.cuda.launch import CudaKernel
+from monotile.targets.target import Target
 
 
 class Kernel(Protocol):

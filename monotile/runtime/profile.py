@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monotile.errors import InputError
-from monotile.schedule.plan import Plan
-from monotile.schedule.records import (
+from monotile.plan.nodes import Plan
+from monotile.plan.records import (
     HEADER_WORDS,
     KINDS,
     RECORD_WORDS,

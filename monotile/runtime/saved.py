@@ -15,9 +15,9 @@ import torch
 from monotile.config import Options
 from monotile.errors import InputError
 from monotile.ir.dtype import DType
-from monotile.runtime import build_cpu
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.tensors import plain, torch_dtype
+from monotile.targets.cpu import build as build_cpu
 
 _STAMP = (1980, 1, 1, 0, 0, 0)  # equal models make equal files
 

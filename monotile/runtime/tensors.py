@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from monotile.ir.dtype import DType
-
-_torch = torch._C  # pyright: ignore[reportPrivateUsage]
+from monotile.targets.cuda.streams import current_gpu
 
 ALIGNMENT = 16  # bytes; the launch's ABI promises that every pointer is a multiple of it
 
@@ -25,12 +24,6 @@ def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> to
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
-
-# What PyTorch's public functions ask once they have looked whether CUDA is initialised, which takes longer than the question.
-current_gpu: Callable[[], int] = getattr(_torch, "_cuda_getDevice", torch.cuda.current_device)
-capturing: Callable[[], bool] = getattr(
-    _torch, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
-)
 
 EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 

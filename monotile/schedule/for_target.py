@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from monotile.ir.program import Program
-from monotile.schedule.draft import Context
-from monotile.schedule.layouts import lay_out
-from monotile.schedule.pad_channels import pad_channels
+from monotile.kernels.draft import Context
 from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
-from monotile.target.target import Target
+from monotile.targets.target import Target
+from monotile.transform.layout.channels_last import lay_out
+from monotile.transform.layout.pad_channels import pad_channels
 
 Watch = Callable[[str, Program], None]
 

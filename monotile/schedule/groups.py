@@ -16,7 +16,7 @@ from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
-from monotile.schedule.gather import joins
+from monotile.transform.gather import joins
 
 Row = tuple[
     tuple[str, int, int], ...

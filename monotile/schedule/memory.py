@@ -6,7 +6,7 @@ import msgspec
 
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Loop, Program, Scatter, statements, updates, used
-from monotile.schedule.plan import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.plan.nodes import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Nest, Tree
 
 ALIGN = 256  # bytes between tensors in the workspace

@@ -14,16 +14,9 @@ import msgspec
 
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Loop, Program, Scatter, statements
-from monotile.schedule.hazards import apart
-from monotile.schedule.parts import (
-    Statements,
-    box_of,
-    loads_in,
-    names_read,
-    read_part,
-    written_part,
-)
-from monotile.schedule.plan import (
+from monotile.plan.access import Old
+from monotile.plan.hazards import apart
+from monotile.plan.nodes import (
     Attend,
     BoxDim,
     Contract,
@@ -36,8 +29,15 @@ from monotile.schedule.plan import (
     Shared,
     Stage,
 )
-from monotile.schedule.ranges import Old
-from monotile.target.target import Target
+from monotile.plan.parts import (
+    Statements,
+    box_of,
+    loads_in,
+    names_read,
+    read_part,
+    written_part,
+)
+from monotile.targets.target import Target
 
 ALIGN = 256
 CHIP_ALIGN = 128

@@ -24,14 +24,14 @@ from monotile.ir.program import (
     defined,
     used,
 )
-from monotile.schedule.draft import Context, Draft
-from monotile.schedule.products import product
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.matmul.product import product
 from monotile.schedule.split import split_reductions
 from monotile.schedule.tree import Nest, Tree, build, seconds
-from monotile.target.target import Target
-from monotile.transform.dead import remove_dead
+from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
+from monotile.transform.simplify.dce import remove_dead
 
 
 def rotate_loops(program: Program, target: Target, context: Context) -> Program:

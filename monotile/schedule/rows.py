@@ -8,12 +8,12 @@ import msgspec
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule import cost
-from monotile.schedule.draft import Context, Draft, Local
-from monotile.schedule.groups import Group
-from monotile.schedule.methods import ranked
-from monotile.schedule.plain import method_scratch, plain_method, windowed
-from monotile.schedule.plan import (
+from monotile.kernels.common import cost
+from monotile.kernels.draft import Context, Draft, Local
+from monotile.kernels.matmul.blocks import ranked
+from monotile.kernels.matmul.product import Product, product, with_sides
+from monotile.kernels.reduction.cuts import method_scratch, plain_method, windowed
+from monotile.plan.nodes import (
     BoxDim,
     Contract,
     Dim,
@@ -21,7 +21,7 @@ from monotile.schedule.plan import (
     Reduce,
     Step,
 )
-from monotile.schedule.products import Product, product, with_sides
+from monotile.schedule.groups import Group
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 ALIGN = 128  # bytes between things in on-chip memory

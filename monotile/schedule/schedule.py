@@ -7,20 +7,20 @@ import msgspec
 from monotile.analysis.states import steady_weights
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
-from monotile.schedule.draft import Context, Draft
-from monotile.schedule.early import early_maps, early_reductions
-from monotile.schedule.late import late_waits
+from monotile.kernels.draft import Context, Draft
+from monotile.plan.access import overwritten
+from monotile.plan.nodes import Launch, Plan, PlanNode, Repeat, Stage, Step
+from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
-from monotile.schedule.once import read_once
-from monotile.schedule.plan import Launch, Plan, PlanNode, Repeat, Stage, Step
-from monotile.schedule.ranges import overwritten
-from monotile.schedule.resident import hold, keep, kept_bytes
-from monotile.schedule.shares import share_workers
+from monotile.schedule.pinned import hold, keep, kept_bytes
+from monotile.schedule.prefetch.early import early_maps, early_reductions
+from monotile.schedule.prefetch.late import late_waits
+from monotile.schedule.prefetch.once import read_once
+from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
-from monotile.schedule.sync import synchronise
 from monotile.schedule.tree import Tree, build, drafts_of
-from monotile.target.target import Target
+from monotile.targets.target import Target
 
 
 def schedule(

@@ -29,15 +29,15 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
-from monotile.schedule.draft import Context
-from monotile.schedule.gather import gathered
+from monotile.kernels.draft import Context
+from monotile.kernels.matmul.product import product
 from monotile.schedule.groups import single
-from monotile.schedule.products import product
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
-from monotile.target.target import Target
-from monotile.transform.dead import remove_dead
-from monotile.transform.inline import inline_where
+from monotile.targets.target import Target
+from monotile.transform.fusion.inline import inline_where
+from monotile.transform.gather import gathered
+from monotile.transform.simplify.dce import remove_dead
 
 PARTS = (2, 4, 8)
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share

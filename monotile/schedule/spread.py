@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from monotile.schedule.plan import PlanNode, Stage, Turn
-from monotile.target.target import Target
+from monotile.plan.nodes import PlanNode, Stage, Turn
+from monotile.targets.target import Target
 
 
 def spread(body: tuple[PlanNode, ...], target: Target) -> tuple[PlanNode, ...]:

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.reuse import footprint
-from monotile.analysis.turned import behind_last
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
-from monotile.schedule import cost, product_cost
-from monotile.schedule.attend import cut_attention
-from monotile.schedule.draft import Choice, Context, Draft
-from monotile.schedule.groups import Group
-from monotile.schedule.hold_rows import held_rows
-from monotile.schedule.methods import cut_key, followed, scratch_bytes, ways, within_run
-from monotile.schedule.plain import method_scratch, plain_method, windowed
-from monotile.schedule.plan import (
+from monotile.kernels.attention.cuts import cut_attention
+from monotile.kernels.common import cost
+from monotile.kernels.draft import Choice, Context, Draft
+from monotile.kernels.matmul import cost as product_cost
+from monotile.kernels.matmul.blocks import cut_key, followed, scratch_bytes, ways, within_run
+from monotile.kernels.matmul.cost import Memory
+from monotile.kernels.matmul.product import Product, product
+from monotile.kernels.reduction.cuts import method_scratch, plain_method, windowed
+from monotile.kernels.rowwise.cuts import held_rows
+from monotile.kernels.transpose.match import behind_last
+from monotile.plan.nodes import (
     Contract,
     Dim,
     Interleave,
@@ -28,10 +30,9 @@ from monotile.schedule.plan import (
     Step,
     Turn,
 )
-from monotile.schedule.product_cost import Memory
-from monotile.schedule.products import Product, product
+from monotile.schedule.groups import Group
 from monotile.schedule.rows import cut_rows, last_dims
-from monotile.target.target import Target
+from monotile.targets.target import Target
 
 ALIGN = 128  # bytes between things in on-chip memory
 MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
-from monotile.schedule.attend import join_attention
-from monotile.schedule.draft import Context, Draft
+from monotile.kernels.attention.cuts import join_attention
+from monotile.kernels.draft import Context, Draft
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
 from monotile.schedule.tiles import cut
-from monotile.target.target import Target
+from monotile.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)

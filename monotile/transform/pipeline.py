@@ -6,20 +6,20 @@ import numpy as np
 
 from monotile.config import Options
 from monotile.ir.program import Program
-from monotile.transform.align_axes import align_axes
-from monotile.transform.dead import remove_dead
-from monotile.transform.fold import fold
-from monotile.transform.forward import forward_copies
-from monotile.transform.horizontal import fuse_horizontally
-from monotile.transform.inline import inline_pointwise, inline_views
-from monotile.transform.normalise import normalise
-from monotile.transform.own_base import own_base
-from monotile.transform.own_state import own_state
-from monotile.transform.reindex import reindex_reductions
-from monotile.transform.reroll_select import reroll_selects
-from monotile.transform.roll import roll
-from monotile.transform.simplify import simplify
-from monotile.transform.wavefront import skew
+from monotile.transform.fusion.horizontal import fuse_horizontally
+from monotile.transform.fusion.inline import inline_pointwise, inline_views
+from monotile.transform.layout.align_axes import align_axes
+from monotile.transform.layout.reindex import reindex_reductions
+from monotile.transform.legalise.buffers import normalise
+from monotile.transform.legalise.own_base import own_base
+from monotile.transform.legalise.own_state import own_state
+from monotile.transform.roll.reroll_selects import reroll_selects
+from monotile.transform.roll.roll import roll
+from monotile.transform.roll.skew import skew
+from monotile.transform.simplify.copy_propagation import forward_copies
+from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.fold import fold
+from monotile.transform.simplify.simplify import simplify
 
 Constants = Mapping[str, np.ndarray]
 Watch = Callable[[str, Program], None]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import monotile
-from monotile.schedule.plan import Plan
+from monotile.plan.nodes import Plan
 from tests.cli.test_cli import invoke
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -7,15 +7,15 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from monotile.codegen.cpu import emit
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
-from monotile.runtime.build_cpu import build, load
-from monotile.schedule.plan import Plan
+from monotile.plan.nodes import Plan
 from monotile.schedule.schedule import schedule
-from monotile.target.target import Target, cpu_target
+from monotile.targets.cpu.build import build, load
+from monotile.targets.cpu.emit import emit
+from monotile.targets.target import Target, cpu_target
 
 Array = NDArray[np.generic]
 TARGET = cpu_target(workers=2)

@@ -15,10 +15,10 @@ import numpy as np
 
 from monotile.codegen.source import Source
 from monotile.ir.program import Program
-from monotile.schedule.plan import Plan
+from monotile.plan.nodes import Plan
 
 HERE = Path(__file__).resolve().parent
-DEVICE = HERE.parent.parent / "monotile" / "device"
+HEADERS = HERE.parent.parent / "monotile" / "targets"
 COMPILER = shutil.which("g++")
 ALIGN = 256
 
@@ -36,7 +36,7 @@ class EmulationError(Exception):
     """The kernel failed: an index check, a trap, a misaligned access or a deadlock."""
 
 
-INCLUDES = tuple(f"-I{p}" for p in (HERE / "emulator", DEVICE))
+INCLUDES = tuple(f"-I{p}" for p in (HERE / "emulator", HEADERS))
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-mf16c", "-fno-strict-aliasing")
 
 
@@ -47,7 +47,7 @@ def _directory() -> Path:
     found = Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
     atexit.register(shutil.rmtree, found, ignore_errors=True)
     header = found / "emulated.h"
-    header.write_text('#include "emulator.h"\n#include "cuda/monotile.cuh"\n')
+    header.write_text('#include "emulator.h"\n#include "cuda/device/monotile.cuh"\n')
     _compile("-x", "c++-header", *INCLUDES, str(header), "-o", f"{header}.gch")
     _compile("-c", *INCLUDES, str(HERE / "emulator" / "emulator.cpp"), "-o", str(found / "emulator.o"))  # fmt: skip
     return found

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
-from monotile.frontend.capture import Captured, capture, export
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import Captured, capture, export
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import Program
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Plan, PlanNode, Repeat
+from monotile.plan.records import words
 from monotile.runtime.profile import Profile, decode
 from monotile.schedule.for_target import for_target
-from monotile.schedule.plan import Plan, PlanNode, Repeat
-from monotile.schedule.records import words
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import Target, cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import Memory, emulate, launch, launch_of
 

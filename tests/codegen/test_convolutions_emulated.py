@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
-from monotile.frontend.capture import capture, export
-from monotile.frontend.orders import in_memory_order
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.orders import in_memory_order
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
-from monotile.schedule import cost, product_cost
-from monotile.schedule import methods as methods_of
-from monotile.schedule.for_target import for_target
-from monotile.schedule.plan import (  # fmt: skip
+from monotile.kernels.common import cost
+from monotile.kernels.matmul import blocks as methods_of
+from monotile.kernels.matmul import cost as product_cost
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import (  # fmt: skip
     Contract,
     Interleave,
     Map,
@@ -27,9 +27,10 @@ from monotile.schedule.plan import (  # fmt: skip
     Turn,
     repeats,
 )
+from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 

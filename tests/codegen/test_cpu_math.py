@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from monotile.config import Options
-from monotile.runtime.build_cpu import build, load
-from monotile.target.target import cpu_target
+from monotile.targets.cpu.build import build, load
+from monotile.targets.target import cpu_target
 
 FUNCTIONS: dict[
     str, tuple[Callable[[Any], Any], float]
@@ -28,7 +28,7 @@ FUNCTIONS: dict[
 ROUNDING = ("f16", "bf16")
 SOURCE = "\n".join(
     [
-        '#include "cpu/math.h"',
+        '#include "cpu/device/math.h"',
         "#define EACH(N) void each_##N(float* y, const float* x, int64_t n) \\",
         "  { for (int64_t i = 0; i < n; ++i) y[i] = mt_##N(x[i]); }",
         *(f"EACH({name}_f32)" for name in FUNCTIONS),

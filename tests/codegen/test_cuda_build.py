@@ -2,12 +2,12 @@
 
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
-from monotile.runtime.build_cuda import build
+from monotile.plan.check.structure import verify
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.build import build
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import every
 
 PROGRAMS = every()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from monotile.ir.dtype import DType
-from monotile.schedule.onchip import contract_bytes
-from monotile.schedule.plan import Contract, Operand
+from monotile.kernels.matmul.memory import contract_bytes
+from monotile.plan.nodes import Contract, Operand
 from tests.codegen.emulate import COMPILER, Launch, launch
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -112,7 +112,7 @@ def kernel(case: Case) -> str:
     numbers = ", ".join(map(str, (case.k, *case.block, *case.warps, case.ring, case.width)))
     block_m, block_n, _ = case.block
     return f"""
-#include "cuda/monotile.cuh"
+#include "cuda/device/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[3]; }};
 extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
   auto a = (const {kind}*)p.pointers[0];

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Load, Tensor, add, cast, idx, mul
 from monotile.ir.program import Program, Scatter, Weight, compute
+from monotile.plan.check.structure import verify
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import every
 from tests.codegen.emulate import COMPILER, emulate
 from tests.schedule.programs import ready

@@ -18,7 +18,7 @@ EDGES = np.array([0.0, np.inf, -np.inf, np.nan], np.float32)
 
 def each(name: str, x: NDArray[np.float32], more: str = "") -> NDArray[np.float32]:
     source = f"""
-#include "cuda/monotile.cuh"
+#include "cuda/device/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[2]; }};
 extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
   for (int i = threadIdx.x; i < {x.size}; i += 32)

@@ -32,7 +32,7 @@ def test_dealt_sums_are_those_that_every_lane_gets() -> None:
         body += case(lanes, count, size)
         size += THREADS // lanes * count
     text = f"""
-#include "cuda/monotile.cuh"
+#include "cuda/device/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[3]; }};
 extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
   auto x = (const float*)p.pointers[0];

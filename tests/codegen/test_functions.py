@@ -5,15 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, mul
 from monotile.ir.program import Compute, Program, Weight, compute
-from monotile.runtime.build_cuda import build
 from monotile.schedule.schedule import schedule
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.build import build
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.cpu_run import Compiled, random_values
 from tests.codegen.emulate import COMPILER, emulate
 
@@ -76,9 +76,9 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     few = emit(program, plan, target, OPTIONS).text
     assert "__forceinline__ void stage_" in few
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monotile.codegen.cuda.CALLED", 1)
+        patch.setattr("monotile.targets.cuda.emit.CALLED", 1)
         many = emit(program, plan, target, OPTIONS)
-        patch.setattr("monotile.codegen.cuda.APART", 1)
+        patch.setattr("monotile.targets.cuda.emit.APART", 1)
         more = emit(program, plan, target, OPTIONS)
     assert "__forceinline__ void stage_" not in many.text
     assert (many.apart, more.apart) == (False, True)

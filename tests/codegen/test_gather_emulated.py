@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import monotile
-from monotile.schedule.plan import Contract, HoldRows, Plan, Step
+from monotile.plan.nodes import Contract, HoldRows, Plan, Step
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_convolutions_emulated import plan_of, steps_of
 

@@ -8,10 +8,10 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
-from monotile.runtime.build_cuda import build as build_cubin
-from monotile.schedule.plan import Stage
+from monotile.plan.nodes import Stage
+from monotile.targets.cuda.build import build as build_cubin
+from monotile.targets.cuda.emit import emit
 from tests.codegen.emulate import COMPILER, Memory
 from tests.codegen.recurrent import H100, Built, Cells, build
 

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, cast, const
 from monotile.ir.program import Carry, Loop, Program, Stack, Weight, compute
-from monotile.schedule.plan import Contract, Plan
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Contract, Plan
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import Target, cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import Target, cuda_target
 from tests.codegen.cuda_programs import linear, times
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_convolutions_emulated import check as compare

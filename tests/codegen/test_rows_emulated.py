@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.errors import VerificationError
-from monotile.frontend.capture import capture
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
-from monotile.schedule import hold_rows
-from monotile.schedule.plan import HoldRows, Plan, Stage
+from monotile.kernels.rowwise import cuts as hold_rows
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import HoldRows, Plan, Stage
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import Target, cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 

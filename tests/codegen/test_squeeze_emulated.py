@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from monotile.schedule.plan import Plan, Reduce, Stage
+from monotile.plan.nodes import Plan, Reduce, Stage
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_convolutions_emulated import check
 

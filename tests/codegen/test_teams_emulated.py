@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
-from monotile.schedule import product_cost
-from monotile.schedule.plan import Contract, Plan
+from monotile.kernels.matmul import cost as product_cost
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Contract, Plan
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_cuda_emulated import check, inputs

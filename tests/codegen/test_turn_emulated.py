@@ -5,17 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from monotile.analysis.turned import behind_last
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
-from monotile.schedule.plan import Interleave, Turn
+from monotile.kernels.transpose.match import behind_last
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Interleave, Turn
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_cuda_emulated import inputs
 from tests.schedule.programs import stages

@@ -100,7 +100,7 @@ x = torch.randn(3, 4)
 fast = torch.compile(model, backend="monotile", options={"workers": 1})
 with torch.inference_mode():
     torch.testing.assert_close(fast(x), model(x))
-print("monotile.runtime.cpu" in sys.modules)
+print("monotile.targets.cpu.launch" in sys.modules)
 """
     path = f"{tmp_path}:{Path.cwd()}"
     done = subprocess.run(

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from monotile.frontend.capture import Captured, capture
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.evaluate import evaluate
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf, ValueLeaf
 from monotile.ir.verify import verify

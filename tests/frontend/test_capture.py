@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Compute, statements
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf, ValueLeaf
 from tests.frontend.against import check

@@ -9,7 +9,7 @@ from torch import nn
 
 import monotile
 from monotile.errors import CaptureError
-from monotile.frontend.capture import export
+from monotile.frontends.torch.capture import export
 
 LARGE = torch.finfo(torch.float16).max - 1000
 

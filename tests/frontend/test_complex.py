@@ -6,7 +6,7 @@ from torch import nn
 
 import monotile
 from monotile.errors import CaptureError, MonotileError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from tests.frontend.against import check
 
 

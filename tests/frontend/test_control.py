@@ -8,7 +8,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from monotile.errors import UnsupportedOperatorError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Branch, Loop
 from tests.frontend.against import check
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from monotile.errors import CaptureError, UnsupportedOperatorError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 
 
 class Call(nn.Module):

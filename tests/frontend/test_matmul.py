@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from monotile.analysis.contraction import contraction
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Compute
 from tests.frontend.against import Operators, check, check_operators
 

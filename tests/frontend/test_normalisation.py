@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from monotile.ir.verify import verify
 from tests.frontend.against import check, close, run
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from monotile.frontend.capture import capture, export
-from monotile.frontend.decompose import decompose
+from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.decompose import decompose
 from monotile.ir.program import Compute, Loop
 from tests.frontend.against import check
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from monotile.errors import CaptureError
-from monotile.frontend.capture import capture, export
-from monotile.frontend.sharing import shared_as_run
+from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.sharing import shared_as_run
 from tests.frontend.against import Operators, check_operators
 
 

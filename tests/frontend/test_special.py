@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from monotile.errors import UnsupportedOperatorError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from tests.frontend.against import Operators, check_operators
 
 

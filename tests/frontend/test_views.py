@@ -2,8 +2,8 @@
 
 import torch
 
-from monotile.frontend.capture import capture
-from monotile.frontend.lower.reshape import reshape_index
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.ir.expr import Axis, Binary, Expr, Select, add, children, idx, mul
 from monotile.ir.program import Compute
 from tests.frontend.against import Operators, check_operators

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 import monotile
-from monotile.codegen import cuda
-from monotile.frontend.capture import Captured, capture
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf
 from monotile.ir.verify import verify as verify_program
+from monotile.plan.check.structure import verify as verify_plan
 from monotile.runtime.tensors import from_numpy
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify as verify_plan
-from monotile.target.target import cuda_target
+from monotile.targets.cuda import emit as cuda
+from monotile.targets.target import cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import emulate
 from tests.fuzz.graph import Graph, Network, arguments

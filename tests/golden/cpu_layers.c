@@ -2,8 +2,8 @@
 #define _GNU_SOURCE  // processor affinity
 #define MT_WORKERS 2
 #define MT_VECTOR_BYTES 32
-#include "cpu/math.h"
-#include "cpu/pool.h"
+#include "cpu/device/math.h"
+#include "cpu/device/pool.h"
 
 #define MT_NAME dot_3_4_f32_f32_f32
 #define MT_M 3
@@ -11,7 +11,7 @@
 #define MT_C f32
 #define MT_A f32
 #define MT_B f32
-#include "cpu/dot.h"
+#include "cpu/device/dot.h"
 
 static void stage_after(mt_call* call, int thread, const float* const w_2, float* const h_4, float* const after_9, float* const after_12) {
   void* const* const pointers = call->pointers;

@@ -2,15 +2,15 @@
 #define _GNU_SOURCE  // processor affinity
 #define MT_WORKERS 2
 #define MT_VECTOR_BYTES 32
-#include "cpu/math.h"
-#include "cpu/pool.h"
+#include "cpu/device/math.h"
+#include "cpu/device/pool.h"
 
 #define MT_NAME outer_4_2_f32_f16
 #define MT_M 4
 #define MT_N 2
 #define MT_C f32
 #define MT_B f16
-#include "cpu/outer.h"
+#include "cpu/device/outer.h"
 
 static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_12, uint16_t* const y_35) {
   void* const* const pointers = call->pointers;

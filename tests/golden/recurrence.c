@@ -2,8 +2,8 @@
 #define _GNU_SOURCE  // processor affinity
 #define MT_WORKERS 2
 #define MT_VECTOR_BYTES 32
-#include "cpu/math.h"
-#include "cpu/pool.h"
+#include "cpu/device/math.h"
+#include "cpu/device/pool.h"
 
 static void stage_y(mt_call* call, int thread, const float* const w_4, float* const h_8, const float* const x_11, float* const y_14, float* const y_15) {
   void* const* const pointers = call->pointers;

@@ -10,10 +10,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
+from monotile.plan.records import recorded
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
 from monotile.schedule import tiles
-from monotile.schedule.records import recorded
 from tests.codegen.test_gather_emulated import QUESTIONS, Clamped, batches
 from tests.models.accuracy import error, exact, example, fresh, tensors
 

@@ -6,17 +6,17 @@ import pytest
 
 import monotile
 from bench.zoo import Spec
-from monotile.codegen import cuda
 from monotile.config import Options
-from monotile.frontend.capture import capture, export
+from monotile.frontends.torch.capture import capture, export
 from monotile.runtime.accuracy import error, exact
-from monotile.runtime.detect import detect_target
 from monotile.runtime.objects import apart
 from monotile.runtime.reference import fresh
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
+from monotile.targets.cuda import emit as cuda
+from monotile.targets.detect import detect_target
+from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.pipeline import transform
-from monotile.transform.stack_results import stack_results
 
 pytest.importorskip("transformers")
 

@@ -8,11 +8,11 @@ from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import OutputLeaf, Signature, TensorLeaf
-from monotile.runtime import build_cpu
+from monotile.plan.nodes import Launch, Plan, Pointer
 from monotile.runtime.artifact import Artifact
-from monotile.runtime.binary import Binary
-from monotile.schedule.plan import Launch, Plan, Pointer
-from monotile.target.target import cpu_target, cuda_target
+from monotile.targets.binary import Binary
+from monotile.targets.cpu import build as build_cpu
+from monotile.targets.target import cpu_target, cuda_target
 
 N = 8
 

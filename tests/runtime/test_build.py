@@ -8,9 +8,10 @@ import pytest
 
 from monotile.config import Options
 from monotile.errors import BuildError
-from monotile.runtime import build_cpu, build_cuda
-from monotile.runtime.binary import excerpt
-from monotile.target.target import CUDA_TARGETS, cpu_target, cuda_target
+from monotile.targets.binary import excerpt
+from monotile.targets.cpu import build as build_cpu
+from monotile.targets.cuda import build as build_cuda
+from monotile.targets.target import CUDA_TARGETS, cpu_target, cuda_target
 
 CPU = cpu_target(workers=1)
 KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1; }'

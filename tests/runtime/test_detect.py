@@ -7,8 +7,8 @@ import torch
 
 from monotile.config import Options
 from monotile.errors import TargetError
-from monotile.runtime.detect import detect_target
-from monotile.schedule.records import ON_CHIP
+from monotile.plan.records import ON_CHIP
+from monotile.targets.detect import detect_target
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

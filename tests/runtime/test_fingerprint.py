@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from monotile.config import Options
-from monotile.frontend.capture import export
+from monotile.frontends.torch.capture import export
 from monotile.runtime import fingerprint
 from monotile.runtime.fingerprint import exported_key, parameters_of
-from monotile.target.target import cpu_target
+from monotile.targets.target import cpu_target
 
 X = torch.zeros(2, 4)
 

@@ -11,9 +11,9 @@ import torch
 import monotile
 from monotile.errors import InputError
 from monotile.examples.lstm import make
+from monotile.plan.records import HEADER_WORDS, RECORD_WORDS, capacity, recorded
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.profile import Profile, decode
-from monotile.schedule.records import HEADER_WORDS, RECORD_WORDS, capacity, recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single")
 

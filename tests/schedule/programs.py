@@ -14,12 +14,12 @@ from monotile.ir.program import (
     Weight,
     compute,
 )
-from monotile.schedule.plan import Plan, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
 from monotile.schedule.schedule import schedule
-from monotile.target.target import Target, cpu_target, cuda_target
-from monotile.transform.normalise import normalise
-from monotile.transform.own_base import own_base
-from monotile.transform.own_state import own_state
+from monotile.targets.target import Target, cpu_target, cuda_target
+from monotile.transform.legalise.buffers import normalise
+from monotile.transform.legalise.own_base import own_base
+from monotile.transform.legalise.own_state import own_state
 
 F16, F32, I64 = DType.F16, DType.F32, DType.I64
 CPU = cpu_target(workers=2)

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from monotile.config import Options
-from monotile.frontend.capture import capture
-from monotile.frontend.types import to_numpy
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.types import to_numpy
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
-from monotile.schedule.arrange import arrange
 from monotile.schedule.for_target import for_target
-from monotile.target.target import cpu_target, cuda_target
+from monotile.targets.target import cpu_target, cuda_target
+from monotile.transform.layout.parameters import arrange
 from monotile.transform.pipeline import transform
 
 TARGET = cuda_target("sm_90a")

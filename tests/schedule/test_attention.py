@@ -10,12 +10,12 @@ from msgspec.structs import replace
 import monotile
 from monotile.config import Options
 from monotile.errors import VerificationError
-from monotile.frontend.capture import capture
+from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Program
-from monotile.schedule.plan import Attend, Plan, Stage
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Attend, Plan, Stage
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import Target, cuda_target
+from monotile.targets.target import Target, cuda_target
 from monotile.transform.pipeline import transform
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from monotile.codegen import cpu, cuda
 from monotile.config import Options
 from monotile.ir.dtype import DType
-from monotile.schedule.verify import verify
+from monotile.plan.check.structure import verify
+from monotile.targets.cpu import emit as cpu
+from monotile.targets.cuda import emit as cuda
 from tests.schedule import programs as p
 
 PROGRAMS = {"mlp": p.mlp(64, 256, DType.F16), "recurrence": p.recurrence()}

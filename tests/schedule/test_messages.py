@@ -10,10 +10,10 @@ from torch import nn
 
 from monotile.config import Options
 from monotile.errors import VerificationError
-from monotile.schedule.plan import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
-from monotile.schedule.printer import show_stages
-from monotile.schedule.resident import hold
-from monotile.schedule.verify import verify
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
+from monotile.plan.printer import show_stages
+from monotile.schedule.pinned import hold
 from tests.codegen.recurrent import H100, Built, Cells, build
 
 replace = msgspec.structs.replace

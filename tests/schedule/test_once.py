@@ -4,16 +4,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from monotile.codegen.cuda import emit
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, cast
 from monotile.ir.program import Carry, Loop, Program, Weight, compute
-from monotile.schedule.plan import Contract, Plan, PlanNode, Repeat
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Contract, Plan, PlanNode, Repeat
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify
-from monotile.target.target import cuda_target
+from monotile.targets.cuda.emit import emit
+from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER, emulate
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from monotile.schedule.plan import (
+from monotile.plan.nodes import (
     BoxDim,
     Contract,
     Dim,
@@ -23,7 +23,7 @@ from monotile.schedule.plan import (
     Step,
     Workspace,
 )
-from monotile.schedule.printer import show
+from monotile.plan.printer import show
 
 
 def example() -> Plan:

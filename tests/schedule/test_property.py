@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from monotile.ir.evaluate import evaluate
 from monotile.ir.printer import show
 from monotile.ir.program import Program
-from monotile.schedule.plan import Plan
-from monotile.schedule.verify import verify
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Plan
 from tests.codegen.cpu_run import Compiled
 from tests.ir.strategies import programs, values
 from tests.schedule import programs as p

@@ -15,9 +15,9 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.ir.verify import verify
-from monotile.schedule.draft import Context
+from monotile.kernels.draft import Context
+from monotile.plan.check.structure import verify as verify_plan
 from monotile.schedule.rotate import rotate_loops
-from monotile.schedule.verify import verify as verify_plan
 from tests.schedule import programs as p
 
 LAYERS, ROWS, WIDTH = 12, 8, 1024

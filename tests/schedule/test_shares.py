@@ -7,8 +7,8 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Expr, Load, Tensor, idx
 from monotile.ir.program import Program, Weight, compute
-from monotile.schedule.plan import Stage
-from monotile.schedule.verify import verify
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Stage
 from tests.schedule import programs as p
 
 F16 = DType.F16

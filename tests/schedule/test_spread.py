@@ -1,8 +1,8 @@
 """Copies that a network begins with: as many tasks as workers, if they can be."""
 
-from monotile.schedule.plan import Dim, Map, Stage, Step, Turn
+from monotile.plan.nodes import Dim, Map, Stage, Step, Turn
 from monotile.schedule.spread import spread
-from monotile.target.target import cuda_target
+from monotile.targets.target import cuda_target
 
 TARGET = cuda_target("sm_90a", workers=16)
 

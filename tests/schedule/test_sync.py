@@ -1,9 +1,9 @@
 """Hand-offs: as many as needed, and no more."""
 
 from monotile.ir.program import Statement
-from monotile.schedule.plan import Handoff, Map, Pointer, Repeat, Stage, Step, Workspace
-from monotile.schedule.ranges import overlap, resolve, worker_of
-from monotile.schedule.sync import synchronise
+from monotile.plan.access import overlap, resolve, worker_of
+from monotile.plan.nodes import Handoff, Map, Pointer, Repeat, Stage, Step, Workspace
+from monotile.schedule.handoffs import synchronise
 from tests.schedule import programs as p
 
 WORKERS = 4

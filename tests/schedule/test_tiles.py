@@ -6,9 +6,9 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.program import Program
-from monotile.schedule.plan import Contract, HoldRows, Map, Reduce, Register, Serial, Shared, Stage
-from monotile.schedule.verify import verify
-from monotile.target.target import Target, cuda_target
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Contract, HoldRows, Map, Reduce, Register, Serial, Shared, Stage
+from monotile.targets.target import Target, cuda_target
 from tests.schedule import programs as p
 
 CASES = {

@@ -9,7 +9,8 @@ import pytest
 from monotile.errors import VerificationError
 from monotile.ir.expr import add
 from monotile.ir.program import Program
-from monotile.schedule.plan import (
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import (
     Contract,
     Dim,
     Interleave,
@@ -25,7 +26,6 @@ from monotile.schedule.plan import (
     Step,
     Workspace,
 )
-from monotile.schedule.verify import verify
 from tests.schedule import programs as p
 
 replace = msgspec.structs.replace

@@ -5,7 +5,7 @@ from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, const, idx
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Compute, Loop, Program, Stack, Statement, compute
 from monotile.ir.verify import verify
-from monotile.transform.align_axes import align_axes
+from monotile.transform.layout.align_axes import align_axes
 
 F32 = DType.F32
 X, W = Tensor("x", (8, 6), F32), Tensor("w", (4, 6), F32)

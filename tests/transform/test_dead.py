@@ -13,7 +13,7 @@ from monotile.ir.program import (
     compute,
 )
 from monotile.ir.verify import verify
-from monotile.transform.dead import remove_dead
+from monotile.transform.simplify.dce import remove_dead
 
 F32, BOOL = DType.F32, DType.BOOL
 X, P = Tensor("x", (), F32), Tensor("p", (), BOOL)

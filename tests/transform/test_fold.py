@@ -9,7 +9,7 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Cast, Const, Load, Tensor, const, idx
 from monotile.ir.program import Compute, Loop, Program, Stack, Weight, compute
 from monotile.ir.verify import verify
-from monotile.transform.fold import fold
+from monotile.transform.simplify.fold import fold
 from tests.ir.strategies import programs, same, values
 
 F32, I64 = DType.F32, DType.I64

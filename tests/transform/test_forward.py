@@ -4,9 +4,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Load, Tensor, Unary, const, idx
 from monotile.ir.program import Carry, Loop, Program, Stack, compute
 from monotile.ir.verify import verify
-from monotile.transform.dead import remove_dead
-from monotile.transform.forward import forward_copies
-from monotile.transform.normalise import normalise
+from monotile.transform.legalise.buffers import normalise
+from monotile.transform.simplify.copy_propagation import forward_copies
+from monotile.transform.simplify.dce import remove_dead
 
 F32 = DType.F32
 X = Tensor("x", (4, 1, 3), F32)

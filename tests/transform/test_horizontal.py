@@ -3,8 +3,8 @@
 from monotile.config import Options
 from monotile.ir.expr import Binary, Load, Tensor, idx
 from monotile.ir.program import Compute, Program, compute
-from monotile.transform.horizontal import fuse_horizontally
-from monotile.transform.roll import roll
+from monotile.transform.fusion.horizontal import fuse_horizontally
+from monotile.transform.roll.roll import roll
 from tests.transform.networks import F32, Net, assert_same
 
 

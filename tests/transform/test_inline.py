@@ -8,9 +8,9 @@ from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Select, Tensor, Una
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Stack, Statement, compute
 from monotile.ir.verify import verify
-from monotile.transform.dead import remove_dead
-from monotile.transform.inline import BODY_NODES, inline_pointwise, inline_views
-from monotile.transform.simplify import simplify
+from monotile.transform.fusion.inline import BODY_NODES, inline_pointwise, inline_views
+from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.simplify import simplify
 
 F16, F32, I64, BOOL = DType.F16, DType.F32, DType.I64, DType.BOOL
 X = Tensor("x", (8, 6), F32)

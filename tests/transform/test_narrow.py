@@ -7,7 +7,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Binary, Cast, Expr, Load, Select, Tensor, add, const, idx, sub
 from monotile.ir.program import Compute, Program, compute
-from monotile.transform.simplify import simplify
+from monotile.transform.simplify.simplify import simplify
 
 F16, F32 = DType.F16, DType.F32
 X = Tensor("x", (4, 7), F32)

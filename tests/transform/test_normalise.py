@@ -6,7 +6,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Load, Tensor
 from monotile.ir.program import Branch, Carry, Loop, Program, Stack, Statement, compute, defined
 from monotile.ir.verify import verify
-from monotile.transform.normalise import normalise
+from monotile.transform.legalise.buffers import normalise
 from tests.ir.strategies import programs
 
 F32 = DType.F32

@@ -10,9 +10,9 @@ from monotile.ir.expr import Axis, Load, Tensor, const, idx
 from monotile.ir.printer import show
 from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Statement, Weight, compute
 from monotile.ir.verify import verify
-from monotile.transform.normalise import normalise
-from monotile.transform.own_base import own_base
-from monotile.transform.own_state import own_state
+from monotile.transform.legalise.buffers import normalise
+from monotile.transform.legalise.own_base import own_base
+from monotile.transform.legalise.own_state import own_state
 from tests.ir.strategies import programs, same, values
 
 F32 = DType.F32

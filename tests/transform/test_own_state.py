@@ -11,9 +11,9 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Load, Tensor, add, const, idx, mul
 from monotile.ir.program import Program, Scatter, Statement, Weight, compute, defined
 from monotile.ir.verify import verify
-from monotile.schedule.plan import Pointer
-from monotile.schedule.verify import verify as verify_plan
-from monotile.transform.own_state import own_state
+from monotile.plan.check.structure import verify as verify_plan
+from monotile.plan.nodes import Pointer
+from monotile.transform.legalise.own_state import own_state
 from tests.schedule import programs as p
 
 F32 = DType.F32

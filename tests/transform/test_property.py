@@ -11,13 +11,13 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
-from monotile.transform.align_axes import align_axes
-from monotile.transform.dead import remove_dead
-from monotile.transform.forward import forward_copies
-from monotile.transform.inline import inline_pointwise, inline_views
-from monotile.transform.normalise import normalise
-from monotile.transform.reindex import reindex_reductions
-from monotile.transform.simplify import simplify
+from monotile.transform.fusion.inline import inline_pointwise, inline_views
+from monotile.transform.layout.align_axes import align_axes
+from monotile.transform.layout.reindex import reindex_reductions
+from monotile.transform.legalise.buffers import normalise
+from monotile.transform.simplify.copy_propagation import forward_copies
+from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.simplify import simplify
 from tests.ir.strategies import programs, same, values
 
 EXACT = Options(excess_precision=False)

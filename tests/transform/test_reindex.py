@@ -8,7 +8,7 @@ from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, Unary, idx
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Compute, Program, compute
 from monotile.ir.verify import verify
-from monotile.transform.reindex import reindex_reductions
+from monotile.transform.layout.reindex import reindex_reductions
 
 F32 = DType.F32
 X, W = Tensor("x", (4, 4, 6), F32), Tensor("w", (5, 6), F32)

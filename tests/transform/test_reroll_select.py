@@ -5,8 +5,8 @@ import pytest
 from monotile.config import Options
 from monotile.ir.expr import Binary, Expr, Load, Select, Tensor, binary, idx, sub, walk
 from monotile.ir.program import Compute, Program, compute
-from monotile.transform.reroll_select import reroll_selects
-from monotile.transform.roll import roll
+from monotile.transform.roll.reroll_selects import reroll_selects
+from monotile.transform.roll.roll import roll
 from tests.transform.networks import F32, Net, assert_same, recurrence
 
 

@@ -5,7 +5,7 @@ import pytest
 from monotile.config import Options
 from monotile.ir.expr import idx
 from monotile.ir.program import Loop, Program, statements
-from monotile.transform.roll import roll
+from monotile.transform.roll.roll import roll
 from tests.transform.networks import Net, assert_same, mlp, recurrence
 
 

@@ -1,7 +1,7 @@
 """What is computed twice alike is computed once."""
 
 from monotile.ir.program import Program
-from monotile.transform.share import share_equal
+from monotile.transform.roll.cse import share_equal
 from tests.transform.networks import Net, assert_same
 
 

@@ -26,7 +26,7 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import interval
 from monotile.ir.printer import show_expr
 from monotile.ir.program import Compute, Program, compute
-from monotile.transform.simplify import lossless, simplify, simplify_expr
+from monotile.transform.simplify.simplify import lossless, simplify, simplify_expr
 from tests.ir.strategies import SPECIAL, Builder
 
 F16, BF16, F32, F64, I32, I64, BOOL = (

@@ -8,8 +8,8 @@ from monotile.ir.expr import Load, Tensor, idx
 from monotile.ir.program import Loop, compute
 from monotile.ir.signature import OutputLeaf
 from monotile.ir.verify import verify
-from monotile.transform.roll import roll
-from monotile.transform.stack_results import stack_results
+from monotile.transform.legalise.stack_results import stack_results
+from monotile.transform.roll.roll import roll
 from tests.transform.networks import Net, values_for
 
 

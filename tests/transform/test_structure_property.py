@@ -18,11 +18,11 @@ from monotile.ir.expr import Binary, Const, Expr, Load, Tensor, Unary, idx
 from monotile.ir.printer import show
 from monotile.ir.program import Program, compute
 from monotile.ir.verify import verify
-from monotile.transform.horizontal import fuse_horizontally
-from monotile.transform.inline import inline_views
-from monotile.transform.reroll_select import reroll_selects
-from monotile.transform.roll import roll
-from monotile.transform.wavefront import skew
+from monotile.transform.fusion.horizontal import fuse_horizontally
+from monotile.transform.fusion.inline import inline_views
+from monotile.transform.roll.reroll_selects import reroll_selects
+from monotile.transform.roll.roll import roll
+from monotile.transform.roll.skew import skew
 from tests.ir.strategies import programs, same, values
 from tests.transform.networks import F32, Net, values_for
 

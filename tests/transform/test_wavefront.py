@@ -4,10 +4,10 @@ import pytest
 
 from monotile.config import Options
 from monotile.ir.program import Loop, Program
-from monotile.transform.dead import remove_dead
-from monotile.transform.reroll_select import reroll_selects
-from monotile.transform.roll import roll
-from monotile.transform.wavefront import skew
+from monotile.transform.roll.reroll_selects import reroll_selects
+from monotile.transform.roll.roll import roll
+from monotile.transform.roll.skew import skew
+from monotile.transform.simplify.dce import remove_dead
 from tests.transform.networks import assert_same, mlp, recurrence
 
 

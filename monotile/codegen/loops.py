@@ -1,0 +1,316 @@
+"""Loops over a step's region, written so that a C compiler vectorises the innermost one."""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from monotile.analysis.affine import Affine, affine
+from monotile.codegen.address import readable, stored
+from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.expression import is_index
+from monotile.codegen.guards import guard_of
+from monotile.codegen.spelling import SUFFIX, bare
+from monotile.codegen.stages import StageEmitter
+from monotile.codegen.writer import Block
+from monotile.config import Options
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    add,
+    children,
+    idx,
+    loads,
+    mul,
+    substitute,
+)
+from monotile.ir.intervals import interval
+from monotile.ir.program import Program, Scatter, value_of
+from monotile.plan.nodes import Plan
+from monotile.targets.target import Target
+
+SHORTEST = (
+    4  # an innermost loop with fewer iterations than this is not worth cutting a flattened one for
+)
+
+WORTH_CUTTING = 16  # iterations of a loop that is cut at the ends of a condition
+CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the other
+
+Point = Mapping[str, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x."""
+
+    x: Axis
+    low: str
+    high: str
+    at: Expr
+
+
+class Loops(StageEmitter):
+    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
+
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(program, plan, target, options, wide=wide)
+        self.kernels: dict[str, str] = {}
+
+    def kernel(
+        self, template: str, m: int, n: int, dtype: DType, storage: Mapping[str, str]
+    ) -> str:
+        """The name of the instance of `targets/cpu/device/<template>.h` for an m x n tile; storage: types of the sides."""
+        name = "_".join((template, str(m), str(n), SUFFIX[dtype], *storage.values()))
+        macros = {"NAME": name, "M": m, "N": n, "C": SUFFIX[dtype], **storage}
+        lines = [f"#define MT_{key} {value}" for key, value in macros.items()]
+        self.kernels[name] = "\n".join([*lines, f'#include "cpu/device/{template}.h"', ""])
+        return name
+
+    def simd(self, block: Block, clauses: str = "") -> None:
+        """Mark an innermost loop as vectorisable, unless what stands in it must happen in order."""
+        if not any("MT_CHECK" in line or line.lstrip().startswith("for") for line in block.lines):
+            block.pragma = f"#pragma omp simd{clauses}"
+
+    def counted(self, variable: Axis, count: str) -> tuple[str, list[str]]:
+        """Head of the loop in which `variable` runs from 0 to `count` - 1, and what it defines."""
+        name = variable.name
+        return f"for (idx {name} = 0; {name} < {count}; ++{name})", [name]
+
+    @contextmanager
+    def over(self, ranges: Sequence[Range]) -> Generator[None]:
+        """Plain loops over all of `ranges`, the last one innermost."""
+        with ExitStack() as stack:
+            for r in ranges:
+                stack.enter_context(self.writer.open(*self.counted(r.variable, self.count(r))))
+            yield
+
+    def count(self, r: Range) -> str:
+        return self.short(r.count)
+
+    def short(self, count: str) -> str:
+        """`count` as a literal or a variable of the innermost block."""
+        if count.isdigit() or count.isidentifier():
+            return count
+        variable = self.writer.fresh("n")
+        self.writer.write(f"const idx {variable} = {count};")
+        return variable
+
+    @contextmanager
+    def blocks(self, name: str, extent: int, count: str, size: int) -> Generator[tuple[Expr, str]]:
+        """A loop that cuts `count` positions (at most `extent`) into blocks of `size`: where a block begins, and
+        text of how long it is. No loop where there is only one block."""
+        if extent <= size:
+            yield idx(0), count
+            return
+        variable = Axis(name, -(-extent // size))
+        even = count.isdigit() and int(count) % size == 0
+        times = str(int(count) // size) if even else f"({count} + {size - 1}) / {size}"
+        with self.writer.open(*self.counted(variable, times)):
+            taken = str(size)
+            if not even:
+                taken = self.short(f"mt_min_idx({size}, {count} - {name} * {size})")
+            yield mul(variable, idx(size)), taken
+
+    @contextmanager
+    def rows(
+        self,
+        variable: Axis,
+        count: str,
+        origin: Expr,
+        point: Callable[[Expr], Point],
+        uses: Sequence[Expr],
+    ) -> Generator[Row]:
+        """The innermost loop over `variable`, from 0 to `count` - 1; opens the loop round it, if there is one.
+
+        A flattened dimension is not straight: quotients and remainders of the position stand in its addresses.
+        Where these change only every so many positions, counted from `origin` on, the loop is cut there.
+        """
+        row = self._row(variable, origin, point, uses)
+        if row is None:
+            yield Row(variable, "0", count, variable)
+            return
+        name, x = f"{variable.name}o", Axis(variable.name, row)
+        if _multiple(origin, row) and count.isdigit() and int(count) % row == 0:
+            outer = Axis(name, int(count) // row)
+            with self.writer.open(*self.counted(outer, str(outer.extent))):
+                yield Row(x, "0", str(row), add(mul(outer, idx(row)), x))
+            return
+        reach = interval(origin)
+        outer = Axis(name, (reach.hi + variable.extent) // row + 1 if reach else 1 << 30)
+        first, end = self.writer.fresh("n"), self.writer.fresh("n")
+        self.writer.write(f"const idx {first} = {bare(self.index(origin))};")
+        self.writer.write(f"const idx {end} = {first} + {count};")
+        test = f"for (idx {name} = {first} / {row}; {name} * {row} < {end}; ++{name})"
+        with self.writer.open(test, [name]):
+            low = self.short(f"mt_max_idx({first} - {name} * {row}, 0)")
+            self.writer.define(low)
+            high = self.short(f"mt_min_idx({end} - {name} * {row}, {row})")
+            yield Row(x, low, high, Binary("sub", add(mul(outer, idx(row)), x), origin))
+
+    def each(
+        self,
+        row: Row,
+        bodies: Sequence[Expr],
+        write: Callable[[], None],
+        clauses: str = "",
+        cuts: int = CUTS,
+    ) -> None:
+        """Write the innermost loop over a row, its block by `write`; cut where conditions in `bodies` change.
+
+        bodies: what the block computes, in terms of the row's variable; `write` is called for each part.
+        """
+        x, low, high = row.x, row.low, row.high
+        guard = guard_of(bodies, x, self.facts) if cuts and x.extent >= WORTH_CUTTING else None
+        if guard is None:
+            head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
+            with self.writer.open(head, [x.name]) as block:
+                write()
+                self.simd(block, clauses)
+            return
+        begin, end = low, high
+        if guard.lower:
+            first = self._extreme("max", [low, *(self._bound(e) for e in guard.lower)])
+            begin = self.short(f"mt_min_idx({first}, {high})")
+        if guard.upper:
+            last = self._extreme("min", [high, *(self._bound(e) for e in guard.upper)])
+            end = self.short(f"mt_max_idx({last}, {begin})")
+        parts = [(begin, end, [(t, True) for t in guard.terms])]
+        if guard.lower:
+            parts.insert(0, (low, begin, [(guard.cond, False)]))
+        if guard.upper:
+            parts.append((end, high, [(guard.cond, False)]))
+        for start, stop, facts in parts:
+            with ExitStack() as stack:
+                stack.enter_context(self.writer.open(f"if ({start} < {stop})", fence=True))
+                for cond, holds in facts:
+                    stack.enter_context(self.given(cond, holds))
+                self.each(Row(x, start, stop, row.at), bodies, write, clauses, cuts - 1)
+
+    def _bound(self, e: Expr) -> str:
+        return bare(self.index(e))
+
+    def _extreme(self, op: str, texts: Sequence[str]) -> str:
+        out = texts[0]
+        for text in texts[1:]:
+            out = f"mt_{op}_idx({out}, {text})"
+        return out
+
+    def along(
+        self,
+        variable: Axis,
+        count: str,
+        origin: Expr,
+        point: Callable[[Expr], Point],
+        uses: Sequence[Expr],
+        write: Callable[[Point, Expr], None],
+    ) -> None:
+        """Write the innermost loop, cut as `rows` and `each` do; its block by `write` of the point and the position."""
+        with self.rows(variable, count, origin, point, uses) as row:
+            here = point(row.at)
+            bodies = [substitute(e, dict(here)) for e in uses]
+            self.each(row, bodies, lambda: write(here, row.at))
+
+    def straightened(
+        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
+    ) -> tuple[Axis, Point]:
+        """The innermost loop that `rows` would give, and the point in terms of it."""
+        row = self._row(variable, origin, point, uses)
+        if row is None:
+            return variable, point(variable)
+        x = Axis(variable.name, row)
+        outer = Axis(f"{variable.name}o", 1 << 24)
+        return x, point(Binary("sub", add(mul(outer, idx(row)), x), origin))
+
+    def _row(
+        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
+    ) -> int | None:
+        """How many positions run straight, where not all do but that many always."""
+        whole = dict(point(variable))
+        flat = [substitute(e, whole) for e in uses]
+        if all(self.straight(e, variable) for e in flat):
+            return None
+        row = math.gcd(*(n for e in flat for n in self._periods(e, variable)))
+        if row < min(SHORTEST, variable.extent) or interval(origin) is None:
+            return None
+        outer, x = Axis(f"{variable.name}o", 1 << 24), Axis(variable.name, row)
+        here = dict(point(Binary("sub", add(mul(outer, idx(row)), x), origin)))
+        return row if all(self.straight(substitute(e, here), x) for e in uses) else None
+
+    def _periods(self, e: Expr, variable: Axis) -> Iterator[int]:
+        """After how many steps of `variable` the quotients and remainders in `e` change."""
+        match e:
+            case Binary("floordiv" | "mod", x, Const(value)):
+                step = affine(x).coefficient(variable)
+                if step:
+                    yield int(value) // math.gcd(int(value), step)
+            case _:
+                pass
+        for c in children(e):
+            yield from self._periods(c, variable)
+
+    def straight(self, e: Expr, variable: Axis) -> bool:
+        """Whether every index in `e` is a sum in which `variable` stands alone."""
+        if isinstance(e, Load):
+            if any(loads(i) for i in e.index):
+                return all(self.straight(i, variable) for i in e.index)
+            table = e.index[: self.tables.get(e.tensor.name, 0)]
+            if any(affine(i).mentions(variable) for i in table):
+                return False
+            return plain(self.offset(e), variable)
+        if is_index(e):
+            return plain(affine(e), variable)
+        return all(self.straight(c, variable) for c in children(e))
+
+    def offset(self, e: Load) -> Affine:
+        """Of a Load without data-dependent indices; of a tensor in a register, its own."""
+        table = self.tables.get(e.tensor.name, 0)
+        places = stored(self.plan.places[e.tensor.name])
+        if not places:
+            return Affine(())
+        place = readable(places, own=e.tensor.name in self._own)
+        return self.layout(e.tensor, place).offset(e.index[table:])
+
+    def uses(self, site: Site) -> list[Expr]:
+        """Everything that is read or written for one element of the step, as expressions over its axes."""
+        s = site.anchor
+        first = [*s.index, s.value] if isinstance(s, Scatter) else [s.body]
+        return [*first, *self.later_uses(site)]
+
+    def later_uses(self, site: Site) -> list[Expr]:
+        """The same, but for the anchor's value itself."""
+        anchor = [] if isinstance(site.anchor, Scatter) else [site.anchor]
+        stores = [Load(s.out, s.axes) for s in (*anchor, *site.followers)]
+        return [*(value_of(s) for s in site.followers), *stores]
+
+    def ordered(self, site: Site) -> list[Range]:
+        """The site's ranges, the one that holds the last axis innermost."""
+        last = len(site.anchor.axes) - 1
+        return sorted(site.ranges, key=lambda r: last in r.dim.axes)
+
+    def moved(self, site: Site, r: Range, local: Expr) -> Point:
+        """The site's point with `local` as the position in the part of `r` that the task has."""
+        axes = [site.anchor.axes[p] for p in r.dim.axes]
+        return {**site.point, **unflatten(add(r.origin, local), axes)}
+
+
+def _multiple(e: Expr, of: int) -> bool:
+    """Whether `e` is a multiple of `of` whatever its atoms are."""
+    total = affine(e)
+    return total.constant % of == 0 and all(k % of == 0 for _, k in total.terms)
+
+
+def plain(a: Affine, variable: Axis) -> bool:
+    return all(
+        atom == variable or not Affine(((atom, 1),)).mentions(variable) for atom, _ in a.terms
+    )
+
+
+def stride(a: Affine, variable: Axis) -> int | None:
+    """The coefficient of `variable`, None where it does not stand alone."""
+    return a.coefficient(variable) if plain(a, variable) else None

@@ -1,0 +1,1 @@
+"""What a Program is made from."""

@@ -1,0 +1,1 @@
+"""From a PyTorch model to a Program."""

@@ -1,0 +1,388 @@
+"""From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from monotile.errors import CaptureError, InternalError
+from monotile.frontends.builder import Builder, load
+from monotile.frontends.torch.choices import choices
+from monotile.frontends.torch.complex_numbers import Pair, constant_pair
+from monotile.frontends.torch.containers import apart, dataclasses_known
+from monotile.frontends.torch.decompose import decompose, quiet
+from monotile.frontends.torch.graph import Values, lower_graph, survey
+from monotile.frontends.torch.hints import without_hints
+from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.training import refuse_training
+from monotile.frontends.torch.types import is_static, to_numpy, type_of
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Program, Statement, Weight, defined, used
+from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+
+Exported = ExportedProgram
+Model = torch.nn.Module | ExportedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A model as tensor expressions.
+
+    parameters: the model's own tensors, never copied, by the names in `Weight.parts`: parameters,
+                persistent buffers and buffers that a call changes.
+    constants:  values that the graph holds and that may be folded: literals and non-persistent buffers.
+    tied:       other names of parameters, and the name that they have here.
+    """
+
+    program: Program
+    parameters: dict[str, torch.Tensor]
+    constants: dict[str, np.ndarray[Any, Any]]
+    signature: Signature
+    tied: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def capture(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Captured:
+    """`model`, called with the example `args` and `kwargs`, as a Program.
+
+    An ExportedProgram brings its own example; `args` and `kwargs` are then not looked at.
+    Raises UnsupportedOperatorError listing every operator that has no lowering, CaptureError if the
+    model is in training mode or is no static graph.
+    """
+    exported = export(model, args, kwargs)
+    _refuse_dynamic(exported)
+    _refuse_devices(exported)
+    refuse_training(exported.graph_module)
+    plain = decompose(exported)
+    plain.graph.eliminate_dead_code()
+    return _lower(plain)
+
+
+def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
+    """`exported` in functional ATen, and those of its nodes, by name, that have no lowering, with the reason."""
+    plain = decompose(exported)
+    b = Builder()
+    found = survey(plain.graph, _Inputs(plain, b).values, b)
+    return plain, {node.name: text for node, text in found.items()}
+
+
+# What a message of torch.export's means for the model, and what to do.
+_ADVICE = (
+    (
+        "data-dependent",
+        "the model's control flow or a shape depends on a tensor's values: keep such choices in"
+        " tensors (torch.where), move them out of the model, or let"
+        ' torch.compile(model, backend="monotile") split it there',
+    ),
+    (
+        "register a pytree",
+        "the model returns an object that PyTorch cannot take apart: return tensors in tuples, lists"
+        " or dicts (of a Hugging Face model: pass use_cache=False)",
+    ),
+)
+
+
+def export(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    results: Callable[[Any], Any] | None = None,
+) -> ExportedProgram:
+    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
+
+    results: takes the model's results apart, where they are containers that PyTorch does not know.
+    """
+    if isinstance(model, ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CaptureError(
+            f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
+        )
+    known = dataclasses_known(model, args, kwargs or {})
+    with quiet(), known, without_hints(), _giving(model, results):
+        try:
+            args, kwargs = apart(model, args, kwargs or {})
+            return _exported(model, args, kwargs)
+        except Exception as e:
+            where = raised_at(e)
+            text = str(e).strip()
+            reason = text.partition("\n")[0] or "no reason given"
+            advice = "".join(f". Here {more}" for sign, more in _ADVICE if sign in text)
+            raise CaptureError(
+                f"torch.export cannot capture {type(model).__name__}"
+                + (f", at {where}" if where else "")
+                + f": {type(e).__name__}: {reason}{advice}"
+            ) from e
+
+
+def _exported(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> ExportedProgram:
+    """What `torch.export` gives. Choices by tensors' values that it stops at are selections from then on."""
+    with choices() as found:
+        while True:
+            try:
+                return torch.export.export(model, args, kwargs, strict=False)
+            except Exception as e:
+                if "data-dependent" not in str(e) or not found.convert(e):
+                    raise
+
+
+@contextmanager
+def _giving(
+    model: torch.nn.Module, results: Callable[[Any], Any] | None
+) -> Generator[None, None, None]:
+    """`model` giving what `results` makes of its own results."""
+    if results is None:
+        yield
+        return
+    hook = model.register_forward_hook(lambda module, args, found: results(found))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _refuse_dynamic(exported: ExportedProgram) -> None:
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else torch.Size()
+        if isinstance(value, torch.SymInt) or not is_static(shape):
+            raise CaptureError(
+                f"input {node.name} has dynamic dimensions, {tuple(shape)}: export the model"
+                " without dynamic_shapes; Monotile compiles one shape at a time"
+            )
+
+
+def _refuse_devices(exported: ExportedProgram) -> None:
+    """A kernel's results lie where its inputs do."""
+    given = [n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")]
+    places = {x.device.type for x in given if isinstance(x, torch.Tensor)}
+    made = exported.graph.output_node().all_input_nodes
+    for node in made:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and places and value.device.type not in places:
+            raise CaptureError(
+                f"the model makes {node.name} on {value.device.type}, its inputs are on {', '.join(sorted(places))}:"
+                " make it on their device, and move it after the call"
+            )
+
+
+_CHANGES = frozenset(
+    {
+        OutputKind.BUFFER_MUTATION,
+        OutputKind.PARAMETER_MUTATION,
+        OutputKind.USER_INPUT_MUTATION,
+    }
+)
+
+
+def _changed(exported: ExportedProgram) -> frozenset[str]:
+    """What a call updates in place: buffers and parameters by name, inputs by their placeholder's name."""
+    specs = exported.graph_signature.output_specs
+    return frozenset(s.target for s in specs if s.kind in _CHANGES and s.target is not None)
+
+
+class _Inputs:
+    """The placeholders of an exported graph as tensors of the Program."""
+
+    def __init__(self, exported: ExportedProgram, b: Builder) -> None:
+        self.values: Values = {}
+        self.changed = _changed(exported)
+        self.parameters: dict[str, torch.Tensor] = {}
+        self.leaves: list[TensorLeaf | ValueLeaf] = []
+        self.leaf_of: dict[str, int] = {}
+        self._b = b
+        self._shared: dict[object, Tensor] = {}
+        for name in self.changed:
+            b.names.unique(name)  # a state's name is no other tensor's
+        nodes = exported.graph.find_nodes(op="placeholder")
+        specs = exported.graph_signature.input_specs
+        for node, spec in zip(nodes, specs, strict=True):
+            self._add(exported, node, spec)
+
+    def _add(self, exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> None:
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                self._user(node, spec)
+            case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
+                name = spec.target or node.name
+                if name in exported.state_dict:
+                    held = exported.state_dict[name]
+                    self.values[node] = self._weight(node, held, name, constant=False)
+                else:
+                    held = exported.constants[name]
+                    if not isinstance(held, torch.Tensor):
+                        raise CaptureError(f"constant {name} is a {type(held).__name__}")
+                    if held.is_complex() and name not in self.changed:
+                        self._b.begin(node.name, "", ())
+                        self.values[node] = constant_pair(self._b, held)
+                        return
+                    if spec.kind is InputKind.CONSTANT_TENSOR:
+                        name = f"const.{len(self._b.constants)}"
+                    constant = name not in self.changed
+                    self.values[node] = self._weight(node, held, name, constant=constant)
+            case _:
+                raise CaptureError(f"input {node.name} is a {spec.kind.name.lower()}")
+
+    def _user(self, node: fx.Node, spec: InputSpec) -> None:
+        value = node.meta.get("val")
+        self.leaf_of[node.name] = len(self.leaves)
+        if isinstance(value, torch.Tensor):
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(value))
+            self.values[node] = tensor
+            self.leaves.append(TensorLeaf(tensor))
+        else:
+            fixed = spec.arg.value if isinstance(spec.arg, ConstantArgument) else value
+            self.values[node] = fixed
+            self.leaves.append(ValueLeaf(fixed))
+
+    def state(self, spec: OutputSpec) -> str:
+        """The Program's name of what the output `spec` is the new value of."""
+        name = str(spec.target)
+        if spec.kind is not OutputKind.USER_INPUT_MUTATION:
+            return name
+        leaf = self.leaves[self.leaf_of[name]]
+        assert isinstance(leaf, TensorLeaf)
+        return leaf.tensor.name
+
+    def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
+        key = _memory(held)  # tied parameters are one Weight
+        if key not in self._shared:
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
+            self._shared[key] = tensor
+            self._b.weights.append(Weight(tensor, (name,)))
+            if constant:
+                self._b.constants[name] = to_numpy(held)
+            else:
+                self.parameters[name] = held
+        return self._shared[key]
+
+
+def _memory(x: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are the same elements in the same order."""
+    start = x.untyped_storage().data_ptr() or id(x)
+    return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
+
+
+def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    names = {_memory(x): name for name, x in parameters.items()}
+    found = ((name, names.get(_memory(x))) for name, x in exported.state_dict.items())
+    return {name: known for name, known in found if known not in (None, name)}
+
+
+def _lower(exported: ExportedProgram) -> Captured:
+    b = Builder()
+    inputs = _Inputs(exported, b)
+    found = lower_graph(exported.graph, inputs.values, b)
+    given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
+    given |= {w.tensor for w in b.weights}
+
+    outputs: list[Tensor] = []
+    states: dict[str, Tensor] = {}
+    leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    places: dict[str, int] = {}
+    for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
+        if spec.kind in _CHANGES:
+            states[inputs.state(spec)] = _copy(b, value) if value in given else value
+            continue
+        name = spec.arg.name if isinstance(spec.arg, TensorArgument) else ""
+        if name in inputs.leaf_of and name not in inputs.changed and isinstance(value, Tensor):
+            leaves.append(AliasLeaf(inputs.leaf_of[name]))
+            continue
+        if isinstance(value, Pair):
+            raise CaptureError(f"result {name} is complex: return torch.view_as_real of it")
+        if not isinstance(value, Tensor):
+            leaves.append(ValueLeaf(value))
+            continue
+        if (
+            name not in places
+        ):  # a tensor that the graph takes for another, such as a clone, is one of its own
+            places[name] = len(outputs)
+            outputs.append(_copy(b, value) if value in given or value in outputs else value)
+        leaves.append(OutputLeaf(places[name]))
+
+    outputs += states.values()
+    body = _live(b.statements, outputs)
+    read = {t for s in body for t in used(s)}
+    weights = tuple(w for w in b.weights if w.tensor in read or w.parts[0] in states)
+    parts = {p for w in weights for p in w.parts}
+    program = Program(
+        tuple(t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)),
+        weights,
+        tuple(body),
+        tuple(outputs),
+        tuple(states),
+    )
+    parameters = {k: v for k, v in inputs.parameters.items() if k in parts}
+    return Captured(
+        program,
+        parameters,
+        {k: v for k, v in b.constants.items() if k in parts},
+        _signature(exported, inputs.leaves, leaves),
+        _tied(exported, parameters),
+    )
+
+
+def _copy(b: Builder, t: Tensor) -> Tensor:
+    """An output that is an input, a weight or another output has to be a tensor of its own."""
+    b.begin(f"{t.name}_out", "", ())
+    return b.emit(t.shape, t.dtype, lambda *i: load(t, i))
+
+
+def _live(body: Sequence[Statement], outputs: Iterable[Tensor]) -> list[Statement]:
+    """The statements that `outputs` need, in order."""
+    needed = set(outputs)
+    kept: list[Statement] = []
+    for s in reversed(body):
+        if not needed.isdisjoint(defined(s)):
+            needed.update(used(s))
+            kept.append(s)
+    return kept[::-1]
+
+
+def _signature(
+    exported: ExportedProgram,
+    inputs: Sequence[TensorLeaf | ValueLeaf],
+    outputs: Sequence[OutputLeaf | AliasLeaf | ValueLeaf],
+) -> Signature:
+    spec = exported.call_spec
+    if spec.in_spec is None or spec.out_spec is None:
+        raise InternalError("the exported program has no call spec")
+    args, kwargs = pytree.tree_unflatten(list(range(len(inputs))), spec.in_spec)
+    with quiet():
+        named = [
+            *pytree.tree_flatten_with_path({"args": tuple(args)})[0],
+            *pytree.tree_flatten_with_path(dict(kwargs))[0],
+        ]
+    names = {leaf: _leaf_name(path) for path, leaf in named}
+    return Signature(
+        tuple(inputs),
+        tuple(names[k] for k in range(len(inputs))),
+        spec.in_spec,
+        tuple(outputs),
+        spec.out_spec,
+    )
+
+
+def _leaf_name(path: Sequence[Any]) -> str:
+    """ "args[0]", or "mask" and the like for an argument that was passed by keyword."""
+    first, *rest = path
+    return str(first.key) + "".join(str(key) for key in rest)

@@ -1,0 +1,109 @@
+"""An exported graph in functional ATen, in operators that have lowerings as far as there are any."""
+
+import logging
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._decomp import get_decompositions
+from torch._ops import OperatorBase
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.fast_paths import decompositions
+from monotile.frontends.torch.graph import is_lowered
+from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.registry import find
+from monotile.frontends.torch.sharing import shared_as_run
+
+Table = dict[OperatorBase, Callable[..., Any]]
+
+
+def decompose(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` in functional ATen, where every operator that has a lowering is left whole."""
+    if is_lowered(exported.graph_module):
+        return exported  # it is that already: decomposing traces it anew, which takes as long as export
+    exported = shared_as_run(exported)
+    with quiet():
+        table = torch.export.default_decompositions()
+        for op, decomposition in get_decompositions(_MORE).items():
+            table[op] = decomposition
+        table.update(decompositions())
+        for op in [op for op in table if find(op) is not None]:
+            del table[op]
+        try:
+            return _functional(exported, table)
+        except RuntimeError as e:
+            if _FROZEN not in str(e):
+                raise
+        with _as_buffers(exported):
+            return _functional(exported, table)
+
+
+_FROZEN = "is mutated in the forward"  # in the message about a plain attribute that a call changes
+
+
+def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
+    try:
+        return exported.run_decompositions(table)
+    except AssertionError as e:
+        if "expected compiled_fn" not in str(e):
+            raise
+        raise CaptureError(
+            "the model changes a tensor in place that shares memory with another of its buffers or"
+            " arguments: keep one of the two"
+        ) from e
+    except RuntimeError as e:
+        if _FROZEN in str(e):
+            raise
+        where, text = origin(str(e)), str(e).strip().partition("\n")[0]
+        raise CaptureError(
+            "torch.export cannot write the model without updates in place"
+            + (f", at {where}" if where else "")
+            + f": {text}"
+        ) from e
+
+
+@contextmanager
+def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
+    """With the plain attributes of the model as buffers, which a call may change."""
+    specs = exported.graph_signature.input_specs
+    old = list(specs)
+    specs[:] = (
+        InputSpec(InputKind.BUFFER, s.arg, s.target, persistent=False)
+        if s.kind is InputKind.CONSTANT_TENSOR
+        else s
+        for s in old
+    )
+    try:
+        yield
+    finally:
+        specs[:] = old
+
+
+# Core ATen operators that have no lowering of their own but a decomposition.
+_MORE = [torch.ops.aten.grid_sampler_2d]
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM, and without what it prints where it
+    fails: the graph so far, all of it. What it raises says why."""
+    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    with (
+        warnings.catch_warnings(),
+        patch("torch.export._trace.print", _nothing, create=True),
+        patch.object(shapes, "disabled", True),
+    ):
+        warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """In the place of `print`."""

@@ -1,0 +1,264 @@
+"""An fx graph of ATen operators, lowered node by node."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.fx.node import map_arg
+
+from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
+from monotile.frontends.builder import Builder, Type, Unsupported
+from monotile.frontends.torch.complex_numbers import constant_pair, is_complex, lower_complex
+from monotile.frontends.torch.control import CONTROL
+from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.registry import find
+from monotile.frontends.torch.training import is_training
+from monotile.frontends.torch.types import results_of, to_numpy
+from monotile.ir.expr import Tensor, const
+
+Values = dict[fx.Node, Any]
+
+# They say what export has proved already, or what the model's author holds of the data.
+_ASSERTIONS = frozenset(
+    {
+        "aten._assert_tensor_metadata",
+        "aten._assert_scalar",
+        "aten._assert_async",
+        "aten.sym_constrain_range",
+        "aten.sym_constrain_range_for_size",
+    }
+)
+_NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
+# They make a number or a shape of data.
+_DATA_DEPENDENT = frozenset(
+    {
+        "aten._local_scalar_dense",
+        "aten.item",
+        "aten.nonzero",
+        "aten.masked_select",
+        "aten._unique2",
+        "aten.unique_dim",
+        "aten.unique_consecutive",
+    }
+)
+
+# They mean a tensor's storage, and a Program has none: it is the tensor where that is contiguous and alone.
+_BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
+
+
+def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
+    """Lower every operator of `graph` into `b`; the leaves of its output, in order.
+
+    values: of the placeholders; gets those of the other nodes.
+    Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one
+    that makes shapes or numbers of data.
+    """
+    problems: list[str] = []
+    found = _walk(graph, values, b, problems)
+    if problems:
+        raise UnsupportedOperatorError(_message(problems))
+    return found
+
+
+def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
+    """The operators of `graph` that cannot be lowered, and what a message says of each."""
+    problems: dict[fx.Node, str] = {}
+    lost: set[fx.Node] = set()  # what has no type that is known beforehand
+    asserted = _asserted(graph)
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            values[node] = _attribute(node, b)
+        if node.op != "call_function" or node in asserted:
+            continue
+        inner: list[str] = []
+        try:
+            if is_training(node):
+                raise Unsupported("in training mode")
+            if not lost.isdisjoint(node.all_input_nodes):
+                raise Unsupported("its shapes depend on data")
+            values[node] = _lower(node, values, b, inner)
+        except (Unsupported, MonotileError, InternalError) as e:
+            inner.append(_describe(node, str(e)))
+            try:
+                values[node] = _stand_in(node)
+            except MonotileError:
+                values[node] = None
+            if values[node] is None:
+                lost.add(node)
+        if inner:
+            problems[node] = inner[0].strip()
+    return problems
+
+
+def is_lowered(graph_module: fx.GraphModule) -> bool:
+    """Has every operator, in subgraphs too, a lowering? (None that changes a tensor has one.)"""
+    graphs = [m.graph for m in graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return all(
+        node.op != "call_function"
+        or node.target is operator.getitem
+        or find(node.target) is not None
+        or str(node.target) in CONTROL
+        or _packet(node) in _ASSERTIONS
+        for graph in graphs
+        for node in graph.nodes
+    )
+
+
+def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> list[Any]:
+    """Like `lower_graph`, but adds what has no lowering to `problems` and goes on."""
+    asserted = _asserted(graph)
+    for node in graph.nodes:
+        match node.op:
+            case "placeholder":
+                if node not in values:
+                    raise InternalError(f"placeholder {node.name} has no value")
+            case "get_attr":
+                values[node] = _attribute(node, b)
+            case "call_function" if node in asserted:
+                pass
+            case "call_function":
+                try:
+                    values[node] = _lower(node, values, b, problems)
+                except Unsupported as e:
+                    problems.append(_describe(node, str(e)))
+                    values[node] = _stand_in(node)
+            case "output":
+                found = map_arg(node.args[0], lambda n: values[n])
+                return list(found) if isinstance(found, tuple | list) else [found]
+            case _:
+                raise InternalError(f"unexpected fx node {node.op} {node.name}")
+    raise InternalError("the graph has no output")
+
+
+def _asserted(graph: fx.Graph) -> set[fx.Node]:
+    """Assertions, what nothing but these asks for, and numbers made of data that nothing does."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function":
+            continue
+        number = isinstance(node.meta.get("val"), _NUMBERS)
+        dead = (number or bool(node.users)) and found.issuperset(node.users)
+        if dead or _packet(node) in _ASSERTIONS:
+            found.add(node)
+    return found
+
+
+def _attribute(node: fx.Node, b: Builder) -> Any:
+    """A subgraph of control flow, or a constant that a subgraph holds."""
+    owner: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part)
+    if isinstance(owner, torch.Tensor):
+        b.begin(node.name, "", ())
+        return b.constant(to_numpy(owner))
+    return owner
+
+
+def _packet(node: fx.Node) -> str:
+    return str(node.target).rpartition(".")[0]
+
+
+def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> Any:
+    args: Any = map_arg(node.args, lambda n: values[n])
+    kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
+    if node.target is operator.getitem:
+        found = args[0][args[1]]
+        if found is None and isinstance(node.meta.get("val"), torch.Tensor):
+            raise Unsupported(f"result {args[1]} of {node.all_input_nodes[0].target}")
+        return found
+    if _packet(node) in _DATA_DEPENDENT:
+        raise CaptureError(
+            f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"
+            " compiles static graphs: keep the value in a tensor, or move this out of the model"
+        )
+    if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
+        raise Unsupported("of a tensor that is not contiguous or shares its storage")
+    if is_complex(node):
+        if maker := _maker(node):
+            b.begin(node.name, origin(node.stack_trace), ())
+            return constant_pair(b, maker(*args, **kwargs))
+        return lower_complex(b, node, args, kwargs)
+    lowering, control = find(node.target), CONTROL.get(str(node.target))
+    maker = None if lowering or control else _maker(node)
+    if lowering is None and control is None and maker is None:
+        raise Unsupported("")
+    results = results_of(node)
+    b.begin(node.name, origin(node.stack_trace), results)
+    if maker is not None:
+        return b.constant(to_numpy(maker(*args, **kwargs)))
+    if control is not None:
+
+        def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
+            placeholders = g.graph.find_nodes(op="placeholder")
+            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, problems)
+
+        found = control(b, subgraph, *args, **kwargs)
+    elif len(results) == 1 and 0 in results[0].shape:
+        found = b.result(lambda *_: const(0, b.dtype))  # no element, so nothing to compute
+    else:
+        assert lowering is not None
+        found = lowering(b, *args, **kwargs)
+    _check(node, found if isinstance(found, tuple) else (found,), results)
+    return found
+
+
+def _is_its_storage(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    bytes_ = value.untyped_storage().nbytes()
+    return value.is_contiguous() and bytes_ == value.numel() * value.element_size()
+
+
+def _maker(node: fx.Node) -> Callable[..., Any] | None:
+    """The operator, if it makes a tensor of nothing and not of chance: PyTorch may then do so now."""
+    op = node.target
+    if (
+        isinstance(op, OpOverload)
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and not node.all_input_nodes
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    ):
+        return op
+    return None
+
+
+def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type]) -> None:
+    """What was lowered has the types that PyTorch says."""
+    for k, (t, want) in enumerate(zip(found, results, strict=False)):
+        if t is not None and (t.shape, t.dtype) != want:
+            raise InternalError(
+                f"{node.target} ({node.name}), result {k}: lowered to {t.dtype}{t.shape},"
+                f" PyTorch has {want.dtype}{want.shape}{_where(node)}"
+            )
+
+
+def _stand_in(node: fx.Node) -> Any:
+    """Something of the right types, so that what follows an unsupported operator is looked at too."""
+    tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node)))
+    return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
+
+
+def _where(node: fx.Node) -> str:
+    where = origin(node.stack_trace)
+    return f", at {where}" if where else ""
+
+
+def _describe(node: fx.Node, detail: str) -> str:
+    shapes: list[str] = []
+    for n in node.all_input_nodes:
+        value = n.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            shapes.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
+    detail = f" ({detail})" if detail else ""
+    return f"  {node.target}{detail} of {', '.join(shapes) or 'no tensors'}{_where(node)}"
+
+
+def _message(problems: Sequence[str]) -> str:
+    count = "operator" if len(problems) == 1 else f"{len(problems)} operators"
+    return (
+        f"no lowering for {count}:\n"
+        + "\n".join(dict.fromkeys(problems))
+        + "\nCompute these outside the compiled part of the model, or report them as a missing feature"
+    )

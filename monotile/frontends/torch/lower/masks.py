@@ -1,0 +1,107 @@
+"""Writes wherever a mask holds.
+
+How many elements a mask selects is not known when the kernel is made, but the place of each among
+them is a prefix sum, so that values which are listed one by one can be looked up.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from monotile.frontends.builder import Builder, Unsupported, broadcast, element, load
+from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.lower.scans import scanned
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Tensor, cast, idx
+
+Lowering = Callable[..., Any]
+
+
+def _position(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
+    """Row-major."""
+    flat: Expr = idx(0)
+    for e, n in zip(at, shape, strict=True):
+        flat = s.add(s.mul(flat, n), e)
+    return flat
+
+
+def _count(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """For each flat position of `mask`, broadcast to `shape`: how often it holds up to there."""
+    size = math.prod(shape)
+    flat = b.emit(
+        (size,),
+        DType.BOOL,
+        lambda i: element(mask, reshape_index(shape, (size,), (i,)), DType.BOOL),
+        part="mask",
+    )
+    return scanned(b, flat, 0, "sum", 0, DType.I64, part="count")
+
+
+def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The elements of `source`, in order, wherever the mask holds; it has at least that many."""
+    shape = b.shape
+    count = _count(b, mask, shape)
+
+    def body(*i: Expr) -> Expr:
+        k = s.sub(load(count, [_position(shape, i)]), 1)
+        new = load(source, reshape_index(source.shape, (source.size,), (k,)))
+        return s.select(element(mask, i, DType.BOOL), new, element(x, i, x.dtype))
+
+    return b.result(body)
+
+
+def masked_put(
+    b: Builder, x: Tensor, first: int, mask: Tensor, values: Tensor, accumulate: bool
+) -> Tensor:
+    """x[:, ..., mask] = values, or += values; the mask's first dimension is dimension `first` of `x`.
+
+    The dimensions of the mask are one of x[mask]: along it, the values are one or one an element.
+    """
+    rank = len(mask.shape)
+    rest = len(x.shape) - first - rank
+    selected = len(values.shape) - rest - 1  # which dimension of `values` that is, if they have it
+    listed = selected >= 0 and values.shape[selected] != 1
+    if listed and first:
+        raise Unsupported("a mask after other dimensions, with one value an element")
+    count = _count(b, mask, mask.shape) if listed else None
+    wide = x.dtype.compute
+
+    def body(*i: Expr) -> Expr:
+        own = i[first : first + rank]
+        k: Expr = idx(0)
+        if count is not None:
+            k = s.sub(load(count, [_position(mask.shape, own)]), 1)
+        at = broadcast(values.shape, [*i[:first], k, *i[first + rank :]])
+        old, new = cast(load(x, i), wide), cast(load(values, at), wide)
+        return s.select(load(mask, own), s.add(old, new) if accumulate else new, old)
+
+    return b.result(body)
+
+
+def nonzero_static(b: Builder, x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """The positions of the first `size` elements that are not 0, one a row; rows to spare hold `fill_value`."""
+    if not x.size:
+        return b.result(lambda *_: idx(fill_value))
+    mask = b.emit(x.shape, DType.BOOL, lambda *i: cast(load(x, i), DType.BOOL), part="nonzero")
+    count = _count(b, mask, x.shape)
+
+    def before(k: Expr, r: Expr) -> Expr:  # so many elements stand before number k
+        return cast(s.le(load(count, [r]), k), DType.I64)
+
+    found = b.emit((size,), DType.I64, before, reduce=(x.size,), combiner="sum", part="place")
+
+    def body(k: Expr, d: Expr) -> Expr:
+        at: Expr = idx(0)
+        for dim in reversed(range(len(x.shape))):
+            own = s.mod(s.floordiv(load(found, [k]), x.strides[dim]), x.shape[dim])
+            at = own if dim == len(x.shape) - 1 else s.select(s.eq(d, dim), own, at)
+        return s.select(s.lt(load(found, [k]), x.size), at, idx(fill_value))
+
+    return b.result(body)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "aten.masked_scatter": masked_scatter,
+    "aten.nonzero_static": nonzero_static,
+}

@@ -1,0 +1,221 @@
+"""Sorting by rank: an element's place is the number of elements that stand before it.
+
+Quadratic in the extent that is sorted and wholly parallel, without a data-dependent loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from monotile.frontends.builder import Builder, Type, load, raised, wrap
+from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.reduce import reduce_dims, without
+from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.lower.views import along
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Tensor, cast, const, idx
+
+Lowering = Callable[..., Any]
+Number = Callable[
+    [Builder, Tensor, int, Tensor], Tensor
+]  # of x, a dimension and the order along it
+
+
+def _after(a: Expr, b: Expr) -> Expr:
+    """a > b, where NaN is greater than every number."""
+    if not a.dtype.is_float:
+        return s.gt(a, b)
+    return s.either(s.gt(a, b), s.both(s.isnan(a), s.negation(s.isnan(b))))
+
+
+def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
+    """[..., k, ...]: the position along `d` of the element that is number k; equals keep their order."""
+    n = x.shape[d]
+
+    def before(*axes: Expr) -> Expr:
+        *i, r = axes
+        own, other = raised(x, i), raised(x, along(i, d, lambda _: r))
+        ahead = _after(other, own) if descending else _after(own, other)
+        behind = _after(own, other) if descending else _after(other, own)
+        tie = s.both(s.lt(r, i[d]), s.negation(behind))
+        return cast(s.either(ahead, tie), DType.I64)
+
+    rank = b.emit(x.shape, DType.I64, before, reduce=(n,), combiner="sum", part="rank")
+
+    def found(*axes: Expr) -> Expr:
+        *i, r = axes
+        return s.select(s.eq(load(rank, along(i, d, lambda _: r)), i[d]), r, idx(0))
+
+    return b.emit(shape, DType.I64, found, reduce=(n,), combiner="sum", part="order")
+
+
+def _sorted(b: Builder, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
+    if not x.shape:
+        return x, b.result(lambda: const(0, DType.I64), index=1)
+    d = wrap(dim, len(x.shape))
+    order = _order(b, x, d, descending, b.shape)
+    values = b.result(lambda *i: load(x, along(i, d, lambda _: load(order, i))), index=0)
+    return values, order
+
+
+def sort(b: Builder, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    return _sorted(b, x, dim, descending)
+
+
+def sort_stable(
+    b: Builder,
+    x: Tensor,
+    *,
+    stable: bool | None = None,
+    dim: int = -1,
+    descending: bool = False,
+) -> tuple[Tensor, Tensor]:
+    return _sorted(b, x, dim, descending)
+
+
+def topk(
+    b: Builder, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    return _sorted(b, x, dim, largest)
+
+
+def argsort(b: Builder, x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    if not x.shape:
+        return b.result(lambda: const(0, DType.I64))
+    return _order(b, x, wrap(dim, len(x.shape)), descending, b.shape)
+
+
+def argsort_stable(
+    b: Builder, x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False
+) -> Tensor:
+    return argsort(b, x, dim, descending)
+
+
+def _chosen(
+    b: Builder, x: Tensor, dim: int, keepdim: bool, number: Number
+) -> tuple[Tensor, Tensor]:
+    """Value and position of the element whose number in ascending order `number` gives for each row."""
+    if not x.shape:
+        return x, b.result(lambda: const(0, DType.I64), index=1)
+    d = wrap(dim, len(x.shape))
+    order = _order(b, x, d, False, x.shape)
+    which = number(b, x, d, order)
+
+    def row(i: Sequence[Expr]) -> list[Expr]:
+        return without((d,), i) if keepdim else list(i)
+
+    def position(i: Sequence[Expr]) -> Expr:
+        r = row(i)
+        return load(order, [*r[:d], load(which, r), *r[d:]])
+
+    def value(*i: Expr) -> Expr:
+        r = row(i)
+        return load(x, [*r[:d], position(i), *r[d:]])
+
+    return b.result(value, index=0), b.result(lambda *i: position(i), index=1)
+
+
+def _nans(b: Builder, x: Tensor, d: int) -> Tensor:
+    def test(i: Sequence[Expr]) -> Expr:
+        v = raised(x, i)
+        return cast(s.isnan(v), DType.I64) if x.dtype.is_float else idx(0)
+
+    return reduce_dims(b, x, (d,), "sum", test, DType.I64, part="nans")
+
+
+def _median(ignoring_nan: bool) -> Lowering:
+    """The lower of two middle elements; NaN, which stands last, if there is one and it counts."""
+
+    def number(b: Builder, x: Tensor, d: int, _: Tensor) -> Tensor:
+        nans, n = _nans(b, x, d), x.shape[d]
+
+        def body(*i: Expr) -> Expr:
+            count = load(nans, i)
+            if ignoring_nan:
+                return s.maximum(s.floordiv(s.sub(n - 1, count), 2), 0)
+            return s.select(s.gt(count, 0), idx(n - 1), idx((n - 1) // 2))
+
+        return b.emit(nans.shape, DType.I64, body, part="number")
+
+    def lower(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        return _chosen(b, x, dim, keepdim, number)
+
+    return lower
+
+
+def _median_of_all(ignoring_nan: bool) -> Lowering:
+    of_rows = _median(ignoring_nan)
+
+    def lower(b: Builder, x: Tensor) -> Tensor:
+        flat = b.emit(
+            (x.size,),
+            x.dtype,
+            lambda i: load(x, reshape_index(x.shape, (x.size,), (i,))),
+            part="flat",
+        )
+        inner = b.nested()
+        inner.statements = b.statements
+        inner.results = (b.results[0], Type((), DType.I64))
+        return of_rows(inner, flat, 0)[0]
+
+    return lower
+
+
+def kthvalue(
+    b: Builder, x: Tensor, k: int, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    def number(b: Builder, x: Tensor, d: int, _: Tensor) -> Tensor:
+        shape = [n for e, n in enumerate(x.shape) if e != d]
+        return b.emit(shape, DType.I64, lambda *i: idx(k - 1), part="number")
+
+    return _chosen(b, x, dim, keepdim, number)
+
+
+def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The least of the most frequent values, where it stands last."""
+
+    def number(b: Builder, x: Tensor, d: int, order: Tensor) -> Tensor:
+        n = x.shape[d]
+
+        def equal(*axes: Expr) -> Expr:
+            *i, r = axes
+            return cast(s.eq(raised(x, i), raised(x, along(i, d, lambda _: r))), DType.I64)
+
+        counts = b.emit(x.shape, DType.I64, equal, reduce=(n,), combiner="sum", part="counts")
+
+        def count(i: Sequence[Expr], r: Expr) -> Expr:
+            """Of the value that is number `r`."""
+            at = [*i[:d], r, *i[d:]]
+            return load(counts, [*i[:d], load(order, at), *i[d:]])
+
+        shape = [n for e, n in enumerate(x.shape) if e != d]
+        first = b.emit(
+            shape,
+            DType.I64,
+            lambda *axes: count(axes[:-1], axes[-1]),
+            reduce=(n,),
+            combiner="argmax",
+            part="first",
+        )
+
+        def last(*i: Expr) -> Expr:
+            more = s.sub(s.maximum(count(i, load(first, i)), 1), 1)  # NaN equals nothing
+            return s.add(load(first, i), more)
+
+        return b.emit(shape, DType.I64, last, part="number")
+
+    return _chosen(b, x, dim, keepdim, number)
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "aten.median.dim": _median(ignoring_nan=False),
+    "aten.nanmedian.dim": _median(ignoring_nan=True),
+    "aten.median.default": _median_of_all(ignoring_nan=False),
+    "aten.nanmedian.default": _median_of_all(ignoring_nan=True),
+    "aten.kthvalue.default": kthvalue,
+    "aten.mode.default": mode,
+    "aten.sort.default": sort,
+    "aten.sort.stable": sort_stable,
+    "aten.topk.default": topk,
+    "aten.argsort.default": argsort,
+    "aten.argsort.stable": argsort_stable,
+}

@@ -1,0 +1,89 @@
+"""Which function lowers an operator: the tables of `lower/`, joined."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from monotile.frontends.torch.lower import (
+    activations,
+    antialias,
+    attention,
+    batch_norm,
+    conditions,
+    constructors,
+    convolution,
+    distance,
+    experts,
+    exponents,
+    grid_sample,
+    incomplete_gamma,
+    indexing,
+    masks,
+    matmul,
+    normalisation,
+    padding,
+    pointwise,
+    pooling,
+    recurrent,
+    reductions,
+    resampling,
+    scans,
+    scatters,
+    segments,
+    softmax,
+    sorting,
+    special,
+    strided,
+    views,
+)
+from monotile.ir.expr import Tensor
+
+# Called with the Builder and the operator's own arguments, tensors being ir Tensors. Gives the
+# operator's results; one that PyTorch leaves undefined may be None.
+Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
+
+# By "aten.name.overload", or by "aten.name" for every overload that has no entry of its own.
+LOWERINGS: Mapping[str, Lowering] = {
+    **activations.LOWERINGS,
+    **antialias.LOWERINGS,
+    **attention.LOWERINGS,
+    **batch_norm.LOWERINGS,
+    **conditions.LOWERINGS,
+    **constructors.LOWERINGS,
+    **convolution.LOWERINGS,
+    **distance.LOWERINGS,
+    **experts.LOWERINGS,
+    **exponents.LOWERINGS,
+    **grid_sample.LOWERINGS,
+    **incomplete_gamma.LOWERINGS,
+    **indexing.LOWERINGS,
+    **masks.LOWERINGS,
+    **matmul.LOWERINGS,
+    **normalisation.LOWERINGS,
+    **padding.LOWERINGS,
+    **pointwise.LOWERINGS,
+    **pooling.LOWERINGS,
+    **recurrent.LOWERINGS,
+    **reductions.LOWERINGS,
+    **resampling.LOWERINGS,
+    **scans.LOWERINGS,
+    **scatters.LOWERINGS,
+    **segments.LOWERINGS,
+    **softmax.LOWERINGS,
+    **sorting.LOWERINGS,
+    **special.LOWERINGS,
+    **strided.LOWERINGS,
+    **views.LOWERINGS,
+}
+
+
+def find(target: Any) -> Lowering | None:
+    """The lowering of the fx target `target`, if there is one; of a view's copy, the view's."""
+    name = str(target)
+    packet, _, overload = name.rpartition(".")
+    found = LOWERINGS.get(name) or LOWERINGS.get(packet)
+    if found is None and packet.endswith("_copy") and torch.Tag.view_copy in target.tags:
+        view = packet.removesuffix("_copy")
+        return LOWERINGS.get(f"{view}.{overload}") or LOWERINGS.get(view)
+    return found

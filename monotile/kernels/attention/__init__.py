@@ -1,0 +1,1 @@
+"""Softmax-weighted sums, streamed along the keys."""

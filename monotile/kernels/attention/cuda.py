@@ -1,0 +1,130 @@
+"""A softmax-weighted sum: the configuration of `targets/cuda/device/attend.cuh` and the functors that it calls."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import replace
+
+from monotile.codegen.base import Range, Site
+from monotile.codegen.spelling import bare, convert, literal
+from monotile.codegen.vector import VectorEmitter
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Const, Load, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.attention.match import Attention, attention
+from monotile.kernels.common.cuda_operands import write_side
+from monotile.kernels.common.cuda_threads import each_batch, fitting, vector_width
+from monotile.kernels.matmul.cuda import KERNEL, WIDTH, write_epilogue
+from monotile.plan.nodes import Attend
+
+
+def write_attend(e: VectorEmitter, site: Site, method: Attend, await_: str) -> None:
+    """Batches one by one; in each, blocks of rows; in each, the whole block of threads.
+
+    await_: the functor that waits for what the step reads.
+    """
+    made = {name: s for name in site.step.computes if isinstance(s := e.computes[name], Compute)}
+    found = attention(made[site.anchor.out.name], made)
+    if found is None:
+        raise InternalError(f"step {site.step.computes} is no softmax-weighted sum")
+    m, n = site.ranges[method.m], site.ranges[method.n]
+    key = Axis("key", found.key.extent)
+    inner = replace(
+        site,
+        point={**site.point, **{a: substitute(x, dict(site.point)) for a, x in found.point.items()}}
+        | {found.key.name: key},
+    )
+    w = e.writer
+    with ExitStack() as stack:
+        stack.enter_context(each_batch(e, site, (method.m, method.n)))
+        sides = _sides(e, site, inner, found, method, (m, n), key)
+        _score(e, inner, found, m, key)
+        width = fitting(vector_width(WIDTH, site, n), n.variable.extent)
+        write_epilogue(e, site, found.result, m, n, width)
+        warps = e.plan.launch.threads // e.target.warp
+        numbers = ", ".join(
+            str(x)
+            for x in (
+                found.products.reduce[0].extent, n.variable.extent, key.extent, method.block_m,
+                method.chunk, warps, method.depth, width,
+            )
+        )  # fmt: skip
+        kernel = KERNEL[method.instruction]
+        w.write(
+            f"using Shape = mt::Attention<mt::Kernel::{kernel}, {', '.join(sides)}, {numbers}>;"
+        )
+        w.write(
+            f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives an attention too little memory");'
+        )
+        w.write(
+            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, {await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
+        )
+
+
+def _sides(
+    e: VectorEmitter,
+    site: Site,
+    inner: Site,
+    found: Attention,
+    method: Attend,
+    ranges: tuple[Range, Range],
+    key: Axis,
+) -> tuple[str, str, str]:
+    """Writes the functors `query`, `key` and `value`; gives the texts of their `mt::Side`."""
+    m, n = ranges
+    element = found.values.dtype
+    features = found.products.reduce
+    rows = (found.result.axes[found.row].extent, method.block_m)
+    checked = m.dim.extent % method.block_m != 0
+    reads = (method.query, method.key, method.value)
+    along = [o.major != "mn" for o in reads]
+    deep = (features[0].extent,)
+    query = write_side(
+        e, inner, (found.queries, method.query, element), m.variable, features,
+        deep if along[0] else rows, "query", checked=checked,
+    )  # fmt: skip
+    keys = write_side(
+        e, inner, (found.keys, method.key, element), key, features,
+        deep if along[1] else (key.extent, method.chunk), "key", checked=True,
+    )  # fmt: skip
+    values = write_side(
+        e, site, (found.values, method.value, element), n.variable, found.result.reduce,
+        (key.extent, method.chunk) if along[2] else (n.variable.extent,), "value", checked=False,
+    )  # fmt: skip
+    return query, keys, values
+
+
+def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis) -> None:
+    """The functor `score`: what follows the product of a row and a key, in float32."""
+    factor = _factor(found)
+    if factor is not None:
+        e.writer.write(f"const mt::Scaled score{{{literal(factor)}}};")
+        return
+    row, dtype = m.variable.name, found.products.body.dtype
+    head = f"auto score = [&](idx {row}, idx {key.name}, float product)"
+    with e.writer.open(head, [row, key.name, "product"], fence=True, tail=";"):
+        text, last = "product", found.products
+        for s in (*found.scores, None):
+            if not e.options.excess_precision:
+                text = convert(text, dtype, last.out.dtype)
+            if s is None:
+                break
+            variable = e.writer.fresh("x")
+            e.writer.write(f"const float {variable} = {bare(text)};")
+            e.writer.define(variable)
+            e.hold(last.out.name, variable)
+            text, dtype, last = e.body(s.body, inner.point), s.body.dtype, s
+        e.writer.write(f"return {bare(text)};")
+
+
+def _factor(found: Attention) -> Const | None:
+    """What scores are their products times, if that is positive and all they are."""
+    if len(found.scores) != 1 or found.products.out.dtype is not DType.F32:
+        return None
+    match found.scores[0].body:
+        case Binary("mul", Load(made), Const(float(value), DType.F32) as factor) | Binary(
+            "mul", Const(float(value), DType.F32) as factor, Load(made)
+        ) if made == found.products.out and 0 < value < math.inf:
+            return factor
+        case _:
+            return None

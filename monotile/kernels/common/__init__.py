@@ -1,0 +1,1 @@
+"""What several families share: operands, epilogue, thread map, cost of memory."""

@@ -1,0 +1,225 @@
+"""The operands of a contraction, or of attention: functors that say where a vector of one lies, or compute it, and their
+`mt::Side`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from monotile.analysis.affine import Affine, flattened, offset
+from monotile.analysis.between import between
+from monotile.analysis.masked import Masked, masked
+from monotile.analysis.unconditional import TRUE
+from monotile.codegen.address import readable
+from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import VectorEmitter, alignment
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, idx, mul, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_threads import fitting, neighbours, placed
+from monotile.plan.nodes import Contract, Operand
+
+ELEMENT: Mapping[DType, str] = {
+    DType.F16: "mt::f16",
+    DType.BF16: "mt::bf16",
+    DType.F32: "float",
+    DType.F64: "double",
+}
+
+
+def write_operand(
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    factor: Expr,
+    r: Range,
+    method: Contract,
+    element: DType,
+    name: Literal["left", "right"],
+) -> str:
+    """Writes the functor `name`; gives the text of its `mt::Side`."""
+    operand = method.left if name == "left" else method.right
+    block = method.block_m if name == "left" else method.block_n
+    axes = [anchor.reduce[p] for p in method.k]
+    along_k = flattened(offset(factor), axes)[1] if isinstance(factor, Load) else axes[-1]
+    inner = (
+        (along_k.extent, method.block_k)
+        if operand.major != "mn"
+        else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
+    )
+    factors = (factor, operand, element)
+    rows = r.dim.tile if r.dim.tile < block else 0
+    checked = _reaches_over(r, rows if rows and operand.major != "mn" else block)
+    return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked, rows=rows)
+
+
+def _reaches_over(r: Range, block: int) -> bool:
+    """Whether a block, or what a task has of one, may reach over the last row."""
+    return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
+
+
+def write_lines(
+    e: VectorEmitter,
+    site: Site,
+    anchor: Compute,
+    factor: Expr,
+    m: Range,
+    n: Range,
+    method: Contract,
+    element: DType,
+) -> str:
+    """The left operand of columns in runs, as `mt::Runs` reads it: for each value of the axes before the last of k what all runs read,
+    side by side. Gives the text of its `mt::Side`."""
+    *before, last = (anchor.reduce[p] for p in method.k)
+    run = Axis("run", method.runs)
+    k = Axis("k", math.prod(a.extent for a in (*before, run, last)))
+    at = unflatten(k, [*before, run, last])
+    column = mul(at.pop(run.name), idx(method.block_n // method.runs))
+    point = placed(site.point, {n.variable.name: column}) | at
+    found = masked(factor)
+    if found is None or factor.dtype is not element:
+        raise InternalError(f"the left side of {anchor.out.name} is not copied as it is")
+    place = readable(e.plan.places[found.load.tensor.name], own=False)
+    width = min(16, alignment(place)) // element.itemsize
+    _addresses(e, point, found, m.variable, k, "left", ELEMENT[element])
+    return _side(element, "ASYNC", width, along_k=True, checked=_reaches_over(m, method.block_m))
+
+
+def write_side(
+    e: VectorEmitter,
+    site: Site,
+    what: tuple[Expr, Operand, DType],
+    row: Axis,
+    axes: Sequence[Axis],
+    inner: Sequence[int],
+    name: str,
+    *,
+    checked: bool,
+    rows: int = 0,
+) -> str:
+    """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
+
+    row: the variable along its rows. axes: those along k. inner: extents along its major direction, of which a vector
+    divides each. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
+    """
+    factor, operand, element = what
+    k = Axis("k", math.prod(a.extent for a in axes))
+    along_k = operand.major != "mn"
+    width = fitting(min(16 // element.itemsize, operand.vector), *inner)
+    kind = ELEMENT[element]
+    copied = masked(factor) if operand.copy == "async" and factor.dtype is element else None
+    if copied is not None:
+        place = readable(e.plan.places[copied.load.tensor.name], own=False)
+        width = min(width, alignment(place) // element.itemsize)
+    if copied is not None and width * element.itemsize >= 4:
+        _addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
+        copy = "ASYNC"
+    else:
+        _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
+        copy = "ELEMENT"
+    return _side(
+        element,
+        copy,
+        width,
+        along_k=along_k,
+        checked=checked,
+        ahead=operand.ahead,
+        rows=rows,
+        once=operand.once,
+    )
+
+
+def _side(
+    element: DType,
+    copy: str,
+    width: int,
+    *,
+    along_k: bool,
+    checked: bool,
+    ahead: int = 0,
+    rows: int = 0,
+    once: bool = False,
+) -> str:
+    """Text of an operand's `mt::Side`."""
+    more = f", {ahead}, {rows}" if rows else f", {ahead}" if ahead or once else ""
+    if once:
+        more += ", true" if rows else ", mt::ALL_ROWS, true"
+    return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
+
+
+def _addresses(
+    e: VectorEmitter,
+    point: dict[str, Expr],
+    factor: Masked,
+    row: Axis,
+    k: Axis,
+    name: str,
+    kind: str,
+) -> None:
+    """The operand `name`, read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of `row` and `k`."""
+    guarded = factor.cond != TRUE
+    steps = None if guarded else e.steps(factor.load, point, (row, k))
+    if steps is not None:
+        start = {row.name: idx(0), k.name: idx(0)}
+        text = e.address_of(factor.load, placed(point, start))
+        numbers = ", ".join(str(s) for s in steps)
+        e.writer.write(f"auto {name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));")
+        return
+    kinds, given = (f"{kind}, true", f"mt::Source<{kind}>") if guarded else (kind, f"const {kind}*")
+    head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
+    with e.writer.open(head, [row.name, "k"], tail=");"):
+        at = f"(const {kind}*)({e.address_of(factor.load, point, summed=True)})"
+        there = _at_once(e, factor.cond, point) if guarded else ""
+        e.writer.write(f"return {{{at}, {there}}};" if guarded else f"return {at};")
+
+
+def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
+    """Text of `cond` without branches; two bounds of a value are one comparison."""
+    bounds, rest = between(substitute(cond, dict(point)))
+    texts = [e.root(term) for term in rest]
+    for b in bounds:
+        above = bare(e.total(b.value + Affine((), -b.low)))
+        texts.append(f"mt::within<idx>({above}, {b.high - b.low + 1})")
+    return f"({' & '.join(texts)}) != 0"
+
+
+def _values(
+    e: VectorEmitter,
+    site: Site,
+    factor: Expr,
+    row: Axis,
+    k: Axis,
+    axes: Sequence[Axis],
+    name: str,
+    element: tuple[DType, int],
+    *,
+    along_k: bool,
+) -> None:
+    """The operand `name`, computed: a lambda that gives vectors of (type, width) `element`."""
+    dtype, width = element
+    kind = ELEMENT[dtype]
+    head = f"auto {name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
+    with e.writer.open(head, [row.name, "k"], tail=");"):
+        column = neighbours_of(e, k, width) if along_k else k
+        line = row if along_k else neighbours_of(e, row, width)
+        point = placed(site.point, {row.name: line}) | unflatten(column, axes)
+        e.writer.write(f"mt::Pack<{kind}, {width}> values;")
+        with e.vector(width):
+            text = bare(e.body(factor, point))
+            e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
+        e.writer.write("return values;")
+
+
+def neighbours_of(e: VectorEmitter, first: Axis, width: int) -> Expr:
+    """Writes what `neighbours` of the variable `first` are made of; gives these."""
+    if width > 1:
+        vector = f"{first.name}_vector"
+        e.writer.write(f"__builtin_assume({first.name} % {width} == 0);")
+        e.writer.write(f"const idx {vector} = (uint32_t){first.name} / {width}u;")
+        e.writer.define(vector)
+    return neighbours(first, width)
+
+
+def _bool(x: bool) -> str:
+    return "true" if x else "false"

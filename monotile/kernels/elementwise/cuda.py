@@ -1,0 +1,109 @@
+"""Maps, and what they ask for ahead: a later one of a stage at its beginning, several turns at a time."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from monotile.analysis.alike import alike
+from monotile.analysis.unconditional import TRUE, conditional, either
+from monotile.codegen.base import Site
+from monotile.codegen.thread_map import Early, Turn
+from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.writer import Block
+from monotile.ir.expr import Axis, Expr, Load, idx, loads, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_threads import inside, placed, turn, write_element
+from monotile.plan.nodes import Map
+
+
+def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
+    """What `bodies` read of other stages' results and of what is given: see `read_by`."""
+    return {x: when for x, when in read_by(bodies).items() if not e.computed(x.tensor)}
+
+
+def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
+    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up."""
+    wanted: dict[Load, Expr] = {}
+    for body in bodies:
+        for x, when in conditional(body):
+            if not any(loads(i) for i in (*x.index, when)):
+                known = wanted.get(x)
+                wanted[x] = when if known is None else either(known, when)
+    # Under which conditions a Load is read for an index is not known here.
+    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
+    return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
+
+
+def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
+    """Loads what an element of a map reads from memory into the struct `name`."""
+    own = turn(e, site, method)
+    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+    bodies = [
+        substitute(s.body, point) for s in (site.anchor, *site.followers) if isinstance(s, Compute)
+    ]
+    wanted = known_ahead(e, bodies)
+    w = e.writer
+    with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
+        names = e.held(wanted, own.width, name)
+    w.write(f"decltype(fetch_{name}(0)) {name}{{}};")
+    with (
+        w.open(own.head, ["e"], fence=True),
+        inside(e, site.ranges, own.element(site.ranges, idx(0))),
+    ):
+        w.write(f"{name} = fetch_{name}(e);")
+    return Early(own, names)
+
+
+def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
+    early = e.early.get(site.step)
+    own = early.turn if early is not None else turn(e, site, method)
+    if method.together > 1:
+        _write_together(e, site, own, method.together)
+        return
+    with (
+        e.writer.open(own.head, ["e"], fence=True) as block,
+        inside(e, site.ranges, own.element(site.ranges, idx(0))),
+    ):
+        if early is not None:
+            block.names.update(early.names)
+        point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+        with e.vector(own.width):
+            write_element(e, site, point)
+
+
+def _write_together(e: VectorEmitter, site: Site, own: Turn, count: int) -> None:
+    """Several turns at once: what all of them read is asked for before any of it is used."""
+    w, name = e.writer, e.writer.fresh("turn")
+    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+    bodies = [
+        alike(substitute(s.body, point), Axis(LANE, own.width))
+        for s in (site.anchor, *site.followers)
+        if isinstance(s, Compute)
+    ]
+    made = site.step.computes
+    wanted = {x: when for x, when in read_by(bodies).items() if x.tensor.name not in made}
+    with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
+        names = e.held(wanted, own.width, f"{name}[turn]")
+    head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"
+    with w.open(head, ["first"], fence=True):
+        w.write(f"decltype(fetch_{name}(0)) {name}[{count}]{{}};")
+        with _each_turn(e, site, own, count):
+            w.write(f"{name}[turn] = fetch_{name}(e);")
+        with _each_turn(e, site, own, count) as block:
+            block.names.update(names)
+            with e.vector(own.width):
+                write_element(e, site, point)
+
+
+@contextmanager
+def _each_turn(e: VectorEmitter, site: Site, own: Turn, count: int) -> Generator[Block]:
+    """A block in a loop over turns from `first` on, for the vector `e` of each, where there is one."""
+    w = e.writer
+    head = f"for (idx turn = 0; turn < {count}; ++turn)"
+    with w.open(head, ["turn", "e"], fence=True) as block:
+        block.pragma = "#pragma unroll"
+        w.write(f"const idx e = first + turn * {own.threads};")
+        with (
+            w.open(f"if (e < {own.groups})", fence=True),
+            inside(e, site.ranges, own.element(site.ranges, idx(0))),
+        ):
+            yield block

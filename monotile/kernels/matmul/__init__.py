@@ -1,0 +1,1 @@
+"""Sums of products as tiled matrix products."""

@@ -1,0 +1,275 @@
+"""Which blocks products may be cut into (Roller's rTiles), and what of the on-chip memory each needs."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from monotile.ir.dtype import DType
+from monotile.kernels.matmul.cost import contract_seconds
+from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
+from monotile.kernels.matmul.product import RUNS_VECTOR, Product
+from monotile.plan.nodes import Contract, Operand
+from monotile.targets.target import Target
+
+DOT_ROWS = 12  # up to so many rows, turning the right side into panels costs more than it saves
+MOST_HELD = (
+    32  # values of an evaluated operand's chunk that a thread computes before it stores them
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How products may be cut, as far as it was asked for one target: with the on-chip bytes; by their seconds."""
+
+    all: dict[tuple[object, ...], tuple[tuple[Contract, int], ...]] = field(default_factory=dict)
+    ranked: dict[tuple[object, ...], tuple[tuple[float, Contract, int], ...]] = field(
+        default_factory=dict
+    )
+
+
+def ways(
+    p: Product, m: int, n: int, k: int, target: Target, known: Ways
+) -> tuple[tuple[Contract, int], ...]:
+    """What `blocks` gives, each with its on-chip bytes."""
+    key = cut_key(p, m, n, k)
+    if key not in known.all:
+        known.all[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
+    return known.all[key]
+
+
+def ranked(
+    p: Product, m: int, n: int, k: int, target: Target, known: Ways
+) -> tuple[tuple[float, Contract, int], ...]:
+    """`ways` with the seconds of one task that has all of the product, the fastest first."""
+    key = cut_key(p, m, n, k)
+    if key not in known.ranked:
+        size = p.dtype.itemsize
+        timed = ((contract_seconds(c, m, n, k, size, target, p.near), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
+        known.ranked[key] = tuple(sorted(timed, key=lambda way: way[0]))
+    return known.ranked[key]
+
+
+def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
+    """All that `blocks` looks at."""
+    return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), p.runs, p.part, p.near, m, n, k)
+
+
+def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
+    if target.kind == "cpu":
+        yield from _cpu_blocks(p, m, n, target)
+    elif p.half and "mma.sync" in target.instructions:
+        yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
+        if "wgmma" in target.instructions and p.left.major == "k" and p.right.major != "none":
+            yield from _warpgroup_blocks(p, m, n, k, target)
+        if p.runs > 1:
+            yield from _run_blocks(p, m, n, k, target)
+    elif p.dtype is DType.F32 or p.half:
+        yield from _cuda_blocks(p, m, n, k, target, "fma")
+
+
+def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract]:
+    """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
+    two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
+    side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
+    lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
+    many = target.vector_bytes >= 64  # and then 32 registers instead of 16
+    if p.left.major == "k" and p.right.major == "k" and m <= DOT_ROWS:
+        yield Contract(
+            m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
+            instruction="dot", left=p.left, right=p.right,
+        )  # fmt: skip
+        return
+    vectors = 2 if n > lanes else 1
+    most = 8 if many else 6
+    block_m = min(range(most, 3, -1), key=lambda b: (-(-m // b) * b, -b))
+    right = p.right if p.right.major == "mn" else Operand(p.right.major, 1, "element")
+    yield Contract(
+        m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
+        instruction="outer", left=p.left, right=right,
+    )  # fmt: skip
+
+
+def _cuda_blocks(
+    p: Product, m: int, n: int, k: int, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
+) -> Iterator[Contract]:
+    warps = target.threads // target.warp
+    mma = instruction == "mma.m16n8k16"
+    size = p.dtype.itemsize
+    chunks = (64, 32, 16) if mma else (32, 16)
+    least = 16 if mma and p.grain_m else 8  # runs are as short as they are
+    for block_k, slices, (warp_m, warp_n) in itertools.product(
+        chunks, (8, 4, 2, 1), _WARP_TILES[mma]
+    ):
+        if slices > warps or slices > max(1, -(-k // block_k)):
+            continue
+        for warps_m in _powers_of_two(warps // slices):
+            warps_n = warps // slices // warps_m
+            block_m, block_n = warp_m * warps_m, warp_n * warps_n
+            if block_m >= 2 * max(m, least) or block_n >= 2 * max(n, 8):
+                continue
+            if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
+                continue
+            ring = slices * 2 * (block_m + block_n) * block_k * size
+            depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
+            if depth >= 2:
+                yield Contract(
+                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                    instruction=instruction, left=p.left, right=p.right,
+                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
+                )  # fmt: skip
+
+
+def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Several runs of n columns each side by side."""
+    warps, left = target.threads // target.warp, Operand("k", RUNS_VECTOR, "async")
+    if n % 4 or n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
+        return
+    deep = math.lcm(16, p.part)
+    for runs, block_k, slices, warp_m in itertools.product(
+        (r for r in range(2, p.runs + 1) if p.runs % r == 0), (deep, 2 * deep), (1, 2), (16, 32)
+    ):
+        line = runs * p.part
+        if line % RUNS_VECTOR or line > MOST_LINE or slices > -(-k // block_k):
+            continue
+        for warps_m in _powers_of_two(warps // slices):
+            warps_n = warps // slices // warps_m
+            block_m, block_n = warp_m * warps_m, runs * n
+            if runs % warps_n or block_m >= 2 * max(m, 16):
+                continue
+            sums = warp_m // 16 * (runs // warps_n) * -(-n // 8) * 4
+            copies = block_m * block_k * runs // (RUNS_VECTOR * (target.threads // slices))
+            if sums > MOST_SUMS or copies > MOST_COPIES:
+                continue
+            ring = slices * (block_m * runs + block_n) * block_k * 2
+            depth = min(8, -(-k // (block_k * slices)) + 1, target.shared_bytes // ring)
+            if depth >= 2:
+                yield Contract(
+                    m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
+                    instruction="mma.m16n8k16", left=left, right=p.right,
+                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, runs=runs,
+                )  # fmt: skip
+
+
+def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) -> int:
+    """Vectors of an operand's chunk that a thread evaluates; the code of each is written out."""
+    most = 0
+    if p.left.copy == "element":
+        most = -(-block_m * block_k // (p.left.vector * threads))
+    if p.right.copy == "element":
+        most = max(most, -(-block_n * block_k // (p.right.vector * threads)))
+    return most
+
+
+def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+    """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
+    groups = target.threads // (4 * target.warp)
+    turned = p.right.major == "mn"  # then a line of a panel is 64 columns
+    shapes = (
+        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
+        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
+    )  # fmt: skip
+    for (slices, teams, down, across, high), columns in itertools.product(
+        shapes, _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS
+    ):
+        block_m, block_n = 64 * down * high, columns * across
+        if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8) or high * columns > MOST_COLUMNS:
+            continue
+        threads = target.threads // (slices * teams)
+        if _held(p, block_m, block_n, WARPGROUP_DEPTH, threads) > MOST_HELD:
+            continue
+        ring = slices * teams * (block_m + block_n) * WARPGROUP_DEPTH * 2
+        steps = -(-k // (WARPGROUP_DEPTH * slices))
+        depth = min(8, steps + 1, target.shared_bytes // ring)
+        if depth >= (3 if teams > 1 else 2):
+            yield Contract(
+                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
+                instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
+                warps_n=across, slices=slices, depth=depth, teams=teams,
+            )  # fmt: skip
+
+
+def followed(c: Contract, k: int, target: Target) -> Contract:
+    """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
+    that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's."""
+    if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy != "async":
+        return c
+    if c.instruction not in ("wgmma", "mma.m16n8k16"):
+        return c
+    chunks = -(-k // c.block_k)
+    room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, 2)
+    depth = next((d for d in range(c.depth, max(3, c.depth - 3), -1) if chunks % d == 0), c.depth)
+    if chunks % depth:
+        most = min(c.depth - 1, chunks, room)
+    else:
+        most = min(
+            depth - 1 - (depth > 3), room
+        )  # a stage is filled when the products behind it are done
+    return msgspec.structs.replace(c, depth=depth, following=max(0, most))
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    value = 1
+    while value <= most:
+        yield value
+        value *= 2
+
+
+def _shares(warp_m: int, warp_n: int) -> bool:
+    """Whether 32 lanes can share the tile evenly as a grid of lanes, with no more than 64 sums each."""
+    return warp_m * warp_n <= 2048 and any(
+        warp_m % lanes == 0 and warp_n % (32 // lanes) == 0 for lanes in (2, 4, 8, 16)
+    )
+
+
+WARPGROUP_DEPTH = 64  # a line of 128 bytes
+MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
+_WARPGROUP_COLUMNS = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    64,
+    80,
+    96,
+    128,
+    160,
+    192,
+    256,
+)  # as device/cuda/ptx/sm_90a.cuh has them
+_TURNED_COLUMNS = tuple(n for n in _WARPGROUP_COLUMNS if n % WARPGROUP_DEPTH == 0)  # whole lines
+# What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
+_SIDES = (8, 16, 24, 32, 40, 48, 64)
+_WARP_TILES = {
+    True: tuple((m, n) for m in (16, 32, 48, 64) for n in _SIDES if m * n <= 64 * 48),
+    False: tuple((m, n) for m in _SIDES for n in _SIDES if _shares(m, n)),
+}
+
+
+MOST_RUN = 16  # columns, and values of k: longer ones are products of their own
+MOST_LINE = 64  # elements of what several runs read side by side: 128 bytes
+MOST_SUMS, MOST_COPIES = 96, 24  # of a thread; the code of each copy of a chunk is written out
+
+
+def within_run(tile: int, grain: int, target: Target) -> int:
+    """A tile of about this size that no run of `grain` ends in: at most so large where a tile is one block."""
+    if not grain or tile >= grain:
+        return grain or tile
+    fitting = [d for d in range(1, grain + 1) if grain % d == 0]
+    if target.kind == "cpu":
+        return next(d for d in fitting if d >= tile)
+    return max(d for d in fitting if d <= tile)
+
+
+def scratch_bytes(c: Contract, target: Target) -> int:
+    """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
+    size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
+    if target.kind == "cpu":
+        panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
+        return panels * c.block_k * 8
+    return contract_bytes(c, size)

@@ -1,0 +1,1 @@
+"""Reductions: lanes along the sum, columns, windows."""

@@ -1,0 +1,82 @@
+"""A reduction across rows of a matrix whose columns are the outputs: a vector times a matrix that lies row by row.
+
+Neighbouring threads have neighbouring vectors of outputs; the lanes of one have other rows, and meet in on-chip memory.
+"""
+
+import math
+from contextlib import ExitStack
+
+from monotile.codegen.base import VALUES, Site, unflatten
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.errors import InternalError
+from monotile.ir.expr import Axis, add, idx, mul
+from monotile.ir.program import Compute
+from monotile.kernels.common.cost import ROWS
+from monotile.kernels.common.cuda_threads import inside, placed, region, spread, vector_width
+from monotile.kernels.reduction.cuda import COMBINER
+from monotile.plan.nodes import Reduce
+
+
+def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
+    anchor, ranges = site.anchor, site.ranges
+    if not isinstance(anchor, Compute) or anchor.combiner is None:
+        raise InternalError(f"step {site.step.computes} has nothing to reduce")
+    op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
+    threads = e.plan.launch.threads
+    across, width = threads // method.lanes, vector_width(method.outputs, site, ranges[-1])
+    vectors = region(ranges) // width
+    rounds, w = -(-vectors // across), e.writer
+    with ExitStack() as stack:
+        stack.enter_context(w.open("", fence=True))
+        w.write(f"const idx column = threadIdx.x % {across}, row_lane = threadIdx.x / {across};")
+        w.define("column")
+        w.define("row_lane")
+        head = f"for (idx round = 0; round < {rounds}; ++round)"
+        stack.enter_context(w.open(head, ["round"], fence=True)).pragma = "#pragma unroll 1"
+        w.write(f"{op}::Part part[{width}];")
+        w.write("#pragma unroll")
+        w.write(f"for (idx u = 0; u < {width}; ++u) part[u] = {op}::identity();")
+        _accumulate(e, site, method, op, across, width, vectors)
+        call = f"<{op}, {across}, {threads}>(part, scratch + {site.step.scratch});"
+        w.write(f"const {op}::Part mine = mt::across_columns{call}")
+        at = f"round * {across * width} + threadIdx.x" if rounds > 1 else "threadIdx.x"
+        w.write(f"const idx output = {at};")
+        w.define("output")
+        tests = [f"threadIdx.x < {across * width}"]
+        if vectors % across:
+            tests.append(f"output < {vectors * width}")
+        stack.enter_context(w.open(f"if ({' && '.join(tests)})", fence=True))
+        where = spread(Axis("output", vectors * width), ranges)
+        stack.enter_context(inside(e, ranges, where))
+        e.finish(site, placed(site.point, where), "mine", anchor.body.dtype)
+
+
+def _accumulate(
+    e: VectorEmitter, site: Site, method: Reduce, op: str, across: int, width: int, vectors: int
+) -> None:
+    """A thread's rows of its vector of columns."""
+    anchor, w = site.anchor, e.writer
+    assert isinstance(anchor, Compute)
+    axes = [anchor.reduce[p] for p in method.order]
+    rows = math.prod(a.extent for a in axes)
+    with ExitStack() as stack:
+        w.write(f"const idx vector = round * {across} + column;")
+        w.define("vector")
+        if vectors % across:
+            stack.enter_context(w.open(f"if (vector < {vectors})", fence=True))
+        first = mul(Axis("vector", vectors), idx(width))
+        stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
+        turns = -(-rows // method.lanes)
+        head = f"for (idx turn = 0; turn < {turns}; ++turn)"
+        at_once = -(-turns // -(-turns // ROWS))
+        stack.enter_context(w.open(head, ["turn"], fence=True)).pragma = f"#pragma unroll {at_once}"
+        w.write(f"const idx row = turn * {method.lanes} + row_lane;")
+        w.define("row")
+        if rows % method.lanes:
+            stack.enter_context(w.open(f"if (row < {rows})", fence=True))
+        where = spread(add(first, lane_of(width)), site.ranges)
+        point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
+        with e.vector(width):
+            text, lane = bare(e.body(anchor.body, point)), LANE if width > 1 else "0"
+            w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")

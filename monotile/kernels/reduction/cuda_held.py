@@ -1,0 +1,96 @@
+"""Weights that a worker's threads hold in registers: each what it multiplies with, in every iteration of a loop, or asked for before
+what it multiplies them with is there."""
+
+from dataclasses import dataclass
+
+from monotile.codegen.address import readable
+from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import LANE, VectorEmitter
+from monotile.ir.expr import Axis, Load, idx, substitute
+from monotile.kernels.reduction.cuda import Form, differs, each_vector, form_of, write_groups
+from monotile.kernels.reduction.cuda_pinned import Kept
+from monotile.plan.nodes import Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in a turn of its reduction."""
+
+    name: str
+    element: str
+    width: int
+    count: int
+    number: str
+
+    @property
+    def fill(self) -> str:
+        """The name of the function that fills it."""
+        return f"fill_{self.name}"
+
+    @property
+    def kind(self) -> str:
+        return f"mt::Held<{self.element}, {self.width}, {self.count}>"
+
+
+def held_of(name: str, x: Load, site: Site, form: Form) -> Held | None:
+    """How threads hold in `name` what the step's reduction reads as `x`; None where they need other vectors from one time to the next."""
+    if form.rounds > 1 or form.unroll < form.turns or form.width == 1:
+        return None
+    by_run, by_u = differs(x, site, form)
+    parts = [("turn", form.turns)]
+    parts += [("v", form.runs)] if by_run or by_u else []
+    parts += [("u", form.together)] if by_u else []
+    number, count = "0", 1
+    for part, extent in parts:
+        count *= extent
+        if extent > 1:
+            front = f"({number})" if " " in number else number
+            number = part if number == "0" else f"{front} * {extent} + {part}"
+    return Held(name, STORAGE[x.dtype], form.width, count, number)
+
+
+def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held | None:
+    """The same of what a loop keeps. site: reading on chip what is kept there."""
+    return held_of(f"held_{kept.image.name}", kept.within, site, _form(e, site))
+
+
+def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
+    """The body of the function that fills the registers from what is on chip."""
+    form = _form(e, site)
+    write_groups(e, form)
+    with each_vector(e, site, form) as point:
+        first = {name: substitute(x, {LANE: idx(0)}) for name, x in point.items()}
+        index = [substitute(i, first) for i in kept.within.index]
+        pointer, offset = e.address(kept.image, index, kept.place)
+        load = f"mt::load<{held.width}>({pointer} + {bare(offset)})"
+        e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+
+
+def write_weights_early(
+    e: VectorEmitter, site: Site, wanted: tuple[Load, ...], name: str
+) -> dict[str, Held]:
+    """Asks for what a reduction multiplies with, into registers; gives these by the weight."""
+    out: dict[str, Held] = {}
+    form = _form(e, site)
+    for number, x in enumerate(wanted):
+        held = held_of(f"{name}_{number}", x, site, form)
+        if held is None:
+            continue
+        place = readable(e.plan.places[x.tensor.name], own=False)
+        e.writer.write(f"{held.kind} {held.name};")
+        with e.writer.open("", fence=True):
+            write_groups(e, form)
+            with each_vector(e, site, form) as point:
+                index = [substitute(i, point) for i in x.index]
+                first = e.first_of(x.tensor, index, place, Axis(LANE, held.width), {LANE})
+                if first is not None:
+                    load = e.packed(x.tensor, first, place, held.width)
+                    e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+                    out[x.tensor.name] = held
+    return out
+
+
+def _form(e: VectorEmitter, site: Site) -> Form:
+    assert isinstance(site.step.method, Reduce)
+    return form_of(e, site, site.step.method)

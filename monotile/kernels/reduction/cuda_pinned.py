@@ -1,0 +1,113 @@
+"""Weights kept on chip through a loop: as tensors of their own that live there, and the functions that fill them."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from monotile.codegen.base import Range, unflatten
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul, substitute
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common.cuda_threads import fitting, placed, region, spread
+from monotile.plan.nodes import BoxDim, Plan, PlanNode, Reduce, Repeat, Resident, Shared, Stage
+from monotile.schedule.pinned import distinct_loads, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`load` of the body of a Reduce step, kept through the Repeat over `loop`, as `image`: rows along the dims `rows`, then the reduce axes in order."""
+
+    resident: Resident
+    loop: str
+    stage: Stage
+    load: Load
+    image: Tensor
+    rows: tuple[int, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def place(self) -> Shared:
+        box = tuple(BoxDim(None, n, n) for n in self.image.shape)
+        return Shared(self.resident.offset, box, self.image.shape[-1])
+
+    @property
+    def within(self) -> Load:
+        """The element of the image, over the variables d0, d1, ... of the step's dims and its reduce axes."""
+        point: Expr = idx(0)
+        for a in self.axes:
+            point = add(mul(point, idx(a.extent)), a)
+        rows = tuple(Axis(f"d{k}", n) for k, n in zip(self.rows, self.image.shape, strict=False))
+        return Load(self.image, (*rows, point))
+
+
+def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept, ...]:
+    """Everything that the Plan keeps."""
+    stages: dict[str, Stage] = {}
+    residents: list[tuple[Resident, str]] = []
+    _collect(plan.body, stages, residents)
+    out: list[Kept] = []
+    for number, (r, loop) in enumerate(residents):
+        stage, anchor = stages[r.stage], computes[r.compute]
+        step = next(s for s in stage.steps if s.computes[0] == r.compute)
+        assert isinstance(anchor, Compute)
+        assert isinstance(step.method, Reduce)
+        load = distinct_loads(anchor)[r.load]
+        rows = rows_of(load, anchor, step.dims)
+        order = step.method.order or tuple(range(len(anchor.reduce)))
+        axes = tuple(anchor.reduce[p] for p in order)
+        points = 1
+        for a in axes:
+            points *= a.extent
+        shape = (*(step.dims[k].tile for k in rows), points)
+        image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
+        out.append(Kept(r, loop, stage, load, image, rows, axes))
+    return tuple(out)
+
+
+def _collect(
+    nodes: tuple[PlanNode, ...], stages: dict[str, Stage], residents: list[tuple[Resident, str]]
+) -> None:
+    for node in nodes:
+        match node:
+            case Stage():
+                stages[node.name] = node
+            case Repeat():
+                residents += [(r, node.axis) for r in node.resident]
+                _collect(node.body, stages, residents)
+
+
+def from_images(body: Expr, kept: tuple[Kept, ...]) -> Expr:
+    """`body` with what is kept read on chip."""
+    images = {k.load: k.within for k in kept}
+    return map_loads(body, lambda x: images.get(x, x))
+
+
+def write_fill(
+    e: VectorEmitter, kept: Kept, ranges: tuple[Range, ...], point: Mapping[str, Expr]
+) -> None:
+    """The body of the function that brings a task's part on chip; the task's coordinates are variables."""
+    threads = e.plan.launch.threads
+    rows = tuple(ranges[k] for k in kept.rows)
+    limit = max(1, 16 // kept.load.dtype.itemsize)
+    width = fitting(limit, kept.axes[-1].extent)
+    vectors = kept.image.shape[-1] // width
+    count = region(rows) * vectors
+    with ExitStack() as stack:
+        head = f"for (idx e = threadIdx.x; e < {count}; e += {threads})"
+        stack.enter_context(e.writer.open(head, ["e"], fence=True)).pragma = "#pragma unroll 8"
+        parts = unflatten(Axis("e", count), [Axis("row", region(rows)), Axis("vector", vectors)])
+        where = spread(parts["row"], rows)
+        for r in rows:
+            v = r.variable.name
+            if r.count != str(r.variable.extent):
+                text = bare(e.index(where[v]))
+                e.writer.write(f"const idx {v} = mt_min_idx({text}, {r.count} - 1);")
+                e.writer.define(v)
+                where[v] = r.variable
+        lanes = add(mul(parts["vector"], idx(width)), lane_of(width))
+        at = placed(point, where) | where | unflatten(lanes, kept.axes)
+        stack.enter_context(e.vector(width))
+        text = e.body(kept.load, at)
+        index = [substitute(i, dict(at)) for i in kept.within.index]
+        e.write(kept.image, index, kept.place, text)

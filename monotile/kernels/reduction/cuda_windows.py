@@ -1,0 +1,104 @@
+"""A reduction step whose threads have several neighbouring outputs each, as the elements of a map: what they read lies side by side.
+
+Windows of neighbouring outputs overlap: of a thread that has several of them, what they look at along the last axis of the
+reduction is loaded first, each place once, and their terms follow in straight line.
+"""
+
+import math
+from contextlib import AbstractContextManager, ExitStack
+
+from monotile.analysis.affine import tidied
+from monotile.analysis.alike import alike
+from monotile.analysis.masked import without_masks
+from monotile.codegen.base import VALUES, Site
+from monotile.codegen.spelling import bare
+from monotile.codegen.thread_map import Turn
+from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.writer import Block
+from monotile.errors import InternalError
+from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_threads import inside, placed, turn
+from monotile.kernels.elementwise.cuda import read_by
+from monotile.kernels.reduction.cuda import COMBINER
+from monotile.plan.nodes import Map, Reduce
+
+MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
+AT_ONCE = 8  # of more along one axis, whose loads are on their way together
+
+
+def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
+    anchor = site.anchor
+    if not isinstance(anchor, Compute) or anchor.combiner is None:
+        raise InternalError(f"step {site.step.computes} has nothing to reduce")
+    op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
+    own = turn(e, site, Map(method.outputs), method.windows)
+    w, parts = e.writer, own.width * own.windows
+    with ExitStack() as stack:
+        stack.enter_context(w.open(own.head, ["e"], fence=True))
+        stack.enter_context(inside(e, site.ranges, own.element(site.ranges, idx(0))))
+        w.write(f"{op}::Part part[{parts}];")
+        w.write("#pragma unroll")
+        w.write(f"for (idx u = 0; u < {parts}; ++u) part[u] = {op}::identity();")
+        axes = [anchor.reduce[p] for p in method.order]
+        with ExitStack() as loops:
+            slid = axes[-1:] if own.windows > 1 else []
+            blocks = [loops.enter_context(_each(e, a)) for a in axes[: len(axes) - len(slid)]]
+            if slid:
+                _add_windows(e, site, own, slid[0], op)
+            else:
+                _add(e, _term(site, own), _number(own, 0), own, op)
+            terms = own.windows * math.prod(a.extent for a in slid)
+            most = MOST_STRAIGHT * (2 if slid else 1)
+            for k, block in enumerate(reversed(blocks), len(slid)):
+                terms *= axes[-1 - k].extent
+                several = 1 if k else AT_ONCE
+                block.pragma = "#pragma unroll" + ("" if terms <= most else f" {several}")
+        if own.windows > 1:
+            head = f"for (idx window = 0; window < {own.windows}; ++window)"
+            stack.enter_context(w.open(head, ["window"], fence=True)).pragma = "#pragma unroll"
+        window = Axis("window", own.windows)
+        point = placed(site.point, own.element(site.ranges, lane_of(own.width), window))
+        with e.vector(own.width):
+            e.finish(site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
+
+
+def _number(own: Turn, window: int | str) -> str:
+    """Text of the number of a lane's part of a window's outputs."""
+    lane = LANE if own.width > 1 else "0"
+    return lane if own.windows == 1 else f"{window} * {own.width} + {lane}"
+
+
+def _term(site: Site, own: Turn, window: Expr | None = None) -> Expr:
+    """What is added to the output of a lane, which depends on the reduce axes."""
+    assert isinstance(site.anchor, Compute)
+    where = own.element(site.ranges, lane_of(own.width), window)
+    return substitute(site.anchor.body, placed(site.point, where))
+
+
+def _each(e: VectorEmitter, a: Axis) -> AbstractContextManager[Block]:
+    return e.writer.open(f"for (idx {a.name} = 0; {a.name} < {a.extent}; ++{a.name})", [a.name], fence=True)  # fmt: skip
+
+
+def _add(e: VectorEmitter, term: Expr, number: str, own: Turn, op: str) -> None:
+    with e.vector(own.width):
+        text = bare(e.root(term))
+        e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+
+
+def _add_windows(e: VectorEmitter, site: Site, own: Turn, along: Axis, op: str) -> None:
+    """The terms of all windows along `along`. Places that are the same are found by the form of their indices."""
+    lane = Axis(LANE, own.width)
+    terms = [
+        (_number(own, n), tidied(alike(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))
+        for k in range(along.extent)
+        for n in range(own.windows)
+    ]  # fmt: skip
+    wanted = read_by([term for _, term in terms])
+    w, name = e.writer, e.writer.fresh("window")
+    with w.open(f"auto fetch_{name} = [&]()", fence=True, tail=";"):
+        names = e.held(wanted, own.width, name)
+    w.write(f"const auto {name} = fetch_{name}();")
+    w.block.names.update(names)
+    for number, term in terms:
+        _add(e, without_masks(term, wanted), number, own, op)

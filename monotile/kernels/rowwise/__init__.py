@@ -1,0 +1,1 @@
+"""Normalisations and softmax with rows held in registers."""

@@ -1,0 +1,1 @@
+"""Writes at computed positions."""

@@ -1,0 +1,1 @@
+"""Copies in another order of axes."""

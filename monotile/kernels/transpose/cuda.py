@@ -1,0 +1,76 @@
+"""Steps whose result lies in another order than what they read: vectors in one order become vectors in the other, in registers."""
+
+from contextlib import ExitStack
+
+from monotile.codegen.address import readable, stored
+from monotile.codegen.base import STORAGE, Site, plus
+from monotile.codegen.thread_map import Turn as Turns
+from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.errors import InternalError
+from monotile.ir.expr import Load, idx, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_threads import inside, placed
+from monotile.plan.nodes import Interleave, Turn
+
+
+def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
+    """A thread a vector of the last axis: `count` vectors in the order of what is read, then as many in that of what is written."""
+    anchor = site.anchor
+    if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
+        raise InternalError(f"step {site.step.computes} is no copy")
+    x, width = anchor.body, method.vector
+    behind = site.ranges[method.behind]
+    ranges = tuple(r for r in site.ranges if r is not behind)
+    count, t = behind.dim.extent, behind.variable
+    turns = Turns(width, ranges[-1].variable.extent // width, 0, e.plan.launch.threads)
+    place = readable(e.plan.places[x.tensor.name], own=e.computed(x.tensor))
+    w = e.writer
+    with ExitStack() as stack:
+        stack.enter_context(w.open(turns.head, ["e"], fence=True))
+        stack.enter_context(inside(e, ranges, turns.element(ranges, idx(0))))
+        w.write(f"mt::Pack<{STORAGE[x.dtype]}, {width}> run[{count}];")
+        for i in range(count):
+            last, inner = divmod(i * width, count)
+            where = turns.element(ranges, idx(last)) | {t.name: idx(inner)}
+            first = [substitute(i, placed(site.point, where)) for i in x.index]
+            w.write(f"run[{i}] = {e.packed(x.tensor, first, place, width)};")
+        head = f"for (idx {t.name} = 0; {t.name} < {count}; ++{t.name})"
+        stack.enter_context(w.open(head, [t.name], fence=True)).pragma = "#pragma unroll"
+        point = placed(site.point, turns.element(ranges, lane_of(width)))
+        with e.vector(width):
+            at = f"({LANE} * {count} + {t.name})"
+            text = e.lane_value(f"run[{at} / {width}]", x.dtype, f"{at} % {width}")
+            e.finish(site, point, text, x.dtype)
+
+
+def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
+    """A thread a vector along the axis before the last, for each value of the last."""
+    anchor, width = site.anchor, method.vector
+    if not isinstance(anchor, Compute) or site.followers:
+        raise InternalError(f"step {site.step.computes} is not interleaved")
+    rows, last = site.ranges
+    count = last.variable.extent
+    turns = Turns(width, rows.variable.extent // width, 0, e.plan.launch.threads)
+    w, run = e.writer, e.writer.fresh("run")
+    with ExitStack() as stack:
+        stack.enter_context(w.open(turns.head, ["e"], fence=True))
+        stack.enter_context(inside(e, (rows,), turns.element((rows,), idx(0))))
+        w.write(f"mt::Pack<{STORAGE[anchor.out.dtype]}, {width}> {run}[{count}];")
+        for k in range(count):
+            where = turns.element((rows,), lane_of(width)) | {last.variable.name: idx(k)}
+            point = placed(site.point, where)
+            with e.vector(width):
+                text = e.body(anchor.body, point)
+                text = e.made(anchor, text, anchor.body.dtype, used=False)
+                if e.hands_on(anchor.out):
+                    e.hand_on(anchor.out, [point[a.name] for a in anchor.axes], text)
+                at = f"({LANE} * {count} + {k})"
+                w.write(
+                    e.store(anchor.out, f"{run}[{at} / {width}].value", f"{at} % {width}", text)
+                )
+        where = turns.element((rows,), idx(0)) | {last.variable.name: idx(0)}
+        point = placed(site.point, where)
+        for place in stored(e.plan.places[anchor.out.name]):
+            base, offset = e.address(anchor.out, [point[a.name] for a in anchor.axes], place)
+            for k in range(count):
+                w.write(f"mt::store({plus(base, offset)} + {k * width}, {run}[{k}]);")

@@ -1,0 +1,1 @@
+"""The Plan: a Program in time and space, and its checks."""

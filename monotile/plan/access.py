@@ -1,0 +1,112 @@
+"""Which bytes a stage reads and writes in one iteration of its loops, and which of its workers do."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Compute, Program, Scatter, updates, used
+from monotile.plan.nodes import (
+    Place,
+    Pointer,
+    Register,
+    Rotate,
+    Shared,
+    Slice,
+    Stage,
+    Workspace,
+)
+
+Bytes = tuple[str, int, int]  # space, first byte, byte after the last
+WORKSPACE = "workspace"
+
+
+def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
+    """The global bytes of a tensor of `nbytes` at `p`; none for what lives on chip or has no elements."""
+    if nbytes == 0:
+        return ()
+    match p:
+        case Pointer(slot):
+            return ((f"pointer {slot}", 0, nbytes),)
+        case Workspace(offset):
+            return ((WORKSPACE, offset, offset + nbytes),)
+        case Shared() | Register():
+            return ()
+        case Slice(of, axis, stride):
+            shift = iterations[axis] * stride
+            whole = resolve(of, nbytes, iterations)
+            return tuple((space, low + shift, high + shift) for space, low, high in whole)
+        case Rotate(axis, extent, phase, places, first, last):
+            i = iterations[axis]
+            if i == 0 and first is not None:
+                return resolve(first, nbytes, iterations)
+            if i == extent - 1 and last is not None:
+                return resolve(last, nbytes, iterations)
+            return resolve(places[(i + phase) % 2], nbytes, iterations)
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What a stage touches in one iteration: (tensor, bytes) each."""
+
+    reads: tuple[tuple[str, Bytes], ...]
+    writes: tuple[tuple[str, Bytes], ...]
+
+
+Old = Mapping[str, tuple[Tensor, ...]]
+
+
+def overwritten(program: Program) -> Old:
+    """Of each state's new value, by name: the tensors whose bytes it replaces."""
+    return {u.result.name: u.old for u in updates(program)}
+
+
+def access(
+    stage: Stage,
+    statements: dict[str, Compute | Scatter],
+    places: dict[str, tuple[Place, ...]],
+    iterations: dict[str, int],
+    old: Old,
+) -> Access:
+    """old: what `overwritten` gives. A weight in several parts counts as written whole."""
+    own = {name for step in stage.steps for name in step.computes}
+    reads: list[tuple[str, Bytes]] = []
+    writes: list[tuple[str, Bytes]] = []
+    for name in (n for step in stage.steps for n in step.computes):
+        s = statements[name]
+        for t in dict.fromkeys(used(s)):
+            in_place = isinstance(s, Scatter) and t == s.base  # its bytes are among the writes
+            if t.name not in own and not in_place:
+                reads.extend(
+                    (t.name, b) for b in resolve(read_place(t, places), t.nbytes, iterations)
+                )
+        for p in places[name]:
+            writes.extend((name, b) for b in resolve(p, s.out.nbytes, iterations))
+        for t in old.get(name, ()):
+            for p in places[t.name]:
+                writes.extend((name, b) for b in resolve(p, t.nbytes, iterations))
+    return Access(tuple(reads), tuple(writes))
+
+
+def read_place(t: Tensor, places: dict[str, tuple[Place, ...]]) -> Place:
+    """Where a stage other than the one that computes `t` reads it."""
+    return next(p for p in places[t.name] if not isinstance(p, Shared))
+
+
+def overlap(a: Bytes, b: Bytes) -> bool:
+    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+
+
+def worker_of(stage: Stage, plan_workers: int) -> int | None:
+    """The one worker that runs the stage, or None if several do."""
+    tasks = 1
+    for count in stage.grid:
+        tasks *= count
+    return stage.first % plan_workers if tasks == 1 else None
+
+
+def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:
+    """Whether the stage uses on-chip memory."""
+    return any(
+        step.scratch_bytes or any(isinstance(p, Shared) for n in step.computes for p in places[n])
+        for step in stage.steps
+    )

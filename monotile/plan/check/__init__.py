@@ -1,0 +1,1 @@
+"""The Plan's verifier. It imports no scheduler."""

@@ -1,0 +1,97 @@
+"""What a Plan says of messages: each is written before it is read, in every call, and no wait is for ever.
+
+A task waits for values of earlier iterations, or of earlier stages of its own. All workers are resident and walk the body
+in the same order, so by induction over iterations and stages every value that is waited for is written. Every element of
+a message is computed in each iteration, so no slot keeps the tag of the call before.
+"""
+
+import math
+
+from monotile.ir.program import Compute, Loop, Program, statements
+from monotile.plan.check.invalid import fail
+from monotile.plan.nodes import Attend, Contract, HoldRows, Plan, Receive, Repeat, Stage, repeats
+from monotile.plan.parts import Statements, box_of, covers, loads_in
+from monotile.schedule.messages import TAGGED, WIDEST, message_stride
+
+
+def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
+    """Raises VerificationError naming the loop or the stage at fault. `schedule.replay` looks at all other memory."""
+    loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
+    taken: list[tuple[str, int, int]] = []
+    for node in repeats(plan.body):
+        if not node.messages:
+            if node.receives or node.handoff != "none":
+                fail(f"the loop over {node.axis} waits for messages and has none")
+            continue
+        stages = [n for n in node.body if isinstance(n, Stage)]
+        if len(stages) < len(node.body):
+            fail(f"the loop over {node.axis} has messages and a loop inside")
+        for stage in stages:
+            if stage.handoff != "block" or math.prod(stage.grid) > plan.launch.workers:
+                fail(f"{stage.name} hands on messages, and its tasks are not a block each")
+        makers = _makers(node, stages, computes)
+        for m in node.messages:
+            size = node.extent * message_stride(computes[m.tensor].out)
+            taken.append((m.tensor, m.offset, m.offset + size))
+        for r in node.receives:
+            _check_receive(r, loops[node.axis], stages, makers, computes)
+        names = [(r.stage, r.tensor) for r in node.receives]
+        if len(set(names)) < len(names):
+            fail(f"a stage of the loop over {node.axis} receives a message twice")
+    _check_memory(taken, plan.launch.message_bytes)
+
+
+def received_bytes(stage: Stage, plan: Plan, computes: Statements) -> list[tuple[str, int, int]]:
+    """(what, first byte, byte after the last) on chip of what the stage receives."""
+    out: list[tuple[str, int, int]] = []
+    for r in (r for node in repeats(plan.body) for r in node.receives if r.stage == stage.name):
+        size = math.prod(b.extent for b in r.place.box) * computes[r.message].out.dtype.itemsize
+        out.append((f"the message {r.tensor}", r.place.offset, r.place.offset + size))
+    return out
+
+
+def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str, int]:
+    """The number of the stage that makes each message."""
+    out: dict[str, int] = {}
+    for m in node.messages:
+        for number, stage in enumerate(stages):
+            for step in stage.steps:
+                if m.tensor in step.computes[step.anchor :]:
+                    out[m.tensor] = number
+        s = computes.get(m.tensor)
+        if m.tensor not in out or not isinstance(s, Compute) or s.out.dtype.itemsize > WIDEST:
+            fail(f"{m.tensor} is no message that the loop over {node.axis} makes")
+    return out
+
+
+def _check_receive(
+    r: Receive, loop: Loop, stages: list[Stage], makers: dict[str, int], computes: Statements
+) -> None:
+    number = next((k for k, s in enumerate(stages) if s.name == r.stage), None)
+    if number is None or r.message not in makers:
+        fail(f"{r.stage} receives {r.message}, which is no message of its loop")
+        return
+    stage, t = stages[number], computes[r.message].out
+    if r.tensor == r.message:
+        if makers[r.message] >= number:
+            fail(f"{r.stage} waits for {r.message}, which is made after it")
+    elif not any(c.param.name == r.tensor and c.result == t for c in loop.carried):
+        fail(f"{r.tensor} is not what {r.message} was an iteration before")
+    uses = [(step, x) for step, _, x in loads_in(stage, r.tensor, computes)]
+    box = r.place.box
+    if not uses or not covers(box, box_of(stage, uses[0][1].tensor, computes), t):
+        fail(f"{r.stage} reads more of {r.tensor} than it receives")
+    if any(isinstance(step.method, (Contract, Attend, HoldRows)) for step, _ in uses):
+        fail(f"{r.stage} cannot read {r.tensor} on chip")
+    if r.place.offset % 16 or r.place.pitch != (box[-1].extent if box else 1):
+        fail(f"{r.stage} receives {r.tensor} where vectors of it cannot be stored")
+
+
+def _check_memory(taken: list[tuple[str, int, int]], size: int) -> None:
+    """Messages have memory of their own, in pairs of values."""
+    for i, (name, low, high) in enumerate(taken):
+        if low % (2 * TAGGED) or low < 0 or high > size:
+            fail(f"the message {name} reaches past the {size} bytes for messages")
+        for other, low2, high2 in taken[i + 1 :]:
+            if low < high2 and low2 < high:
+                fail(f"the messages {name} and {other} share memory")

@@ -1,0 +1,174 @@
+"""The Plan run without its arithmetic: who reads and writes which bytes, and what each wait makes of it."""
+
+import math
+from collections.abc import Iterable
+
+from monotile.analysis.states import old_values, scattered
+from monotile.ir.program import Compute, Program, Scatter, updates
+from monotile.plan.access import (
+    WORKSPACE,
+    Bytes,
+    access,
+    overlap,
+    overwritten,
+    resolve,
+    worker_of,
+)
+from monotile.plan.check.invalid import fail
+from monotile.plan.hazards import Touch, touches
+from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
+
+MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
+
+
+def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
+    """Raises VerificationError where a stage may read or write what another one is not done with."""
+    _Replay(plan, program, computes).run()
+
+
+class _Replay:
+    """Runs the Plan's stages in order and keeps, since the last grid barrier, who read and wrote what."""
+
+    def __init__(
+        self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
+    ) -> None:
+        self.plan, self.computes = plan, computes
+        self.reads: list[tuple[Bytes, int | None]] = []
+        self.writes: list[tuple[Bytes, int | None]] = []
+        self.loop_reads: list[
+            Touch
+        ] = []  # reads since the current loop with messages began, and its writes
+        self.loop_writes: list[Touch] = []
+        self.written: list[Bytes] = []
+        for t in (*program.inputs, *(w.tensor for w in program.weights)):
+            for place in plan.places[t.name]:
+                self.written.extend(resolve(place, t.nbytes, {}))
+        self.own = {
+            WORKSPACE: plan.launch.workspace_bytes
+        }  # what may be written, and how much of it
+        for k, t in enumerate(program.results):
+            self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
+        self.old = overwritten(program)
+        for t in (t for u in updates(program) for t in (u.result, *u.old)):
+            for place in plan.places[t.name]:
+                for space, _, end in resolve(place, t.nbytes, {}):
+                    self.own[space] = max(end, self.own.get(space, 0))
+        first = {old: name for name, old in scattered(program).items()}
+        self.writers = {first.get(t.name, new): old for new, old in self.old.items() for t in old}
+        self.kept = old_values(program)  # `may_share` has looked at these
+        self.lost: set[str] = set()  # old values whose memory has the new one
+
+    def run(self) -> None:
+        self._walk(self.plan.body, {})
+
+    def _walk(self, nodes: tuple[PlanNode, ...], iterations: dict[str, int]) -> None:
+        for node in nodes:
+            match node:
+                case Stage():
+                    self._stage(node, iterations)
+                case Repeat() if node.messages:
+                    self._enter(node, iterations)
+                    for i in _replayed(node.extent):
+                        for stage in node.body:
+                            assert isinstance(stage, Stage)
+                            self._handed(node, stage, {**iterations, node.axis: i})
+                case Repeat(axis, extent, body):
+                    for i in _replayed(extent):
+                        self._walk(body, {**iterations, axis: i})
+
+    def _enter(self, loop: Repeat, iterations: dict[str, int]) -> None:
+        """Before a loop with messages all are done with its memory, and with its messages of the time before."""
+        if loop.handoff == "grid":
+            self.reads, self.writes = [], []
+        if self.reads or self.writes or (iterations and loop.handoff != "grid"):
+            fail(f"the loop over {loop.axis} begins without waiting for what was before it")
+        self.loop_reads, self.loop_writes = [], []
+
+    def _handed(self, loop: Repeat, stage: Stage, iterations: dict[str, int]) -> None:
+        """A stage that waits for messages alone: nothing else that it touches may be another worker's."""
+        found = touches(stage, loop, self.computes, self.plan.places, iterations, self.old)
+        for t in found.writes:
+            self._check_own(stage, t.name, t.where)
+        for t in found.reads:
+            self._check_read(stage, t.name, t.where, [w.where for w in found.writes])
+        for mine, others in (
+            (found.reads, self.loop_writes),
+            (found.writes, [*self.loop_reads, *self.loop_writes, *found.reads]),
+        ):
+            for t in mine:
+                for other in others:
+                    if t.clashes(other):
+                        fail(
+                            f"{stage.name} uses {t.name} while a task of another worker may still use"
+                            f" {other.name}, which lies in the same place"
+                        )
+        self.loop_reads += found.reads
+        self.loop_writes += found.writes
+        me = worker_of(stage, self.plan.launch.workers)
+        self.reads += [(t.where, me) for t in found.reads]
+        self._wrote(stage, [(t.name, t.where) for t in found.writes], me)
+
+    def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
+        touched = access(stage, self.computes, self.plan.places, iterations, self.old)
+        me = worker_of(stage, self.plan.launch.workers)
+        if stage.handoff == "grid":
+            self.reads, self.writes = [], []
+        for name, b in touched.writes:
+            self._check_own(stage, name, b)
+        for name, b in touched.reads:
+            self._clash(stage, name, b, self.writes, me, "reads")
+            self._check_read(stage, name, b, [w for _, w in touched.writes])
+        for name, b in touched.writes:
+            if isinstance(self.computes[name], Scatter) and not any(
+                overlap(b, w) for w in self.written
+            ):
+                fail(f"{stage.name} updates {name} before anything wrote it")
+            self._clash(stage, name, b, self.writes, me, "writes")
+            self._clash(stage, name, b, self.reads, me, "writes")
+        self.reads += [(b, me) for _, b in touched.reads]
+        self._wrote(stage, touched.writes, me)
+
+    def _check_own(self, stage: Stage, name: str, b: Bytes) -> None:
+        space, _, end = b
+        if space not in self.own:
+            fail(f"{stage.name} writes {name} to {space}, which is not its own")
+        if end > self.own[space]:
+            fail(f"{name} reaches past the {self.own[space]} bytes of {space}")
+
+    def _check_read(self, stage: Stage, name: str, b: Bytes, writes: list[Bytes]) -> None:
+        """writes: of the same stage."""
+        if not any(overlap(b, w) for w in self.written):
+            fail(f"{stage.name} reads {name} before anything wrote it")
+        if name in self.lost:
+            fail(f"{stage.name} reads {name} when its memory has a state's new value")
+        several = math.prod(stage.grid) > 1
+        if several and name not in self.kept and any(overlap(b, w) for w in writes):
+            fail(f"{stage.name} writes over {name} while it reads it")
+
+    def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
+        found = [b for _, b in writes]
+        self.writes += [(b, me) for b in found]
+        self.written += [b for b in found if b not in self.written]
+        for name in (n for step in stage.steps for n in step.computes):
+            self.lost.update(t.name for t in self.writers.get(name, ()))
+
+    def _clash(
+        self,
+        stage: Stage,
+        name: str,
+        b: Bytes,
+        pending: list[tuple[Bytes, int | None]],
+        me: int | None,
+        verb: str,
+    ) -> None:
+        for other, worker in pending:
+            if overlap(b, other) and not (
+                stage.handoff == "block" and worker is not None and worker == me
+            ):
+                fail(
+                    f"{stage.name} {verb} {name} without waiting for the stage that used it before"
+                )
+
+
+def _replayed(extent: int) -> list[int]:
+    return sorted({*range(min(extent, MOST_REPLAYED - 1)), extent - 1} - {-1})

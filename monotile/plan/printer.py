@@ -1,0 +1,173 @@
+"""A Plan as text: one line a stage, one a step, one a tensor.
+
+stage_y: grid [3, 32], workers from 0, after grid barrier
+  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; contract mma.m16n8k16 ...
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from monotile.plan.nodes import (
+    Attend,
+    Contract,
+    Dim,
+    Handoff,
+    HoldRows,
+    Interleave,
+    Map,
+    Method,
+    Operand,
+    Place,
+    Plan,
+    PlanNode,
+    Pointer,
+    Reduce,
+    Register,
+    Repeat,
+    Rotate,
+    Serial,
+    Shared,
+    Slice,
+    Stage,
+    Step,
+    Turn,
+    Workspace,
+)
+
+_WAIT: dict[Handoff, str] = {
+    "none": "no wait",
+    "block": "after block barrier",
+    "grid": "after grid barrier",
+}
+
+
+def show(plan: Plan) -> str:
+    """The whole Plan as text, a newline at its end; less than its JSON, which holds every field."""
+    return show_stages(plan) + show_places(plan)
+
+
+def show_stages(plan: Plan) -> str:
+    """The launch, and what every worker does in order."""
+    launch = plan.launch
+    head = (
+        f"{plan.target}: {launch.workers} workers x {launch.threads} threads,"
+        f" {launch.shared_bytes} bytes on chip each, {launch.workspace_bytes} bytes of workspace"
+    )
+    if launch.message_bytes:
+        head += f", {launch.message_bytes} of messages"
+    return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
+
+
+def show_places(plan: Plan) -> str:
+    """Where every tensor lives."""
+    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in plan.places.items())
+    return "\n".join(lines) + "\n"
+
+
+def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
+    for node in body:
+        match node:
+            case Repeat(axis, extent, inner):
+                wait = f", {_WAIT[node.handoff]}" if node.messages else ""
+                yield f"{indent}loop {axis}:{extent}{wait}"
+                for m in node.messages:
+                    yield f"{indent}  messages {m.tensor} at {m.offset}"
+                for r in node.receives:
+                    before = (
+                        "" if r.tensor == r.message else f", {r.message} of the iteration before"
+                    )
+                    yield f"{indent}  {r.stage} receives {r.tensor}{before}: {show_place(r.place)}"
+                for r in node.resident:
+                    where = "on chip and in registers" if r.held else "on chip"
+                    yield f"{indent}  keeps load {r.load} of {r.compute} {where}: {r.nbytes} bytes at {r.offset}"
+                yield from _nodes(inner, indent + "  ")
+            case Stage():
+                first = f"workers from {node.first}"
+                wait = _WAIT[node.handoff] + (", late" if node.late else "")
+                yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {wait}"
+                yield from (f"{indent}  {_step(s)}" for s in node.steps)
+            case _:
+                assert_never(node)
+
+
+def _step(s: Step) -> str:
+    wait = "(block barrier) " if s.barrier else ""
+    dims = "; ".join(_dim(d) for d in s.dims) or "one element"
+    return f"{wait}{', '.join(s.computes)}: {dims}; {show_method(s.method)}"
+
+
+def _dim(d: Dim) -> str:
+    axes = f"axis {d.axes[0]}" if len(d.axes) == 1 else f"axes {'+'.join(map(str, d.axes))}"
+    part = (
+        f"all {d.extent}" if d.stage is None else f"{d.tile} of {d.extent} by task axis {d.stage}"
+    )
+    part += f" after {d.lead}" if d.lead else ""
+    return f"{axes}: {part}"
+
+
+def show_method(m: Method) -> str:
+    """How a step is computed, in a few words."""
+    match m:
+        case Map(vector, early, together):
+            return f"map x{vector}" + (", early" if early else "") + (f", {together} turns together" if together > 1 else "")  # fmt: skip
+        case Turn(vector):
+            return f"turn x{vector}"
+        case Interleave(vector):
+            return f"interleave x{vector}"
+        case Serial(parallel):
+            return f"serial, but for dims {list(parallel)}" if parallel else "serial"
+        case Reduce(by_columns=True):
+            return f"reduce, {m.outputs} outputs side by side, {m.lanes} lanes"
+        case Reduce(outputs=outputs, windows=windows) if outputs > 1:
+            return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
+        case Reduce(lanes, vector):
+            return f"reduce, {lanes} lanes x{vector}" + (", weights early" if m.early else "")
+        case Contract():
+            parts = [f"contract {m.instruction} {m.block_m}x{m.block_n}x{m.block_k}"]
+            if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):
+                warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
+                warps += f" x {m.teams} teams" if m.teams > 1 else ""
+                parts.append(f"{warps}, rings of {m.depth}")
+            if m.runs > 1:
+                parts.append(f"{m.runs} runs of columns")
+            if m.following:
+                parts.append(f"{m.following} chunks of the next task ahead")
+            return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
+        case Attend():
+            by = "attend wgmma" if m.instruction == "wgmma" else "attend"
+            parts = [f"{by}, {m.block_m} rows, chunks of {m.chunk} keys, rings of {m.depth}"]
+            for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
+                parts.append(f"{side} {_operand(operand)}")
+            return ", ".join(parts)
+        case HoldRows(_, lanes, vector, moments):
+            once = ", sum and squares in one pass" if moments else ""
+            return f"rows in registers, {lanes} lanes x{vector}{once}"
+        case _:
+            assert_never(m)
+
+
+def _operand(o: Operand) -> str:
+    text = f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
+    return text + (f", {o.ahead} ahead" if o.ahead else "") + (", once" if o.once else "")
+
+
+def show_place(p: Place) -> str:
+    """One place, in a few words; numbers after a word are bytes, but a pointer's is its slot."""
+    match p:
+        case Pointer(slot):
+            return f"pointer {slot}"
+        case Workspace(offset):
+            return f"workspace {offset}"
+        case Shared(offset, box):
+            return f"on chip {offset} {[d.extent for d in box]}"
+        case Register():
+            return "register"
+        case Slice(of, axis, stride):
+            return f"{show_place(of)} + {axis} * {stride}"
+        case Rotate(axis, _, phase, (even, odd), first, last):
+            index = axis if phase == 0 else f"{axis} + {phase}"
+            ends = f", first {show_place(first)}" if first is not None else ""
+            ends += f", last {show_place(last)}" if last is not None else ""
+            return f"({show_place(even)} | {show_place(odd)})[({index}) % 2]{ends}"
+        case _:
+            assert_never(p)

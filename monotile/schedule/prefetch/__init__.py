@@ -1,0 +1,1 @@
+"""What steps ask for before they need it."""

@@ -1,0 +1,1 @@
+"""The CPU target: C, built by the system's compiler."""

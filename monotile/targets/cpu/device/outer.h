@@ -1,0 +1,51 @@
+// A register tile of a matrix product whose right side lies contiguous along n: MT_M rows by MT_N vectors of
+// sums, each step of k adding a column of the left side times a row of the right. A template like dot.h:
+//   MT_NAME     the function that it defines
+//   MT_M, MT_N  rows, and vectors of columns, of the tile
+//   MT_C        compute type, f32 or f64, which is also the left side's type in memory
+//   MT_B        storage type of the right side: f32, f64, f16, bf16
+#include "cpu/device/vector.h"
+
+#define MT_VECTOR MT_JOIN(mt_, MT_C)
+#define MT_LANES MT_JOIN(MT_LANES_, MT_C)
+#define MT_SCALAR MT_JOIN(MT_TYPE_, MT_C)
+
+// c[i][j] = (first ? 0 : c[i][j]) + sum over k of a[i][k * ka] * b[k * ldb + j]; ldc: elements between rows of c.
+static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
+                                              const MT_JOIN(MT_TYPE_, MT_B) * b, idx ldb, idx k,
+                                              MT_SCALAR* c, idx ldc, bool first) {
+  MT_VECTOR sum[MT_M][MT_N];
+#pragma GCC unroll 32
+  for (int i = 0; i < MT_M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < MT_N; ++j) sum[i][j] = (MT_VECTOR){0};
+  for (ptrdiff_t p = 0, q = 0; p < k; ++p, q += ka, b += ldb) {
+    MT_VECTOR y[MT_N];
+#pragma GCC unroll 8
+    for (int j = 0; j < MT_N; ++j) y[j] = MT_JOIN(mt_get_, MT_B)(b + j * MT_LANES);
+#pragma GCC unroll 32
+    for (int i = 0; i < MT_M; ++i) {
+      MT_SCALAR x = a[i][q];
+#pragma GCC unroll 8
+      for (int j = 0; j < MT_N; ++j) sum[i][j] += x * y[j];
+    }
+  }
+#pragma GCC unroll 32
+  for (int i = 0; i < MT_M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < MT_N; ++j) {
+      MT_SCALAR* at = c + i * ldc + j * MT_LANES;
+      // The chunk's sum joins the total as one term: rounding errors grow with the chunk, not with all of k.
+      if (!first) sum[i][j] += MT_JOIN(mt_get_, MT_C)(at);
+      MT_JOIN(mt_put_, MT_C)(at, sum[i][j]);
+    }
+}
+
+#undef MT_VECTOR
+#undef MT_LANES
+#undef MT_SCALAR
+#undef MT_NAME
+#undef MT_M
+#undef MT_N
+#undef MT_C
+#undef MT_B

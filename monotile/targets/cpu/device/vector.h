@@ -1,0 +1,147 @@
+// Vectors of the compute types, loads that convert 16-bit floats, and horizontal sums.
+#pragma once
+#include <string.h>
+
+#include "cpu/device/math.h"
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#ifndef MT_VECTOR_BYTES
+#define MT_VECTOR_BYTES 32
+#endif
+#define MT_JOIN_(a, b) a##b
+#define MT_JOIN(a, b) MT_JOIN_(a, b)
+#define MT_LANES_f32 (MT_VECTOR_BYTES / 4)
+#define MT_LANES_f64 (MT_VECTOR_BYTES / 8)
+
+// Storage types in C.
+#define MT_TYPE_f32 float
+#define MT_TYPE_f64 double
+#define MT_TYPE_f16 uint16_t
+#define MT_TYPE_bf16 uint16_t
+
+typedef float mt_f32 __attribute__((vector_size(MT_VECTOR_BYTES)));
+typedef double mt_f64 __attribute__((vector_size(MT_VECTOR_BYTES)));
+typedef uint32_t mt_u32 __attribute__((vector_size(MT_VECTOR_BYTES)));
+typedef uint64_t mt_u64 __attribute__((vector_size(MT_VECTOR_BYTES)));
+typedef uint16_t mt_u16 __attribute__((vector_size(MT_VECTOR_BYTES / 2)));
+
+// mt_get_S(p): as many elements of storage type S at p as a vector of their compute type holds.
+// The compute type of the storage types f32, f16 and bf16 is f32.
+MT_INLINE mt_f32 mt_get_f32(const float* p) {
+  mt_f32 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+MT_INLINE mt_f64 mt_get_f64(const double* p) {
+  mt_f64 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+MT_INLINE mt_f32 mt_get_bf16(const uint16_t* p) {
+  mt_u16 h;
+  memcpy(&h, p, sizeof h);
+  return (mt_f32)(__builtin_convertvector(h, mt_u32) << 16);
+}
+
+MT_INLINE mt_f32 mt_get_f16(const uint16_t* p) {
+#if defined(__AVX512F__) && MT_VECTOR_BYTES == 64
+  return (mt_f32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__F16C__) && MT_VECTOR_BYTES == 32
+  return (mt_f32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+  mt_f32 v;
+  for (int i = 0; i < MT_LANES_f32; ++i) v[i] = mt_from_f16(p[i]);
+  return v;
+#endif
+}
+
+// mt_get_some_S(p, n): the first n elements, zeros after them; n < lanes.
+#define MT_GET_SOME(S, T, V, LANES)                                                                \
+  MT_INLINE V mt_get_some_##S(const T* p, idx n) {                                                 \
+    T part[LANES] = {0};                                                                           \
+    for (idx i = 0; i < n; ++i) part[i] = p[i];                                                    \
+    return mt_get_##S(part);                                                                       \
+  }
+MT_GET_SOME(f32, float, mt_f32, MT_LANES_f32)
+MT_GET_SOME(f64, double, mt_f64, MT_LANES_f64)
+MT_GET_SOME(f16, uint16_t, mt_f32, MT_LANES_f32)
+MT_GET_SOME(bf16, uint16_t, mt_f32, MT_LANES_f32)
+
+MT_INLINE void mt_put_f32(float* p, mt_f32 v) { memcpy(p, &v, sizeof v); }
+MT_INLINE void mt_put_f64(double* p, mt_f64 v) { memcpy(p, &v, sizeof v); }
+
+#define MT_TOTAL(C, T)                                                                             \
+  MT_INLINE T mt_total_##C(mt_##C v) {                                                             \
+    T part[MT_LANES_##C];                                                                          \
+    memcpy(part, &v, sizeof v);                                                                    \
+    for (int half = MT_LANES_##C / 2; half; half /= 2)                                             \
+      for (int i = 0; i < half; ++i) part[i] += part[i + half];                                    \
+    return part[0];                                                                                \
+  }
+MT_TOTAL(f32, float)
+MT_TOTAL(f64, double)
+
+// A square of vectors transposed by perfect shuffles: after log2(lanes) rounds of interleaving row i with
+// row i + lanes / 2, element (i, j) has become element (j, i).
+#if defined(__clang__)
+#define MT_INTERLEAVE(a, b, high)                                                                  \
+  ({                                                                                               \
+    __typeof__(a) r_;                                                                              \
+    int n_ = (int)(sizeof(a) / sizeof(a[0]));                                                      \
+    for (int i_ = 0; i_ < n_; ++i_) r_[i_] = (i_ & 1 ? b : a)[(i_ + (high) * n_) / 2];             \
+    r_;                                                                                            \
+  })
+#else
+#define MT_INTERLEAVE(a, b, high) __builtin_shuffle(a, b, (high) ? upper : lower)
+#endif
+
+#define MT_TRANSPOSE(C, U, I)                                                                      \
+  MT_INLINE void mt_transpose_##C(mt_##C r[MT_LANES_##C]) {                                        \
+    enum { n = MT_LANES_##C };                                                                     \
+    U lower, upper;                                                                                \
+    for (I i = 0; i < n; ++i) {                                                                    \
+      lower[i] = i / 2 + (i & 1) * n;                                                              \
+      upper[i] = i / 2 + n / 2 + (i & 1) * n;                                                      \
+    }                                                                                              \
+    (void)lower, (void)upper;                                                                      \
+    _Pragma("GCC unroll 8") for (int rounds = n; rounds > 1; rounds /= 2) {                        \
+      mt_##C t[n];                                                                                 \
+      _Pragma("GCC unroll 8") for (int i = 0; i < n / 2; ++i) {                                    \
+        t[2 * i] = MT_INTERLEAVE(r[i], r[i + n / 2], 0);                                           \
+        t[2 * i + 1] = MT_INTERLEAVE(r[i], r[i + n / 2], 1);                                       \
+      }                                                                                            \
+      _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i) r[i] = t[i];                            \
+    }                                                                                              \
+  }
+MT_TRANSPOSE(f32, mt_u32, uint32_t)
+MT_TRANSPOSE(f64, mt_u64, uint64_t)
+
+// panel[k * columns + n] = rows[n][k] for k < depth and n < columns, a multiple of the lanes: rows that
+// lie contiguous along k, turned.
+#define MT_TURN(S, T, C, CT)                                                                       \
+  static __attribute__((noinline, unused)) void mt_turn_##S(const T* const* rows, idx columns,     \
+                                                            idx depth, CT* panel) {                \
+    enum { n = MT_LANES_##C };                                                                     \
+    for (idx j = 0; j < columns; j += n)                                                           \
+      for (idx k = 0; k < depth; k += n) {                                                         \
+        mt_##C r[n];                                                                               \
+        idx left = depth - k;                                                                      \
+        _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i) r[i] =                                \
+            left >= n ? mt_get_##S(rows[j + i] + k) : mt_get_some_##S(rows[j + i] + k, left);      \
+        mt_transpose_##C(r);                                                                       \
+        if (left >= n) {                                                                           \
+          _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i)                                     \
+              mt_put_##C(panel + (k + i) * columns + j, r[i]);                                     \
+        } else {                                                                                   \
+          for (int i = 0; i < left; ++i) mt_put_##C(panel + (k + i) * columns + j, r[i]);          \
+        }                                                                                          \
+      }                                                                                            \
+  }
+MT_TURN(f32, float, f32, float)
+MT_TURN(f64, double, f64, double)
+MT_TURN(f16, uint16_t, f32, float)
+MT_TURN(bf16, uint16_t, f32, float)

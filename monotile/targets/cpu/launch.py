@@ -1,0 +1,55 @@
+"""Running a shared object: one call of one native function."""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from monotile.errors import IndexOutOfRangeError
+from monotile.plan.nodes import Launch
+from monotile.targets.cpu.build import load
+
+_STEP = 256  # bytes; alignment of the workspace and of each worker's scratch in it
+
+
+class _PerThread(threading.local):
+    """One calling thread's pointers and workspace: the native function runs without Python's lock."""
+
+    def __init__(self, pointers: int, nbytes: int) -> None:
+        self.pointers = (ctypes.c_void_p * pointers)()
+        self.weights: tuple[int, ...] | None = None
+        self.memory = torch.empty(nbytes + _STEP, dtype=torch.uint8, device="cpu")
+        self.workspace = -(-self.memory.data_ptr() // _STEP) * _STEP
+
+
+class CpuKernel:
+    """The function `entry` of the shared object `image`.
+
+    pointers: inputs, outputs and weights together. checks: messages of the run-time index checks.
+    """
+
+    def __init__(
+        self, image: bytes, entry: str, launch: Launch, pointers: int, checks: tuple[str, ...]
+    ) -> None:
+        self._run = getattr(load(image), entry)
+        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        self._run.restype = ctypes.c_int
+        self._checks = checks
+        scratch = launch.workers * -(-launch.shared_bytes // _STEP) * _STEP
+        self._state = _PerThread(pointers, launch.workspace_bytes + scratch)
+
+    def launch(self, tensors: Sequence[int], weights: tuple[int, ...]) -> None:
+        """Runs once. tensors: addresses of the inputs, then the outputs. weights: of the weights' parts.
+
+        Raises IndexOutOfRangeError where an input held an index outside the tensor that it indexes.
+        """
+        state = self._state
+        n = len(tensors)
+        if state.weights is not weights:
+            state.pointers[n:] = weights
+            state.weights = weights
+        state.pointers[:n] = tensors
+        status = self._run(state.pointers, state.workspace)
+        if status:
+            raise IndexOutOfRangeError(self._checks[status - 1])

@@ -1,0 +1,1 @@
+"""The CUDA target: CUDA C++, built by NVRTC."""

@@ -1,0 +1,133 @@
+"""CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, no driver and no GPU needed.
+
+The headers of `device/` are handed over in memory and include nothing of the toolkit's. The cubin is for the
+real architecture alone, so a driver of the same major version runs it, older than NVRTC or not.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]  # no stubs
+
+from monotile.cache import Cache, key
+from monotile.config import Options
+from monotile.errors import BuildError, InternalError
+from monotile.targets.binary import Binary, excerpt
+from monotile.targets.cuda.link import linked, nvjitlink_version
+from monotile.targets.target import Target
+
+HEADERS = Path(__file__).resolve().parent.parent
+NAME = "monotile.cu"
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Of the NVRTC that builds would use. Raises BuildError where there is none."""
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:  # cuda-pathfinder found no library
+        raise BuildError(
+            "NVRTC, CUDA's run-time compiler, was not found. Install its wheel:"
+            " pip install 'nvidia-cuda-nvrtc==13.0.*'"
+        ) from error
+    _expect(status)
+    return major, minor
+
+
+def build(source: str, target: Target, options: Options, *, apart: bool = False) -> Binary:
+    """Compiles for `target.architecture`; from the cache where an equal build is there.
+
+    apart: each function by itself, and linked. Takes a large kernel's compiler half of the time, and the kernel 3 to 8 % more.
+    Raises BuildError with NVRTC's log and the lines of the source that it names.
+    """
+    version = nvrtc_version()
+    flags = _flags(target, options, apart=apart)
+    cache = Cache.of(options)
+    entry = key("cuda", source, flags, version, nvjitlink_version() if apart else ())
+    found = Binary.decode(cache.get(entry))
+    if found is not None:
+        return found
+    binary = _compile(source, flags, version)
+    if apart:
+        binary = linked(binary, target.architecture)
+    cache.put(entry, binary.encode())
+    return binary
+
+
+def _flags(target: Target, options: Options, *, apart: bool) -> tuple[str, ...]:
+    """apart: gives relocatable PTX."""
+    architecture = target.architecture
+    flags = (
+        f"--gpu-architecture={architecture.replace('sm_', 'compute_') if apart else architecture}",
+        "--std=c++20",
+        "--dopt=on",
+        "--device-as-default-execution-space",  # lambdas whose parameters are auto are not device functions by themselves
+        "--split-compile=0",  # on as many threads as there are processors; their number changes nothing in the PTX
+    )
+    if apart:
+        flags += ("--relocatable-device-code=true",)
+    if options.fast_math:
+        flags += ("--use_fast_math",)
+    return flags
+
+
+def _compile(source: str, flags: tuple[str, ...], version: tuple[int, int]) -> Binary:
+    """Without an image where the flags ask for PTX alone."""
+    compiler = f"NVRTC {version[0]}.{version[1]}"
+    headers = device_headers()
+    status, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        NAME.encode(),
+        len(headers),
+        [content for _, content in headers],
+        [name for name, _ in headers],
+    )
+    _expect(status)
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
+        if status == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            lines = [int(n) for n in re.findall(rf"{re.escape(NAME)}\((\d+)\)", log)]
+            raise BuildError(
+                f"{compiler} refused the generated source (options {' '.join(flags)}).\n"
+                f"{excerpt(source, lines)}\n\nIts log:\n{log}"
+            )
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildError(
+                f"{compiler} failed with {status.name} (options {' '.join(flags)}). {log}"
+            )
+        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        cubin = _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Binary("cuda", cubin, ptx, compiler, version, log)
+
+
+@functools.cache
+def device_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """(name, content) of every header in `device/`, by the name that an #include gives it."""
+    found = sorted(p for p in HEADERS.rglob("*") if p.suffix in (".cuh", ".h"))
+    return tuple((str(p.relative_to(HEADERS)).encode(), p.read_bytes()) for p in found)
+
+
+_Query = Callable[..., tuple[Any, ...]]
+
+
+def _bytes(program: object, size_of: _Query, get: _Query) -> bytes:
+    status, size = size_of(program)
+    _expect(status)
+    buffer = bytearray(size)
+    (status,) = get(program, buffer)
+    _expect(status)
+    return bytes(buffer)
+
+
+def _text(program: object, size_of: _Query, get: _Query) -> str:
+    return _bytes(program, size_of, get).rstrip(b"\0").decode(errors="replace")
+
+
+def _expect(status: nvrtc.nvrtcResult) -> None:
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise InternalError(f"NVRTC answered {status.name}")

@@ -1,0 +1,93 @@
+// Waiting: of a group of warps, of a block, of the whole grid.
+//
+// Why plain loads after `GridBarrier::wait` see what any block wrote before it. A block's writes happen before its
+// `bar.sync`, that before thread 0's `red.release.gpu`; the release is observed by the `ld.acquire.gpu` of every block's
+// thread 0 (reads of a chain of atomics extend the release), that happens before the second `bar.sync`, and so before
+// every thread's loads: causality order of the PTX memory model is transitive over these scopes. In hardware stores write
+// through to L2 and an acquire at gpu scope drops the multiprocessor's L1, so no load, `ld.ca` and `cp.async.ca`
+// included, can hit a stale line. Only `ld.global.nc` is outside the model: it is used for inputs and weights alone.
+#pragma once
+#include "cuda/device/check.cuh"
+#include "cuda/device/types.cuh"
+
+namespace mt {
+
+__device__ __forceinline__ void block_barrier() { ptx::barrier_all(); }
+
+// `WARPS` warps that share barrier `id` (1 to 15) wait for each other.
+template <int WARPS>
+__device__ __forceinline__ void warps_barrier(int id) {
+  if constexpr (WARPS == 1)
+    __syncwarp();
+  else
+    ptx::barrier_some<WARPS * 32>(id);
+}
+
+// A wait that is never met must not hang the device for ever: the kernel fails after 20 seconds. To be called now and then.
+// begin: when the wait began, 0 before the first call; gives it. (Not by reference: every wait would store it first.) Where functions
+// are compiled one by one, to call another serialises a function's wgmma (C7509).
+#ifdef MT_APART
+__device__ __forceinline__
+#else
+__device__ __noinline__
+#endif
+u64 check_patience(u64 begin) {
+  constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
+  u64 now = ptx::nanoseconds();
+  if (begin == 0) begin = now;
+  if (now - begin > LIMIT) fail(NO_HANDOFF);
+  return begin;
+}
+
+// The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
+// sync[0] counts arrivals, sync[1] blocks that left; both are zero at launch and are left zero. sync[2] holds the last tag
+// that messages had: see message.cuh.
+class GridBarrier {
+ public:
+  __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}
+
+  __device__ __forceinline__ void wait() {
+    arrive();
+    await();
+  }
+  // The two halves of a wait. What is done between them must not touch what others hand over.
+  __device__ __forceinline__ void arrive() {
+    target_ += gridDim.x;
+    block_barrier();
+    if (threadIdx.x == 0) ptx::add_release(sync_, 1);
+  }
+  __device__ __forceinline__ void await() const {
+    if (threadIdx.x == 0) {
+      u64 begin = 0;
+      for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
+        if ((tries & 0xfffff) == 0) begin = check_patience(begin);
+    }
+    block_barrier();
+  }
+
+  // To be called once by every block, after its last wait.
+  __device__ __forceinline__ void leave() {
+    if (threadIdx.x == 0 && last_to_leave()) reset();
+  }
+  __device__ __forceinline__ void leave(u32 tag) {
+    if (threadIdx.x == 0 && last_to_leave()) {
+      ptx::store_relaxed(sync_ + 2, tag);
+      reset();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool last_to_leave() {
+    return ptx::fetch_add_acq_rel(sync_ + 1, 1) == gridDim.x - 1;
+  }
+  // No block reads the counters any more.
+  __device__ __forceinline__ void reset() {
+    ptx::store_relaxed(sync_, 0);
+    ptx::store_relaxed(sync_ + 1, 0);
+  }
+
+  u32* sync_;
+  u32 target_;
+};
+
+}  // namespace mt

@@ -1,0 +1,93 @@
+// The tensor-core kernel of a warp: float16 or bfloat16 products, float32 sums, mma.m16n8k16.
+#pragma once
+#include "cuda/device/panel.cuh"
+
+namespace mt {
+
+// The 16 bytes that a lane names to ldmatrix: those at (row, k) of a panel, moved by constant distances. The permutation of
+// a panel's cells depends on the line modulo 8 alone; so where k runs along the line a move is an XOR of address bits, which
+// needs panels at multiples of 128 bytes.
+template <class Panel, bool K_MAJOR>
+struct Rows {
+  u32 base, first;
+  int row, k;
+
+  __device__ __forceinline__ Rows(const char* panel, int row, int k)
+      : base(ptx::shared_address(panel)),
+        first(base + (K_MAJOR ? Panel::offset(row, k / 8) : 0)),
+        row(row),
+        k(k) {}
+  // rows: a multiple of 8. more: a multiple of 16 added to a k below 16.
+  __device__ __forceinline__ u32 at(int rows, int more) const {
+    if constexpr (!K_MAJOR) return base + Panel::offset(k + more, (row + rows) / 8);
+    int cells = more / 8;
+    if constexpr (!Panel::XOR) return first + (rows * Panel::PITCH + cells) * 16;
+    return (first ^ ((cells & Panel::MASK) * 16)) + (rows * Panel::PITCH + (cells & ~Panel::MASK)) * 16;
+  }
+};
+
+// WARP_M x WARP_N: what one warp accumulates. Its operands lie in LeftPanel and RightPanel.
+template <class T, int WARP_M, int WARP_N, int DEPTH, class LeftPanel, bool LEFT_K, class RightPanel,
+          bool RIGHT_K>
+struct Mma {
+  static_assert(WARP_M % 16 == 0 && WARP_N % 8 == 0, "a warp's tile is a multiple of 16 x 8");
+  static_assert(DEPTH % 16 == 0, "a chunk is a multiple of 16 deep");
+  static constexpr int TM = WARP_M / 16, TN = WARP_N / 8;
+  using Sum = float;
+
+  struct Accumulator {
+    float c[TM][TN][4];
+  };
+
+  static __device__ __forceinline__ void clear(Accumulator& acc) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) acc.c[i][j][e] = 0;
+  }
+
+  // m0, n0: the warp's corner inside the block.
+  static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
+                                              int m0, int n0, int lane) {
+    int low = lane & 7, bit3 = (lane >> 3) & 1, bit4 = lane >> 4;
+    Rows<LeftPanel, LEFT_K> a_rows(left, m0 + (LEFT_K ? bit3 * 8 + low : bit3 * 8),
+                                   LEFT_K ? bit4 * 8 : bit4 * 8 + low);
+    Rows<RightPanel, RIGHT_K> b_rows(right, n0 + (RIGHT_K ? bit4 * 8 + low : bit4 * 8),
+                                     RIGHT_K ? bit3 * 8 : bit3 * 8 + low);
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 16) {
+      u32 a[TM][4], b[TN][2];
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+        ptx::load_matrix_x4<!LEFT_K>(a[i], a_rows.at(i * 16, k));
+#pragma unroll
+      for (int j = 0; j + 1 < TN; j += 2) {
+        u32 pair[4];
+        ptx::load_matrix_x4<!RIGHT_K>(pair, b_rows.at(j * 8, k));
+        b[j][0] = pair[0], b[j][1] = pair[1], b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+      }
+      if constexpr (TN % 2 == 1)  // lanes from 16 on give addresses that are not used
+        ptx::load_matrix_x2<!RIGHT_K>(b[TN - 1], b_rows.at((TN - 1) * 8, k));
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) ptx::mma_16816<T>(acc.c[i][j], a[i], b[j]);
+    }
+  }
+
+  static __device__ __forceinline__ void finish() {}
+
+  // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
+  static constexpr int WIDTH = 2, FRAGMENTS = TM * TN * 2;
+  static __device__ __forceinline__ bool keeps(int, int) { return true; }
+  static __device__ __forceinline__ int row(int i, int lane) { return i / TN * 8 + lane / 4; }
+  static __device__ __forceinline__ int column(int i, int lane) { return i % TN * 8 + (lane & 3) * 2; }
+  static __device__ __forceinline__ Pack<float, 2> fragment(const Accumulator& acc, int i) {
+    const float(&c)[4] = acc.c[i / TN / 2][i % TN];
+    return i / TN % 2 ? Pack<float, 2>{{c[2], c[3]}} : Pack<float, 2>{{c[0], c[1]}};
+  }
+};
+
+}  // namespace mt

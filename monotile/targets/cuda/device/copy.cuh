@@ -1,0 +1,101 @@
+// Loads and stores of packs, and the choice of how a global load may be cached.
+//
+// `load_constant` goes through the read-only path: for inputs and weights alone, never for what this launch writes.
+// `load` and `store` are plain: see barrier.cuh for why they see what other blocks wrote.
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace mt {
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load(const T* p) {
+  constexpr int BYTES = int(sizeof(T)) * N;
+  Pack<T, N> out;
+  if constexpr (BYTES <= 16) {
+    out = *reinterpret_cast<const Pack<T, N>*>(p);
+  } else {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      reinterpret_cast<uint4*>(&out)[i] = reinterpret_cast<const uint4*>(p)[i];
+  }
+  return out;
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
+  constexpr int BYTES = int(sizeof(T)) * N;
+  if constexpr (BYTES <= 16) {
+    *reinterpret_cast<Pack<T, N>*>(p) = x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      reinterpret_cast<uint4*>(p)[i] = reinterpret_cast<const uint4*>(&x)[i];
+  }
+}
+
+// A store to global memory, if `there`. No branch: what is done in between is not held up, as the compiler would jump over the whole
+// computation of what it stores.
+template <int N, class T>
+__device__ __forceinline__ void store_if(bool there, T* p, const Pack<T, N>& x) {
+  constexpr int BYTES = int(sizeof(T)) * N;
+  if constexpr (BYTES == 4) {
+    ptx::store_if(there, p, *reinterpret_cast<const u32*>(&x));
+  } else if constexpr (BYTES == 8) {
+    ptx::store_if(there, p, *reinterpret_cast<const uint2*>(&x));
+  } else if constexpr (BYTES % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      ptx::store_if(there, reinterpret_cast<uint4*>(p) + i, reinterpret_cast<const uint4*>(&x)[i]);
+  } else if (there) {
+    store(p, x);
+  }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void load_constant_bytes(void* to, const void* from) {
+  if constexpr (BYTES == 1) {
+    *static_cast<u8*>(to) = ptx::load_constant_1(from);
+  } else if constexpr (BYTES == 2) {
+    *static_cast<u16*>(to) = ptx::load_constant_2(from);
+  } else if constexpr (BYTES == 4) {
+    *static_cast<u32*>(to) = ptx::load_constant_4(from);
+  } else if constexpr (BYTES == 8) {
+    *static_cast<uint2*>(to) = ptx::load_constant_8(from);
+  } else {
+    static_assert(BYTES % 16 == 0, "a load moves 1, 2, 4, 8 or a multiple of 16 bytes");
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      static_cast<uint4*>(to)[i] = ptx::load_constant_16(static_cast<const uint4*>(from) + i);
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_constant(const T* p) {
+  Pack<T, N> out;
+  load_constant_bytes<int(sizeof(T)) * N>(&out, p);
+  return out;
+}
+template <class T>
+__device__ __forceinline__ T load_constant(const T* p) {
+  T out;
+  load_constant_bytes<int(sizeof(T))>(&out, p);
+  return out;
+}
+
+// Packs of neighbours at any alignment, element by element.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_each(const T* p) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = p[i];
+  return out;
+}
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_constant_each(const T* p) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = load_constant(p + i);
+  return out;
+}
+
+}  // namespace mt

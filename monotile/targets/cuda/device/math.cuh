@@ -1,0 +1,184 @@
+// The operations of the language on scalars (monotile/ir/expr.py says what each means), by the names that generated code
+// uses: mt_<op>_<type>. float16 and bfloat16 compute in float; the functions of float are the device library's (1 to 2 ulp).
+#pragma once
+#include "cuda/device/types.cuh"
+
+#ifdef __CUDACC_RTC__
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long;
+using uint64_t = unsigned long;
+#else
+#include <cstdint>
+#endif
+
+#define MT_FN __device__ __forceinline__
+#define MT_INF __uint_as_float(0x7f800000u)
+#define MT_NAN __uint_as_float(0x7fc00000u)
+
+// 16-bit floats in memory, as float.
+MT_FN float mt_load_f16(const uint16_t* p) { return mt::widen(mt::f16{*p}); }
+MT_FN float mt_load_bf16(const uint16_t* p) { return mt::widen(mt::bf16{*p}); }
+MT_FN void mt_store_f16(uint16_t* p, float x) { *p = mt::to_f16(x).bits; }
+MT_FN void mt_store_bf16(uint16_t* p, float x) { *p = mt::to_bf16(x).bits; }
+
+// Rounding of values that the language rounds and the code holds in float.
+MT_FN float mt_round_f16(float x) { return mt::widen(mt::to_f16(x)); }
+MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }
+// To float, rounded to odd: rounding that again to 16 bits gives what one rounding from double would.
+MT_FN float mt_odd_f32(double x) {
+  float y = __double2float_rz(x);
+  return y == y && double(y) != x ? __uint_as_float(__float_as_uint(y) | 1u) : y;
+}
+
+// What a conversion to an integer is given.
+MT_FN float mt_to_int_f32(float x) { return x; }
+MT_FN double mt_to_int_f64(double x) { return x; }
+
+// Functions of one float.
+#define MT_UNARY(op, single, twice)                  \
+  MT_FN float mt_##op##_f32(float x) { return single(x); } \
+  MT_FN double mt_##op##_f64(double x) { return twice(x); }
+MT_UNARY(exp, expf, exp)
+MT_UNARY(exp2, exp2f, exp2)
+MT_UNARY(expm1, expm1f, expm1)
+MT_UNARY(log, logf, log)
+MT_UNARY(log2, log2f, log2)
+MT_UNARY(log10, log10f, log10)
+MT_UNARY(log1p, log1pf, log1p)
+MT_UNARY(sqrt, sqrtf, sqrt)
+MT_UNARY(sin, sinf, sin)
+MT_UNARY(cos, cosf, cos)
+MT_UNARY(tan, tanf, tan)
+MT_UNARY(asin, asinf, asin)
+MT_UNARY(acos, acosf, acos)
+MT_UNARY(atan, atanf, atan)
+MT_UNARY(sinh, sinhf, sinh)
+MT_UNARY(cosh, coshf, cosh)
+MT_UNARY(tanh, tanhf, tanh)
+MT_UNARY(asinh, asinhf, asinh)
+MT_UNARY(acosh, acoshf, acosh)
+MT_UNARY(atanh, atanhf, atanh)
+MT_UNARY(erf, erff, erf)
+MT_UNARY(erfc, erfcf, erfc)
+MT_UNARY(lgamma, lgammaf, lgamma)
+MT_UNARY(floor, floorf, floor)
+MT_UNARY(ceil, ceilf, ceil)
+MT_UNARY(trunc, truncf, trunc)
+MT_UNARY(round, rintf, rint)
+MT_UNARY(abs, fabsf, fabs)
+MT_UNARY(rsqrt, rsqrtf, rsqrt)
+#undef MT_UNARY
+
+// x / c for a literal c, whose reciprocal the compiler knows: as x / c rounds it above 1e-30, below to a unit in the last place; with
+// no branch to where other divisions end (Markstein: a product, what it leaves, and that much of the reciprocal).
+MT_FN float mt_div_by_f32(float x, float c) {
+  const float one_over = 1.f / c;
+  float q = x * one_over, better = fmaf(fmaf(-c, q, x), one_over, q);
+  return q != 0 && fabsf(q) < MT_INF ? better : q;
+}
+
+// 1 / (1 + exp(-x)), to 3 units in the last place.
+MT_FN float mt_logistic_f32(float x) { return mt::ptx::reciprocal_fast(1.f + expf(-x)); }
+MT_FN double mt_logistic_f64(double x) { return 1 / (1 + exp(-x)); }
+
+// 1 + erf(x), to 2e-7; below zero that is erfc(|x|), to 2e-5 of it down to -4. log2(erfc(t)) is t times a polynomial, fitted
+// on [0, 4] (least squares weighted towards the largest error of erfc), which goes on falling beyond.
+MT_FN float mt_one_plus_erf_f32(float x) {
+  float t = fabsf(x), p = -1.310141442e-6f;
+  p = fmaf(p, t, 2.536689681e-5f);
+  p = fmaf(p, t, -2.124444727e-4f);
+  p = fmaf(p, t, 9.858093690e-4f);
+  p = fmaf(p, t, -2.460236428e-3f);
+  p = fmaf(p, t, 2.335121244e-4f);
+  p = fmaf(p, t, 2.765508927e-2f);
+  p = fmaf(p, t, -1.482903212e-1f);
+  p = fmaf(p, t, -9.184449911e-1f);
+  p = fmaf(p, t, -1.627907157f);
+  float rest = mt::ptx::exp2_fast(p * t);
+  return x < 0 ? rest : 2 - rest;
+}
+MT_FN double mt_one_plus_erf_f64(double x) { return erfc(-x); }
+MT_FN bool mt_isinf_f32(float x) { return fabsf(x) == MT_INF; }
+MT_FN bool mt_isinf_f64(double x) { return fabs(x) == double(MT_INF); }
+
+// Functions of two floats.
+#define MT_BINARY(op, single, twice)                                   \
+  MT_FN float mt_##op##_f32(float a, float b) { return single(a, b); } \
+  MT_FN double mt_##op##_f64(double a, double b) { return twice(a, b); }
+MT_BINARY(pow, powf, pow)
+MT_BINARY(atan2, atan2f, atan2)
+MT_BINARY(copysign, copysignf, copysign)
+MT_BINARY(hypot, hypotf, hypot)
+MT_BINARY(nextafter, nextafterf, nextafter)
+MT_BINARY(fmod, fmodf, fmod)
+#undef MT_BINARY
+
+// NaN if either side is.
+MT_FN float mt_max_f32(float a, float b) { return mt::ptx::max_nan(a, b); }
+MT_FN float mt_min_f32(float a, float b) { return mt::ptx::min_nan(a, b); }
+MT_FN double mt_max_f64(double a, double b) { return a != a || a > b ? a : b; }
+MT_FN double mt_min_f64(double a, double b) { return a != a || a < b ? a : b; }
+MT_FN bool mt_max_b1(bool a, bool b) { return a || b; }
+MT_FN bool mt_min_b1(bool a, bool b) { return a && b; }
+MT_FN bool mt_add_b1(bool a, bool b) { return a || b; }
+MT_FN bool mt_mul_b1(bool a, bool b) { return a && b; }
+
+// Integers wrap; division by zero gives 0; shifts by the width or more leave zero or the sign.
+#define MT_INTEGER(type, T, U)                                                                   \
+  MT_FN T mt_neg_##type(T a) { return T(U(0) - U(a)); }                                          \
+  MT_FN T mt_abs_##type(T a) { return a < 0 ? mt_neg_##type(a) : a; }                            \
+  MT_FN T mt_add_##type(T a, T b) { return T(U(a) + U(b)); }                                     \
+  MT_FN T mt_sub_##type(T a, T b) { return T(U(a) - U(b)); }                                     \
+  MT_FN T mt_mul_##type(T a, T b) { return T(U(a) * U(b)); }                                     \
+  MT_FN T mt_max_##type(T a, T b) { return a > b ? a : b; }                                      \
+  MT_FN T mt_min_##type(T a, T b) { return a < b ? a : b; }                                      \
+  MT_FN T mt_truncdiv_##type(T a, T b) {                                                         \
+    return b == 0 ? T(0) : T(-1) < T(0) && b == T(-1) ? mt_neg_##type(a) : T(a / b);             \
+  }                                                                                              \
+  MT_FN T mt_rem_##type(T a, T b) {                                                              \
+    return b == 0 || (T(-1) < T(0) && b == T(-1)) ? T(0) : T(a % b);                             \
+  }                                                                                              \
+  MT_FN T mt_floordiv_##type(T a, T b) {                                                         \
+    T q = mt_truncdiv_##type(a, b), r = mt_rem_##type(a, b);                                     \
+    return r != 0 && (r < 0) != (b < 0) ? T(q - 1) : q;                                          \
+  }                                                                                              \
+  MT_FN T mt_mod_##type(T a, T b) {                                                              \
+    T r = mt_rem_##type(a, b);                                                                   \
+    return r != 0 && (r < 0) != (b < 0) ? T(r + b) : r;                                          \
+  }                                                                                              \
+  MT_FN T mt_ipow_##type(T a, T b) {                                                             \
+    if (b < 0) return a == 1 ? T(1) : T(-1) < T(0) && a == T(-1) ? (b & 1 ? a : T(1)) : T(0);    \
+    U result = 1, square = U(a);                                                                 \
+    for (U rest = U(b); rest; rest >>= 1, square = U(square * square))                           \
+      if (rest & 1) result = U(result * square);                                                 \
+    return T(result);                                                                            \
+  }                                                                                              \
+  MT_FN T mt_shl_##type(T a, T b) {                                                              \
+    return b < 0 || b >= T(sizeof(T) * 8) ? T(0) : T(U(a) << b);                                 \
+  }                                                                                              \
+  MT_FN T mt_shr_##type(T a, T b) {                                                              \
+    return b < 0 || b >= T(sizeof(T) * 8) ? (a < 0 ? T(-1) : T(0)) : T(a >> b);                  \
+  }
+#pragma nv_diag_suppress 186
+MT_INTEGER(u8, uint8_t, uint32_t)
+MT_INTEGER(i8, int8_t, uint32_t)
+MT_INTEGER(i16, int16_t, uint32_t)
+MT_INTEGER(i32, int32_t, uint32_t)
+MT_INTEGER(i64, int64_t, uint64_t)
+#pragma nv_diag_default 186
+#undef MT_INTEGER
+
+// Index arithmetic: `idx` is the generated code's index type, 32 or 64 bits; divisors are positive.
+template <class T, class U>
+MT_FN T mt_min_idx(T a, U b) { return a < T(b) ? a : T(b); }
+template <class T, class U>
+MT_FN T mt_max_idx(T a, U b) { return a > T(b) ? a : T(b); }
+template <class T>
+MT_FN T mt_floordiv_idx(T a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+template <class T>
+MT_FN T mt_mod_idx(T a, int b) { return a - mt_floordiv_idx(a, b) * b; }

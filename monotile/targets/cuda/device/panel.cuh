@@ -1,0 +1,268 @@
+// One chunk of a contraction's operand in shared memory: how it is laid out and how it gets there.
+//
+// A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
+// operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
+// Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
+// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks. If FOLDED the cells that lie 128
+// bytes apart in a line do as well. Lines of several times 128 bytes of 16-bit rows are cut in blocks of 128, one block of all
+// lines behind the other, as wgmma reads them.
+//
+// An operand is one of
+//   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
+//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED the Source
+//   Evaluated  f(row, k) gives their values
+// the first two for Copy::ASYNC, the last for Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
+#pragma once
+#include "cuda/device/copy.cuh"
+#include "cuda/device/ptx/sm_80.cuh"
+
+namespace mt {
+
+enum class Copy { ASYNC, ELEMENT };
+
+// Neighbours in memory. Where they are not `there` they count as zeros, and nothing is read.
+template <class T>
+struct Source {
+  const T* at;
+  bool there;
+};
+
+template <class T, int ROW_STEP_, int K_STEP_>
+struct Linear {
+  static constexpr bool LINEAR = true, GUARDED = false;
+  static constexpr int ROW_STEP = ROW_STEP_, K_STEP = K_STEP_;
+  const T* base;
+  __device__ __forceinline__ const T* address(int row, int k) const {
+    return base + i64(row) * ROW_STEP + i64(k) * K_STEP;
+  }
+  __device__ __forceinline__ Source<T> source(int row, int k) const { return {address(row, k), true}; }
+};
+template <class T, bool GUARDED_, class F>
+struct Addressed {
+  static constexpr bool LINEAR = false, GUARDED = GUARDED_;
+  static constexpr int ROW_STEP = 0, K_STEP = 0;
+  F f;
+  __device__ __forceinline__ Source<T> source(int row, int k) const {
+    if constexpr (GUARDED)
+      return f(row, k);
+    else
+      return {f(row, k), true};
+  }
+};
+template <class T, int V, class F>
+struct Evaluated {
+  F f;
+  __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
+};
+template <class T, int ROW_STEP, int K_STEP>
+__device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
+  return {base};
+}
+template <class T, bool GUARDED = false, class F>
+__device__ __forceinline__ Addressed<T, GUARDED, F> addressed(F f) {
+  return {f};
+}
+template <class T, int V, class F>
+__device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
+  return {f};
+}
+
+template <class T, int EXTENT, int DEPTH, bool K_MAJOR, bool FOLDED = false>
+struct Panel {
+  static constexpr int UNIT = 16 / int(sizeof(T));
+  static constexpr int INNER = K_MAJOR ? DEPTH : EXTENT;
+  static constexpr int OUTER = K_MAJOR ? EXTENT : DEPTH;
+  static constexpr int WIDTH = ceil_div(INNER, UNIT);  // cells across all blocks
+  static constexpr int BLOCKS = !K_MAJOR && sizeof(T) == 2 && WIDTH % 8 == 0 ? WIDTH / 8 : 1;
+  static constexpr int CELLS = WIDTH / BLOCKS;  // of a line
+  static constexpr bool XOR = is_power_of_two(CELLS);
+  static constexpr int PITCH = XOR ? CELLS : CELLS | 1;
+  static constexpr int LINES = BLOCKS * OUTER;
+  static constexpr int BLOCK_BYTES = OUTER * PITCH * 16, BYTES = BLOCKS * BLOCK_BYTES;
+  static constexpr int SPAN = CELLS >= 8 ? 1 : 8 / CELLS;  // lines that fill all banks once
+  static constexpr int MASK = CELLS >= 8 ? 7 : CELLS - 1;
+
+  // Byte offset of cell `cell` of line `line` (a row of a K_MAJOR panel, else a k).
+  static __device__ __forceinline__ int offset(int line, int cell) {
+    unsigned at = unsigned(cell) % CELLS;  // unsigned: quotients by constants are shifts
+    if constexpr (XOR) at ^= (unsigned(line) / SPAN ^ (FOLDED ? at / (MASK + 1) : 0)) & MASK;
+    return int(unsigned(cell) / CELLS) * BLOCK_BYTES + (line * PITCH + int(at)) * 16;
+  }
+};
+
+// How THREADS threads bring a panel in, VECTOR elements at a time, neighbours by neighbouring threads: of a K_MAJOR panel the first
+// EXTENT rows.
+template <class Panel, class T, bool K_MAJOR, Copy COPY, int VECTOR, int EXTENT, int K, int DEPTH,
+          int THREADS, bool CHECK_ROWS>
+struct Intake {
+  static_assert(Panel::UNIT % VECTOR == 0, "a vector lies within 16 bytes");
+  static constexpr int BLOCK = Panel::INNER / Panel::BLOCKS;  // elements of a line
+  static_assert(BLOCK % VECTOR == 0, "a block holds whole vectors of its operands");
+  static constexpr int PIECES = BLOCK / VECTOR;
+  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR ? min_of(Panel::LINES, EXTENT) : Panel::LINES) * PIECES;
+  static constexpr int ROUNDS = ceil_div(NEEDED, THREADS);
+  static constexpr bool CHECKS = CHECK_ROWS || NEEDED < min_of(TOTAL, ROUNDS * THREADS);  // a round may reach over the last row
+  static constexpr int CHUNK = DEPTH;
+  static constexpr bool K_TAIL = K % DEPTH != 0;
+
+  struct Piece {
+    int row, k, offset;
+  };
+
+  static __device__ __forceinline__ bool exists(int round, int thread) {
+    return TOTAL % THREADS == 0 || round * THREADS + thread < TOTAL;
+  }
+  // Where a thread's pieces repeat from round to round, they differ by constants: addresses need no arithmetic.
+  static constexpr int LINES = THREADS % PIECES == 0 ? THREADS / PIECES : 0;  // lines that a round fills
+  static constexpr bool REGULAR = LINES > 0 && (Panel::BLOCKS == 1 || Panel::OUTER % max_of(1, LINES) == 0);
+  static constexpr int TURNS = REGULAR && Panel::BLOCKS > 1 ? Panel::OUTER / LINES : ROUNDS;  // rounds of a block
+
+  static __device__ __forceinline__ Piece piece(int round, int thread) {
+    unsigned p = REGULAR ? thread : round * THREADS + thread;
+    unsigned number = p / PIECES + (REGULAR ? round % TURNS * LINES : 0);
+    int block = Panel::BLOCKS == 1 ? 0 : REGULAR ? round / TURNS : int(number / Panel::OUTER);
+    int line = REGULAR ? int(number) : int(number) - block * Panel::OUTER;
+    int inner = block * BLOCK + int(p % PIECES) * VECTOR;
+    int offset = Panel::offset(line, inner / Panel::UNIT) +
+                 (inner % Panel::UNIT) * int(sizeof(T));
+    return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
+  }
+  // How far round `i` is from the first along the rows and along k, and on chip, where these are constants.
+  static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
+  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / TURNS * BLOCK; }
+  static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % TURNS * LINES; }
+  static __device__ constexpr int bytes_to(int i) { return i * (LINES * Panel::PITCH * 16); }
+  static __device__ __forceinline__ Piece piece(const Piece& first, int round, int thread) {
+    if constexpr (!STEADY) return piece(round, thread);
+    return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
+  }
+
+  // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). A k beyond K gives zeros; what is computed from rows
+  // beyond row_end is never stored.
+  template <class Operand>
+  static __device__ __forceinline__ void issue(char* panel, const Operand& operand, int row0,
+                                               int row_end, int k0, int thread) {
+    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
+    constexpr int BYTES = VECTOR * int(sizeof(T));
+    u32 base = ptx::shared_address(panel);
+    const Piece first = piece(0, thread);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      if (!exists(i, thread)) continue;
+      Piece p = piece(first, i, thread);
+      int row = row0 + p.row, k = k0 + p.k;
+      Source<T> from = operand.source(row, k);
+      if constexpr (CHECKS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
+        bool inside = (!CHECKS || row < row_end) & (!K_TAIL || k < K);
+        ptx::copy_async_or_zero<BYTES>(base + p.offset, from.at, from.there & inside);
+      } else {
+        ptx::copy_async<BYTES>(base + p.offset, from.at);
+      }
+    }
+  }
+
+  // Whether a vector's elements are neighbours in memory.
+  template <class Operand>
+  static constexpr bool SIDE_BY_SIDE =
+      VECTOR == 1 || !Operand::LINEAR || (K_MAJOR ? Operand::K_STEP : Operand::ROW_STEP) == 1;
+
+  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants. ONCE: what is read leaves the last-level cache first.
+  template <class Operand, bool ONCE = false>
+  struct Walk {
+    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
+    // How far round `i` is from the first in memory.
+    static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
+    const T* from;
+    int offset, rows_left, k_left;
+    u64 policy;
+
+    __device__ __forceinline__ Walk(const Operand& operand, int row0, int row_end, int k0, int thread) {
+      Piece p = piece(0, thread);
+      from = operand.address(row0 + p.row, k0 + p.k);
+      if constexpr (ONCE) policy = ptx::leaves_first();
+      offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
+    }
+    // Where a thread's pieces come from and go to. Those of further chunks and stages lie at constants from there.
+    struct Starts {
+      const T* from[ROUNDS];
+      u32 to;
+      int k_left;
+      __device__ __forceinline__ void advance(int k, int bytes) {
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) from[i] += i64(k) * Operand::K_STEP;
+        to += bytes, k_left -= k;
+      }
+    };
+    __device__ __forceinline__ Starts starts(u32 panel) const {
+      Starts s;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + distance(i));
+      s.to = ptx::anew(panel + offset), s.k_left = k_left;
+      return s;
+    }
+    __device__ __forceinline__ void issue(u32 panel, int thread) const {
+      Starts s;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + distance(i);
+      s.to = panel + offset, s.k_left = k_left;
+      issue(s, thread, 0, 0);
+    }
+    // The chunk `k` further, into the panel `bytes` further.
+    __device__ __forceinline__ void issue(const Starts& starts, int thread, int k, int bytes) const {
+      constexpr int BYTES = VECTOR * int(sizeof(T));
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) {
+        if (!exists(i, thread)) continue;
+        if (CHECKS && rows_left <= rows_to(i)) continue;
+        u32 to = starts.to + bytes + (STEADY ? bytes_to(i) : piece(i, thread).offset - offset);
+        const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
+        if constexpr (K_TAIL)
+          ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));
+        else if constexpr (ONCE && BYTES == 16)
+          ptx::copy_async_by_policy(to, at, policy);
+        else
+          ptx::copy_async<BYTES>(to, at);
+      }
+    }
+    __device__ __forceinline__ void advance(int k) {
+      from += i64(k) * Operand::K_STEP;
+      k_left -= k;
+    }
+    // If `now`, goes on as `other` does.
+    __device__ __forceinline__ void change(bool now, const Walk& other) {
+      from = now ? other.from : from;
+      rows_left = now ? other.rows_left : rows_left;
+      k_left = now ? other.k_left : k_left;
+    }
+    __device__ __forceinline__ void move(int rows, int k) {
+      from += i64(rows) * Operand::ROW_STEP;
+      rows_left -= rows;
+      advance(k);
+    }
+  };
+
+  // The values of an evaluated operand, on their way through registers.
+  struct Held {
+    Pack<T, VECTOR> value[COPY == Copy::ELEMENT ? ROUNDS : 1];
+  };
+
+  template <class Operand>
+  static __device__ __forceinline__ void evaluate(Held& held, const Operand& operand, int row0,
+                                                  int row_end, int k0, int thread) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      Piece p = piece(i, thread);
+      int row = row0 + p.row, k = k0 + p.k;
+      bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
+      held.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
+    }
+  }
+  static __device__ __forceinline__ void put(char* panel, const Held& held, int thread) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i)
+      if (exists(i, thread))
+        *reinterpret_cast<Pack<T, VECTOR>*>(panel + piece(i, thread).offset) = held.value[i];
+  }
+};
+
+}  // namespace mt

@@ -1,0 +1,98 @@
+// Instructions that came with sm_80: asynchronous copies, matrix loads, 16-bit matrix products.
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace mt::ptx {
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return u32(__cvta_generic_to_shared(p));
+}
+
+// `BYTES` (4, 8 or 16) from global (a generic address of global memory is its own) to shared memory. 16 bytes bypass L1; the narrower forms exist only through it.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(u32 to, const void* from) {
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    static_assert(BYTES == 4 || BYTES == 8, "an asynchronous copy moves 4, 8 or 16 bytes");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES)
+                 : "memory");
+  }
+}
+
+// What is read under this policy leaves the last-level cache before anything else does.
+__device__ __forceinline__ u64 leaves_first() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_async_by_policy(u32 to, const void* from, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+
+// As above; zeros where it is not `there`, and then nothing is read.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool there) {
+  u32 size = there ? BYTES : 0;
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
+                 : "memory");
+  } else {
+    static_assert(BYTES == 4 || BYTES == 8, "an asynchronous copy moves 4, 8 or 16 bytes");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from),
+                 "n"(BYTES), "r"(size)
+                 : "memory");
+  }
+}
+
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `PENDING` of this thread's newest groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Four (two) 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void load_matrix_x4(u32 (&r)[4], u32 address) {
+  if constexpr (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+template <bool TRANSPOSED>
+__device__ __forceinline__ void load_matrix_x2(u32 (&r)[2], u32 address) {
+  if constexpr (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address));
+}
+
+// c += a * b, 16x8 += 16x16 * 16x8.
+template <class T>
+__device__ __forceinline__ void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  static_assert(is_float16<T>, "mma.m16n8k16 multiplies float16 or bfloat16");
+  if constexpr (same<T, f16>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+}  // namespace mt::ptx

@@ -1,0 +1,151 @@
+// Instructions that came with sm_90a: matrix products of a warpgroup, four warps whose operands lie in shared memory.
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace mt::ptx {
+
+// A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
+// with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows at one k;
+// of more rows each 64 are a block, and blocks are `block` bytes apart. Begins at a multiple of 1024 bytes, and is read from `distance`
+// bytes on along k.
+__device__ __forceinline__ u32 panel_address(u32 address, u32 block = 16) { return (address & 0x3ffff) >> 4 | block >> 4 << 16; }
+__device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
+  constexpr u32 LINES = 1024 >> 4, SWIZZLE_128 = 1u << 30;
+  return u64(LINES | SWIZZLE_128) << 32 | (panel + (distance >> 4));
+}
+
+// What this thread wrote to shared memory is visible to wgmma, after the next barrier to that of others.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most `PENDING` of the newest groups are under way.
+template <int PENDING = 0>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Registers that wgmma reads or writes as values of this moment: what is done with them before and after stays there. The compiler
+// knows what waits for what in memory alone.
+template <int N>
+__device__ __forceinline__ void pinned(float (&x)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])::"memory");
+}
+template <int N>
+__device__ __forceinline__ void pinned(u32 (&x)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
+}
+
+// c += a * b of a warpgroup, 64xN += 64x16 * 16xN; a warp has 16 rows of c, its lanes as in mma.m16n8k16, eight columns a row of c.
+// B_K: whether the lines of b's panel lie along k, not along its columns, which are 64 then. ADD: else c = a * b.
+template <class T, int TN, bool B_K, bool ADD = true>
+__device__ __forceinline__ void wgmma(float (&c)[TN][4], u64 a, u64 b);
+// The same with a in registers, a warp's 16 rows as mma.m16n8k16 has them; 64 columns, along which b's lines lie.
+template <class T>
+__device__ __forceinline__ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b);
+
+#define MT_WGMMA_OF(T, B_K, TURNED, ADD, TEST, N, REGISTERS, A, B, ...)                                     \
+  template <>                                                                                             \
+  __device__ __forceinline__ void wgmma<T, N / 8, B_K, ADD>(float (&c)[N / 8][4], u64 a, u64 b) {         \
+    asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                        \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B    \
+                 ", p, 1, 1, 0, " #TURNED ";\n}"                                                          \
+                 : __VA_ARGS__                                                                            \
+                 : "l"(a), "l"(b));                                                                       \
+  }
+#define MT_WGMMA(...)                                                                                     \
+  MT_WGMMA_OF(f16, true, 0, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, true, eq, __VA_ARGS__)      \
+  MT_WGMMA_OF(f16, true, 0, false, ne, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, false, ne, __VA_ARGS__)
+#define MT_WGMMA_BOTH(...)                                                                                \
+  MT_WGMMA(__VA_ARGS__)                                                                                   \
+  MT_WGMMA_OF(f16, false, 1, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, false, 1, true, eq, __VA_ARGS__)
+#define MT_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+MT_WGMMA(16,
+         "{%0, %1, %2, %3, %4, %5, %6, %7}", "%8", "%9",
+         MT_SUMS(0), MT_SUMS(1))
+MT_WGMMA(24,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}", "%12", "%13",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2))
+MT_WGMMA(32,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}", "%16", "%17",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3))
+MT_WGMMA(40,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}", "%20", "%21",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4))
+MT_WGMMA(48,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23}", "%24", "%25",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5))
+MT_WGMMA_BOTH(64,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
+MT_WGMMA(80,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}", "%40", "%41",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
+         MT_SUMS(9))
+MT_WGMMA(96,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47}", "%48", "%49",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
+         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11))
+MT_WGMMA_BOTH(128,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+         "%62, %63}", "%64", "%65",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
+         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15))
+MT_WGMMA(160,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}", "%80", "%81",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
+         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
+         MT_SUMS(17), MT_SUMS(18), MT_SUMS(19))
+MT_WGMMA_BOTH(192,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}", "%96", "%97",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
+         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
+         MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22), MT_SUMS(23))
+MT_WGMMA_BOTH(256,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+         "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
+         "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "
+         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}", "%128", "%129",
+         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7),
+         MT_SUMS(8), MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15),
+         MT_SUMS(16), MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22),
+         MT_SUMS(23), MT_SUMS(24), MT_SUMS(25), MT_SUMS(26), MT_SUMS(27), MT_SUMS(28), MT_SUMS(29),
+         MT_SUMS(30), MT_SUMS(31))
+#define MT_WGMMA_HELD(T)                                                                                  \
+  template <>                                                                                             \
+  __device__ __forceinline__ void wgmma<T>(float (&c)[8][4], const u32 (&a)[4], u64 b) {                  \
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                               \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." #T "." #T                                  \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+                 "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
+                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"                                              \
+                 : MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6),    \
+                   MT_SUMS(7)                                                                             \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
+  }
+MT_WGMMA_HELD(f16)
+MT_WGMMA_HELD(bf16)
+#undef MT_SUMS
+#undef MT_WGMMA
+#undef MT_WGMMA_BOTH
+#undef MT_WGMMA_OF
+#undef MT_WGMMA_HELD
+
+}  // namespace mt::ptx

@@ -1,0 +1,196 @@
+"""Inlining: a Compute that no one need store becomes part of the expressions that read it.
+
+The consumer evaluates the producer's body, cast to the producer's type, at the index it reads; a later
+`remove_dead` drops producers that nothing reads any more. A Program has no side effects, so every inlining is
+right; which ones pay is decided here.
+"""
+
+from collections.abc import Callable, Mapping
+
+from monotile.analysis.contraction import contraction
+from monotile.analysis.cost import cost, guarded_load, index_only, size
+from monotile.analysis.uses import Uses
+from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
+from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.simplify import lossless, simplify_expr
+
+VIEW_NODES = 200  # a view whose index would grow beyond this is stored
+BODY_NODES = 4000  # no body grows beyond this by inlining; nodes, counted as a tree
+SMALL_NODES = 24  # an expression of axes alone that is no longer than this is never stored
+ROUNDS = 4
+FAR = 4  # times that each element which is read where data says may be read, rather than stored
+CHEAP = 6.0  # operations that may be done more than once rather than stored (`analysis.cost`)
+
+Producers = Mapping[str, Compute]
+Decide = Callable[[Compute, Statement], bool]
+
+
+def inline_views(program: Program) -> Program:
+    """`program` with views and short expressions of axes alone read where they are used.
+
+    Arrays filled with a literal stay, for what a recurrence starts from should look like its state.
+    """
+
+    def decide(p: Compute, _: Statement) -> bool:
+        return is_view(p) and (p.out.size == 1 or not isinstance(p.body, Const))
+
+    return with_body(program, _inline(program.body, {}, decide))
+
+
+def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program:
+    """`program` with those pointwise producers that are `chosen` evaluated by their readers, but for products."""
+
+    def decide(p: Compute, consumer: Statement) -> bool:
+        return chosen(p) and not (isinstance(consumer, Compute) and _repeats_operands(consumer))
+
+    return with_body(program, _inline(program.body, {}, decide))
+
+
+def is_view(s: Compute) -> bool:
+    """Whether `s` only renames elements of another tensor, or is made of its axes alone.
+
+    A cast that rounds makes it no view: stored, the tensor is the smaller one.
+    """
+    if s.combiner is not None or not lossless(s.body.dtype, s.out.dtype):
+        return False
+    if index_only(s.body):
+        return size(s.body, SMALL_NODES) <= SMALL_NODES
+    inner = s.body.x if isinstance(s.body, Cast) else s.body
+    if not isinstance(inner, Load) or any(loads(i) for i in inner.index):
+        return False
+    return lossless(inner.dtype, s.body.dtype) and size(s.body, VIEW_NODES) <= VIEW_NODES
+
+
+def inline_pointwise(program: Program) -> Program:
+    """`program` with pointwise producers merged into their readers where that repeats no expensive work.
+
+    A producer goes into its readers if all of them together evaluate it at most once an element, or if it is
+    cheap and the readers gain by it. What is used as a whole (outputs, carried values, ...) stays stored and
+    its readers keep reading it. Into a contraction, which reads each operand many times, go only views,
+    paddings and what is made of axes alone. A reduction is never merged into what follows it: that is the
+    scheduler's epilogue. What is read no more is removed.
+    """
+    for _ in range(ROUNDS):  # readers that were merged with each other may now be one
+        new = remove_dead(_merge_pointwise(program))
+        if new is program:
+            break
+        program = new
+    return program
+
+
+def _merge_pointwise(program: Program) -> Program:
+    uses = Uses(program)
+
+    def decide(producer: Compute, consumer: Statement) -> bool:
+        if is_view(producer):
+            return True
+        if producer.combiner is not None:
+            return False
+        if isinstance(consumer, Compute) and _repeats_operands(consumer):
+            return guarded_load(producer.body) is not None
+        name = producer.out.name
+        if name in uses.whole:
+            return False
+        once = uses.evaluations[name] <= producer.out.size
+        return once or _worth_repeating(producer, uses)
+
+    return with_body(program, _inline(program.body, {}, decide))
+
+
+def _repeats_operands(s: Compute) -> bool:
+    """Whether `s` is a contraction that reads elements of an operand more than once."""
+    found = contraction(s)
+    return found is not None and bool(found.m or found.n)
+
+
+def _worth_repeating(p: Compute, uses: Uses) -> bool:
+    """Whether `p` costs less done several times than stored once.
+
+    It must read at most one tensor of about its own size, for the readers then read that instead. If `p` is
+    the only reader of a reduction it is its epilogue, stored in the reduction's place for nothing. What reads where data says waits twice,
+    which is worth a place in memory if it is done often, as in every layer.
+    """
+    far = any(loads(i) for x in loads(p.body) for i in x.index)
+    if far and uses.evaluations[p.out.name] > FAR * p.out.size:
+        return False
+    large = {x.tensor.name for x in loads(p.body) if 2 * x.tensor.size > p.out.size}
+    epilogue = any(name in uses.reductions and uses.readers[name] == 1 for name in large)
+    return len(large) <= 1 and not epilogue and cost(p.body) <= CHEAP
+
+
+def _inline(body: Body, around: Producers, decide: Decide) -> Body:
+    """`body` with Loads of producers replaced; `around` are those that stand outside of it."""
+    producers = dict(around)
+    out: list[Statement] = []
+    for s in body:
+        match s:
+            case Compute():
+                new = _into(s, producers, decide)
+                if isinstance(new, Compute) and new.combiner is None:
+                    producers[new.out.name] = new
+            case Scatter():
+                new = _into(s, producers, decide)
+            case Loop() | Branch():
+                new = map_bodies(s, lambda inner: _inline(inner, producers, decide))
+        out.append(new)
+    return tuple(out)
+
+
+def _into(s: Compute | Scatter, producers: Producers, decide: Decide) -> Statement:
+    """`s` with the producers that `decide` allows evaluated in place; fewer of them if it would grow too large."""
+
+    def views_alone(p: Compute, c: Statement) -> bool:
+        return is_view(p) and decide(p, c)
+
+    for allowed in (decide, views_alone):
+        new = _replaced(s, producers, allowed)
+        if new is s or _fits(new):
+            return new
+    return s
+
+
+def _replaced(s: Compute | Scatter, producers: Producers, decide: Decide) -> Statement:
+    allowed: dict[str, bool] = {}
+    made: dict[Load, Expr] = {}  # one object an element, so that what is shared stays shared
+
+    def replace(load: Load) -> Expr:
+        name = load.tensor.name
+        if name not in producers:
+            return load
+        if name not in allowed:
+            allowed[name] = decide(producers[name], s)
+        if not allowed[name]:
+            return load
+        if load not in made:
+            made[load] = _settled(element_of(producers[name], load.index))
+        return made[load]
+
+    return map_exprs(s, lambda e: map_loads(e, replace))
+
+
+def element_of(p: Compute, index: tuple[Expr, ...]) -> Expr:
+    """The element of `p.out` at `index`, as the expression that computes it."""
+    axes: dict[str, Expr] = {a.name: i for a, i in zip(p.axes, index, strict=True)}
+    return cast(substitute(p.body, axes), p.out.dtype)
+
+
+def _settled(e: Expr) -> Expr:
+    """`e` with its indices simplified, so that views of views do not pile up."""
+
+    def load(x: Load) -> Expr:
+        index = tuple(simplify_expr(i) for i in x.index)
+        return x if index == x.index else Load(x.tensor, index)
+
+    return map_loads(e, load)
+
+
+def _fits(s: Statement) -> bool:
+    match s:
+        case Compute():
+            return size(s.body, BODY_NODES) <= BODY_NODES
+        case Scatter():
+            return all(size(e, BODY_NODES) <= BODY_NODES for e in (*s.index, s.value))
+        case Loop() | Branch():
+            return True

@@ -1,0 +1,79 @@
+"""Questions about a whole tensor (is anything infinite?) that are answered where it is made.
+
+    found[0] = any over all elements of ask(x[element])
+
+is a stage of its own, or two, and a barrier in front of it: all of x is read again. Gathered, the stage that makes x asks each element
+while it has it, and whoever finds one says so in a place that was cleared before:
+
+    found[0] = false; ... found[0] = true where ask(x[element])
+
+All write the same, so no order matters. In the Program it is a Scatter, which joins the stage that makes x as what follows it.
+"""
+
+import math
+
+from monotile.analysis.dependence import follows, loads_of
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Expr,
+    Load,
+    Tensor,
+    add,
+    axes_of,
+    const,
+    idx,
+    loads,
+    mul,
+    substitute,
+)
+from monotile.ir.program import Compute, Scatter
+from monotile.transform.simplify.simplify import simplify_expr
+
+QUESTIONS = {"any": False, "all": True}  # what is there before anyone has found something
+
+
+def gathered(c: Compute) -> tuple[Compute, Scatter, Compute] | None:
+    """The cleared place, what fills it, and `c` as what is found there; None if `c` is no question about all elements of a tensor."""
+    if c.combiner not in QUESTIONS:
+        return None
+    found = next(((x, at) for x in loads(c.body) if (at := _points(x, c)) is not None), None)
+    if found is None:
+        return None
+    asked, point = found
+    axes = _axes(asked.tensor.shape)
+    clear = Tensor(f"{c.out.name}_clear", c.out.shape or (1,), DType.BOOL)
+    answer = Tensor(f"{c.out.name}_found", clear.shape, DType.BOOL)
+    where = tuple(point[a.name] for a in c.axes) or (idx(0),)
+    value = simplify_expr(substitute(c.body, point))
+    nothing = const(QUESTIONS[c.combiner], DType.BOOL)
+    first = Compute(clear, _axes(clear.shape), (), None, nothing, c.origin)
+    fill = Scatter(answer, clear, axes, where, value, c.combiner, c.origin)
+    last = Compute(c.out, c.axes, (), None, Load(answer, c.axes or (idx(0),)), c.origin)
+    return first, fill, last
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    return tuple(Axis(f"i{p}", n) for p, n in enumerate(shape))
+
+
+def _points(x: Load, c: Compute) -> dict[str, Expr] | None:
+    """The axes of `c` as functions of those of the tensor of `x`, if `x` loads another of its elements, and each, for each of their values:
+    an axis of `c` runs over one dimension, or row by row over several."""
+    axes, point = _axes(x.tensor.shape), dict[str, Expr]()
+    for a in (*c.axes, *c.reduce):
+        total: Expr = idx(0)
+        for axis, i in zip(axes, x.index, strict=True):
+            total = add(mul(total, idx(axis.extent)), axis) if a in axes_of(i) else total
+        point[a.name] = total
+    found = (simplify_expr(substitute(i, point)) for i in x.index)
+    units = (axis if axis.extent > 1 else idx(0) for axis in axes)
+    each = math.prod(a.extent for a in (*c.axes, *c.reduce)) == x.tensor.size
+    return point if each and all(a == b for a, b in zip(found, units, strict=True)) else None
+
+
+def joins(s: Scatter, made: Compute, tensors: frozenset[str]) -> bool:
+    """Whether `s` asks the elements of `made`, one of the group that makes `tensors`, each where it is made."""
+    own = [x for x in loads_of(s) if x.tensor.name in tensors]
+    alike = tuple(a.extent for a in s.axes) == made.out.shape
+    return s.combiner in QUESTIONS and alike and bool(own) and follows(s, own)

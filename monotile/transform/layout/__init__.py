@@ -1,0 +1,1 @@
+"""The order of axes and of dimensions in memory."""

@@ -1,0 +1,270 @@
+"""In which order tensors lie in memory: along what products sum over (Ladder's and Welder's layouts, for axes; CUDA).
+
+A convolution reads a window of an image for each of its results. Where the image's channels are neighbours in memory, the window
+is a few runs of whole vectors, which asynchronous copies bring in, padding included; where its columns are, it is single
+elements. So the channels go last, in all tensors that have them in common: those that are made of each other element by element, by a
+product with a weight, or carried through a loop. What the caller holds stays as it is. Weights that windows are multiplied with, and inputs
+with enough channels, are copied in that order first.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.affine import affine, contiguous_run
+from monotile.analysis.contraction import contraction
+from monotile.analysis.masked import masked
+from monotile.analysis.windows import Window, windows_of
+from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, map_loads
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    compute,
+    defined,
+    statements,
+    used,
+)
+from monotile.schedule.tiles import MOST_BEHIND
+from monotile.targets.target import Target
+from monotile.transform.layout.align_axes import Arrangement, align_axes, permuted, rearranged
+from monotile.transform.layout.pad_channels import RUN
+from monotile.transform.layout.reindex import reindex_reductions
+from monotile.transform.names import Names
+from monotile.transform.rewrite import map_exprs, map_program
+
+Dimension = tuple[str, int]  # of a tensor, by name
+
+
+def lay_out(program: Program, target: Target) -> Program:
+    """`program` with tensors in such orders; on the CPU, where operands are turned into panels, as it is."""
+    windows = {} if target.kind == "cpu" else _in_runs(windows_of(program))
+    if not windows:
+        return program
+    names = Names(program)
+    found = _orders(program, windows, names)
+    program, copies = _copied(program, windows, found, names)
+    results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
+    program = map_program(program, lambda s: _arranged(s, found))
+    body = (*copies, *program.body, *results)
+    return reindex_reductions(align_axes(msgspec.structs.replace(program, body=body)))
+
+
+def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[str, Arrangement]:
+    """The tensors that are to lie in another order, by name."""
+    inside = _handed_on(program)
+    joined = _joined(program, windows)
+    last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
+    kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
+    found: dict[str, Arrangement] = {}
+    for t in _made(program, inside).values():
+        dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
+        if t.name in kernels:  # made of weights
+            few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
+            dims = [kernels[t.name]] if few else []
+        if len(dims) == 1 and dims[0] != len(t.shape) - 1:
+            name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
+            found[t.name] = _moved(t, dims[0], name)
+    tied = list(_tied(program))
+    while apart := [ts for ts in tied if len({_source(found, t, first) for t, first in ts}) > 1]:
+        for t, _ in itertools.chain(*apart):
+            found.pop(t.name, None)
+    return found
+
+
+def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
+    """Those whose channels would make runs of whole copies."""
+
+    def run(w: Window) -> int:
+        return contiguous_run(affine(w.image.index[w.channel]), w.along, RUN)
+
+    return {n: w for n, w in windows.items() if run(w) * w.image.dtype.itemsize >= RUN}
+
+
+def _handed_on(program: Program) -> frozenset[str]:
+    """Results that statements read as well, or that come out of loops: what lies in another order is copied for the caller. The
+    others are written as the caller wants them."""
+    read = {t.name for s in statements(program.body) for t in used(s)}
+    loops = {t.name for s in statements(program.body) if isinstance(s, Loop) for t in defined(s)}
+    return frozenset(t.name for t in program.results) & (read | loops)
+
+
+def _made(program: Program, inside: frozenset[str]) -> dict[str, Tensor]:
+    """Those that may lie in any order: what statements make for each other, by name. inside: results that may as well."""
+    out: dict[str, Tensor] = {}
+    fixed = {t.name for t in program.outputs} - inside
+    for s in statements(program.body):
+        match s:
+            case Compute():
+                out[s.out.name] = s.out
+            case Scatter():
+                fixed |= {s.base.name, s.out.name}
+            case Loop():
+                out |= {t.name: t for c in s.carried for t in (c.param, c.out)}
+                out |= {k.out.name: k.out for k in s.stacked}
+            case Branch():
+                fixed |= {t.name for o in s.outs for t in (o.then, o.otherwise, o.out)}
+    return {name: t for name, t in out.items() if name not in fixed}
+
+
+def _tied(program: Program) -> Iterator[tuple[tuple[Tensor, int], ...]]:
+    """Tensors that have to lie in one order, from a dimension on."""
+    for s in statements(program.body):
+        if isinstance(s, Loop):
+            yield from (((c.init, 0), (c.param, 0), (c.result, 0), (c.out, 0)) for c in s.carried)
+            yield from (((k.value, 0), (k.out, 1)) for k in s.stacked)
+
+
+def _source(found: dict[str, Arrangement], t: Tensor, first: int) -> tuple[int, ...]:
+    """Where the dimensions of `t` come from, without the `first` ones."""
+    source = found[t.name].source if t.name in found else range(len(t.shape))
+    return tuple(-1 if d is None else d - first for d in source)[first:]
+
+
+class _Classes:
+    """Dimensions that are the same one, in all tensors that have it."""
+
+    def __init__(self) -> None:
+        self._of: dict[Dimension, Dimension] = {}
+
+    def find(self, d: Dimension) -> Dimension:
+        while (up := self._of.get(d, d)) != d:
+            self._of[d] = d = self._of.get(up, up)
+        return d
+
+    def join(self, a: Dimension, b: Dimension) -> None:
+        self._of[self.find(a)] = self.find(b)
+
+
+def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
+    """A dimension of a result is that of what it reads where the two positions differ by a constant; and what a product with a
+    weight makes of channels are channels."""
+    joined = _Classes()
+    held = frozenset(w.tensor.name for w in program.weights)
+    held |= {w.kernel.tensor.name for w in windows.values() if w.kernel is not None}
+    for s in statements(program.body):
+        match s:
+            case Compute():
+                own = {a: d for d, a in enumerate(s.axes) if a.extent > 1}
+                for x in loads(s.body):
+                    if x.tensor.name in held:
+                        continue
+                    for d, i in enumerate(x.index):
+                        match affine(i).terms:
+                            case ((Axis() as a, 1),) if a in own:
+                                joined.join((x.tensor.name, d), (s.out.name, own[a]))
+                            case _:
+                                pass
+                for a, b in _mixed(s, held):
+                    joined.join(a, b)
+            case Loop():
+                for c in s.carried:
+                    for d in range(len(c.init.shape)):
+                        for t in (c.param, c.result, c.out):
+                            joined.join((c.init.name, d), (t.name, d))
+                for k in s.stacked:
+                    for d in range(len(k.value.shape)):
+                        joined.join((k.value.name, d), (k.out.name, d + 1))
+            case _:
+                pass
+    return joined
+
+
+def _mixed(s: Compute, held: frozenset[str]) -> Iterator[tuple[Dimension, Dimension]]:
+    """The channels that a product with a weight sums over, and those that it makes."""
+    found = contraction(s)
+    if found is None:
+        return
+    for side, other, own in (
+        (found.left, found.right, found.n),
+        (found.right, found.left, found.m),
+    ):
+        x, weights = masked(side), {w.tensor.name for w in loads(other)}
+        made = [p for p in own if s.axes[p].extent > 1]
+        if x is None or not weights or not weights <= held or len(made) != 1:
+            continue
+        for d, i in enumerate(x.load.index):
+            summed = axes_of(i) & {*s.reduce}
+            if summed and (i in summed or not axes_of(i) - summed - {s.axes[made[0]]}):
+                yield (x.load.tensor.name, d), (s.out.name, made[0])
+
+
+def _is_last(t: Tensor, d: int) -> bool:
+    """In memory."""
+    return math.prod(t.shape[d + 1 :]) == 1
+
+
+def _moved(t: Tensor, d: int, name: str) -> Arrangement:
+    """`t`, called `name`, with dimension d last."""
+    return permuted(t, (*(k for k in range(len(t.shape)) if k != d), d), name)
+
+
+def _in_order(t: Tensor, a: Arrangement) -> Compute:
+    """The copy of `t` for the caller."""
+    return compute(t, lambda *i: Load(a.out, a.index(i)))
+
+
+def _copied(
+    program: Program, windows: dict[str, Window], found: dict[str, Arrangement], names: Names
+) -> tuple[Program, list[Compute]]:
+    """The products reading copies of what the caller holds in another order, and what makes these."""
+    inputs, weights = {t.name for t in program.inputs}, {w.tensor.name for w in program.weights}
+    copies: dict[str, Arrangement] = {}
+    made: list[Compute] = []
+    wanted: dict[str, set[str]] = {}
+
+    def copy(x: Load, d: int) -> str:
+        t = x.tensor
+        if t.name not in copies:
+            copies[t.name] = a = _moved(t, d, names.fresh(f"{t.name}_by_{d}"))
+            old = dict(zip(a.source, range(len(a.source)), strict=True))
+            made.append(compute(a.out, lambda *i: Load(t, tuple(i[old[k]] for k in range(len(i))))))
+        return t.name
+
+    for name, w in windows.items():
+        image, inside = w.image.tensor, w.image.tensor.name in found
+        reads: set[str] = set()
+        if image.name in inputs and not _is_last(image, w.channel):
+            reads.add(copy(w.image, w.channel))
+            inside = True
+        inside = inside or _is_last(image, w.channel)
+        kernel = w.kernel if inside and w.kernel and w.kernel.tensor.name in weights else None
+        if kernel is not None and not _is_last(kernel.tensor, w.depth):
+            reads.add(copy(kernel, w.depth))
+        wanted[name] = reads
+
+    def reading(s: Statement) -> Statement:
+        here = wanted.get(s.out.name, set()) if isinstance(s, Compute) else set()
+
+        def read(x: Load) -> Expr:
+            a = copies.get(x.tensor.name) if x.tensor.name in here else None
+            return x if a is None else Load(a.out, a.index(x.index))
+
+        return map_exprs(s, lambda e: map_loads(e, read)) if here else s
+
+    return map_program(program, reading), made
+
+
+def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
+    """`s` with the tensors it makes, reads and carries in their new orders."""
+    if not isinstance(s, Loop):
+        return rearranged(s, found)
+
+    def now(t: Tensor) -> Tensor:
+        return found[t.name].out if t.name in found else t
+
+    carried = tuple(
+        msgspec.structs.replace(
+            c, init=now(c.init), param=now(c.param), result=now(c.result), out=now(c.out)
+        )
+        for c in s.carried
+    )
+    stacked = tuple(
+        msgspec.structs.replace(k, value=now(k.value), out=now(k.out)) for k in s.stacked
+    )
+    return msgspec.structs.replace(s, carried=carried, stacked=stacked)

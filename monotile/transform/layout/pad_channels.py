@@ -1,0 +1,90 @@
+"""Few channels become a whole copy: the image of three colours that a network begins with (CUDA).
+
+A convolution over three channels reads single elements, whatever their order. With a fourth, of zeros, in the image and in the
+weight, and the channels last, it reads runs of eight bytes. Both are copied so first, in the time of one pass.
+"""
+
+import msgspec
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.windows import Window, windows_of
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    const,
+    idx,
+    map_loads,
+    substitute,
+)
+from monotile.ir.program import Compute, Program, Statement, compute
+from monotile.targets.target import Target
+from monotile.transform.names import Names
+from monotile.transform.rewrite import map_program
+
+RUN = 8  # bytes of channels side by side from which on copies of them are worth while
+MOST = 4 / 3  # of the work
+
+
+def pad_channels(program: Program, target: Target) -> Program:
+    """`program` with products that read windows of an input with too few channels reading padded copies."""
+    windows = {} if target.kind == "cpu" else windows_of(program)
+    names, made = Names(program), list[Compute]()
+    inputs = {t.name for t in program.inputs}
+    weights = {w.tensor.name for w in program.weights}
+
+    def padded(s: Statement) -> Statement:
+        w = windows.get(s.out.name) if isinstance(s, Compute) else None
+        if w is None or not isinstance(s, Compute) or w.kernel is None:
+            return s
+        few = _padding(s, w)
+        if not few or w.image.tensor.name not in inputs or w.kernel.tensor.name not in weights:
+            return s
+        image = _copy(w.image.tensor, w.channel, few, names)
+        kernel = _copy(w.kernel.tensor, w.depth, few, names)
+        made.extend((image, kernel))
+        return _reading(s, w, {w.image.tensor: image.out, w.kernel.tensor: kernel.out}, few)
+
+    program = map_program(program, padded)
+    return msgspec.structs.replace(program, body=(*made, *program.body)) if made else program
+
+
+def _padding(c: Compute, w: Window) -> int:
+    """How many channels there are to be; 0 where they stay as many as they are."""
+    lanes = RUN // w.image.dtype.itemsize
+    few = -(-w.along.extent // lanes) * lanes
+    runs = (contiguous_run(offset(w.image), r, lanes) for r in c.reduce)
+    worth = w.along.extent < few <= MOST * w.along.extent and max(runs) < lanes
+    return few if worth and w.along in c.reduce and w.image.index[w.channel] == w.along else 0
+
+
+def _copy(t: Tensor, d: int, few: int, names: Names) -> Compute:
+    """`t` with dimension d last, and zeros in it up to `few`."""
+    shape = (*(n for k, n in enumerate(t.shape) if k != d), few)
+    out = Tensor(names.fresh(f"{t.name}_padded"), shape, t.dtype)
+
+    def body(*i: Expr) -> Expr:
+        *rest, last = i
+        inside = Binary("lt", last, idx(t.shape[d]))
+        return Select(inside, Load(t, (*rest[:d], last, *rest[d:])), const(0.0, t.dtype))
+
+    return compute(out, body)
+
+
+def _reading(c: Compute, w: Window, copies: dict[Tensor, Tensor], few: int) -> Compute:
+    """`c` summing over the channels of the copies."""
+    more = Axis(w.along.name, few)
+    at = {w.image.tensor: w.channel, w.kernel.tensor if w.kernel else None: w.depth}
+
+    def read(x: Load) -> Expr:
+        if x.tensor not in copies:
+            return x
+        d = at[x.tensor]
+        return Load(copies[x.tensor], (*x.index[:d], *x.index[d + 1 :], x.index[d]))
+
+    body = map_loads(substitute(c.body, {w.along.name: more}), read)
+    reduce = tuple(more if a == w.along else a for a in c.reduce)
+    return msgspec.structs.replace(c, body=body, reduce=reduce)

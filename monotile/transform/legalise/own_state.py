@@ -1,0 +1,40 @@
+"""States: each gets a writer, the one statement that may overwrite its memory.
+
+Afterwards the new value of every state is made by Scatters that update the old one where it lies, or is a copy that stands
+last, when all that reads the old value is done. The scheduler joins such a copy to the statement that
+it copies wherever no other reader of the old value is overtaken.
+"""
+
+import msgspec
+
+from monotile.analysis.states import scattered, waits
+from monotile.ir.expr import Load, Tensor
+from monotile.ir.program import Program, Scatter, Statement, compute, defined, updates
+from monotile.transform.names import Names
+from monotile.transform.roll.order import topological
+
+
+def own_state(program: Program) -> Program:
+    """`program` with a copy for each state that no Scatter may update in place."""
+    if not program.states:
+        return program
+    in_place = set(scattered(program).values())
+    origin = {t.name: s.origin for s in program.body for t in defined(s)}
+    bases = {s.base.name for s in program.body if isinstance(s, Scatter)}
+    taken = Names(program)
+    made: list[Statement] = []
+    new: list[Tensor] = []
+    for u in updates(program):
+        if any(t.name in in_place & bases for t in u.old):
+            new.append(u.result)
+            continue
+        out = Tensor(taken.fresh(f"{u.result.name}_state"), u.result.shape, u.result.dtype)
+        source = u.result
+        made.append(
+            compute(out, lambda *axes, t=source: Load(t, axes), origin=origin.get(source.name, ""))
+        )
+        new.append(out)
+    outputs = (*program.results, *new)
+    done = msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)
+    # A reader of an old value may stand after its writer: a result that became a copy of an argument, say.
+    return msgspec.structs.replace(done, body=topological(done.body, waits(done)))

@@ -1,0 +1,1 @@
+"""Repeated stretches of statements become loops."""

@@ -1,0 +1,1 @@
+"""Algebra, constant folding, dead code."""

@@ -1,0 +1,162 @@
+"""Constant folding: what depends on constants alone is computed at compile time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from monotile.analysis.cost import index_only, size
+from monotile.errors import IndexOutOfRangeError
+from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
+from monotile.ir.expr import Const, Expr, Load, Tensor, axes_of, const, loads, map_loads
+from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, Weight, compute
+from monotile.transform.fusion.inline import element_of
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, same
+from monotile.transform.simplify.simplify import simplify_expr
+
+Constants = Mapping[str, np.ndarray[Any, Any]]
+
+LARGEST = 64 << 20  # bytes of one folded tensor
+GROWTH = 4  # and how often it may hold the bytes of what it was computed from
+FREE = 1 << 20  # bytes that a folded tensor may have whatever it was computed from
+WORK = 1 << 27  # scalar operations that are done at compile time for one tensor
+SMALL_NODES = 24  # expressions of axes alone up to this size are computed where they are used
+
+
+def fold(program: Program, constants: Constants) -> tuple[Program, Constants]:
+    """`program` with Computes and Scatters of constants alone turned into weights, and the constants with theirs.
+
+    constants: values by part name; weights of other parts are parameters, whose values may change.
+    Inside a Loop only what does not depend on the iteration is folded. The new arrays stay out of the way of
+    expressions that are cheaper computed again than read.
+    """
+    folder = _Folder(program, constants)
+    body = folder.body(program.body, ())
+    if same(body, program.body):
+        return program, constants
+    new = msgspec.structs.replace(program, body=body, weights=(*program.weights, *folder.weights))
+    stored = {p: folder.made[p] for w in folder.weights for p in w.parts}
+    return new, {**constants, **stored}
+
+
+class _Folder:
+    def __init__(self, program: Program, constants: Constants) -> None:
+        self.constants = constants
+        self.names = Names(program)
+        self.parts = {p for w in program.weights for p in w.parts} | set(constants)
+        self.known: dict[str, Weight] = {
+            w.tensor.name: w for w in program.weights if all(p in constants for p in w.parts)
+        }
+        self.weights: list[Weight] = []
+        self.cheap: dict[str, Compute] = {}  # evaluated, but left in the Program
+        self.made: dict[str, np.ndarray[Any, Any]] = {}
+
+    def body(self, body: Body, loops: tuple[str, ...]) -> Body:
+        out: list[Statement] = []
+        for s in body:
+            match s:
+                case Compute() | Scatter():
+                    out += self._statement(s, loops)
+                case Loop():
+                    inner = (*loops, s.axis.name)
+                    out.append(map_bodies(s, lambda b, inner=inner: self.body(b, inner)))
+                case _:
+                    out.append(map_bodies(s, lambda b: self.body(b, loops)))
+        return tuple(out)
+
+    def _statement(self, s: Compute | Scatter, loops: tuple[str, ...]) -> list[Statement]:
+        """`s`, or nothing where a Weight of its tensor stands for it, or a fill where all elements are one."""
+        s = self._settled(s)
+        sources = {t.name for t in _sources(s)}
+        expressions = _expressions(s)
+        if not sources <= self.known.keys() or not _worth_folding(s, [*map(self._tensor, sources)]):
+            return [s]
+        if any(a.name in loops for e in expressions for a in axes_of(e)):
+            return [s]
+        weights = tuple(self.known[name] for name in sorted(sources))
+        values = {p: self._value(p) for w in weights for p in w.parts}
+        try:
+            (found,) = evaluate(Program((), weights, (s,), (s.out,)), values)
+        except IndexOutOfRangeError:  # an error when it runs, if it does run
+            return [s]
+        part = _fresh(f"const.{s.out.name}", self.parts)
+        self.made[part] = found
+        weight = self.known[s.out.name] = Weight(s.out, (part,))
+        element = _uniform(found, s.out.dtype)
+        if element is not None:
+            fill = compute(s.out, lambda *_: element, origin=s.origin)
+            s = s if fill == s else fill
+        if isinstance(s, Compute) and (_is_short(s) or _is_view(s)):
+            self.cheap[s.out.name] = s
+            return [s]
+        self.weights.append(weight)
+        return []
+
+    def _settled(self, s: Compute | Scatter) -> Compute | Scatter:
+        """`s` without its sources, where these are cheap and what is left of it depends on its axes alone."""
+        if isinstance(s, Scatter) or not any(t.name in self.cheap for t in _sources(s)):
+            return s
+
+        def replace(load: Load) -> Expr:
+            source = self.cheap.get(load.tensor.name)
+            return load if source is None else element_of(source, load.index)
+
+        new = msgspec.structs.replace(s, body=simplify_expr(map_loads(s.body, replace)))
+        return new if _is_short(new) else s
+
+    def _tensor(self, name: str) -> Tensor:
+        return self.known[name].tensor
+
+    def _value(self, part: str) -> np.ndarray[Any, Any]:
+        return self.made[part] if part in self.made else self.constants[part]
+
+
+def _expressions(s: Compute | Scatter) -> tuple[Expr, ...]:
+    return (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
+
+
+def _sources(s: Compute | Scatter) -> list[Tensor]:
+    found = [x.tensor for e in _expressions(s) for x in loads(e)]
+    return [*found, s.base] if isinstance(s, Scatter) else found
+
+
+def _uniform(x: np.ndarray[Any, Any], dtype: DType) -> Const | None:
+    """The one value that every element of `x` has, bit for bit."""
+    bits = np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(-1, x.dtype.itemsize)
+    if x.size == 0 or not (bits == bits[0]).all():
+        return None
+    first = x.reshape(-1)[0]
+    return const(float(first) if dtype.is_float else first.item(), dtype)
+
+
+def _is_short(s: Compute) -> bool:
+    """Whether `s` is made of its axes alone, and better computed where it is used."""
+    plain = s.combiner is None and index_only(s.body)
+    return plain and size(s.body, SMALL_NODES) <= SMALL_NODES
+
+
+def _is_view(s: Compute) -> bool:
+    """Whether `s` is a view of what is stored anyway."""
+    return s.combiner is None and isinstance(s.body, Load)
+
+
+def _worth_folding(s: Compute | Scatter, sources: list[Tensor]) -> bool:
+    """Whether the value is worth its bytes."""
+    points, nodes = 1, sum(size(e, 1000) for e in _expressions(s))
+    for a in (*s.axes, *(s.reduce if isinstance(s, Compute) else ())):
+        points *= a.extent
+    if s.out.nbytes > LARGEST or points * nodes > WORK:
+        return False
+    return s.out.nbytes <= max(FREE, GROWTH * sum(t.nbytes for t in sources))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    new, k = name, 0
+    while new in taken:
+        k += 1
+        new = f"{name}.{k}"
+    taken.add(new)
+    return new

@@ -1,0 +1,70 @@
+// The host's twin of device/cuda/ptx/sm_80.cuh.
+#pragma once
+#include "cuda/device/types.cuh"
+
+namespace mt::ptx {
+
+inline u32 shared_address(const void* p) { return u32(static_cast<const char*>(p) - emulator::current->block->shared()); }
+
+template <int BYTES>
+void copy_async(u32 to, const void* from) {
+  if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
+  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, BYTES});
+}
+inline u64 leaves_first() { return 1; }
+inline void copy_async_by_policy(u32 to, const void* from, u64 policy) {
+  if (policy != leaves_first()) emulator::fail("a copy under no policy");
+  copy_async<16>(to, from);
+}
+template <int BYTES>
+void copy_async_or_zero(u32 to, const void* from, bool there) {
+  if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
+  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, there ? BYTES : 0});
+}
+inline void copy_async_commit() { emulator::commit_copies(); }
+template <int PENDING>
+void copy_async_wait() {
+  emulator::wait_copies(PENDING);
+}
+
+template <bool TRANSPOSED, int COUNT>
+void load_matrix(u32 (&r)[COUNT], u32 address) {
+  if (emulator::lane() < COUNT * 8 && address % 16) emulator::fail("misaligned matrix load");
+  auto all = emulator::exchange(&address, 1);
+  int lane = int(emulator::lane());
+  for (int m = 0; m < COUNT; ++m) {
+    u16 pair[2];
+    for (int e = 0; e < 2; ++e) {
+      int row = TRANSPOSED ? lane % 4 * 2 + e : lane / 4, column = TRANSPOSED ? lane / 4 : lane % 4 * 2 + e;
+      pair[e] = reinterpret_cast<u16*>(emulator::shared(all[0][m * 8 + row]))[column];
+    }
+    r[m] = u32(pair[0]) | u32(pair[1]) << 16;
+  }
+}
+template <bool TRANSPOSED>
+void load_matrix_x4(u32 (&r)[4], u32 address) {
+  load_matrix<TRANSPOSED>(r, address);
+}
+template <bool TRANSPOSED>
+void load_matrix_x2(u32 (&r)[2], u32 address) {
+  load_matrix<TRANSPOSED>(r, address);
+}
+
+template <class T>
+void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  u32 mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+  auto all = emulator::exchange(mine, 6);
+  auto half = [](u32 word, int e) { return widen(T{u16(word >> (16 * e))}); };
+  int lane = int(emulator::lane());
+  for (int i = 0; i < 4; ++i) {
+    int m = lane / 4 + i / 2 * 8, n = lane % 4 * 2 + i % 2;
+    float total = 0;
+    for (int k = 0; k < 16; ++k) {
+      int in_a = m % 8 * 4 + k % 8 / 2, in_b = n * 4 + k % 8 / 2;
+      total += half(all[m / 8 + k / 8 * 2][in_a], k % 2) * half(all[4 + k / 8][in_b], k % 2);
+    }
+    c[i] += total;
+  }
+}
+
+}  // namespace mt::ptx

@@ -1,0 +1,66 @@
+// The host's twin of device/cuda/ptx/sm_90a.cuh: a product is done at the wait that covers it or at once.
+#pragma once
+#include <array>
+
+#include "cuda/device/types.cuh"
+
+namespace mt::ptx {
+
+// Addresses take 18 bits, a block's bytes over 16 the rest.
+inline u32 panel_address(u32 address, u32 block = 16) {
+  if (address % 1024 || (block != 16 && block % 1024)) emulator::fail("misaligned panel");
+  return address | block / 16 << 18;
+}
+inline u64 panel_descriptor(u32 panel, u32 distance) {
+  if (distance % 32) emulator::fail("misaligned distance along a panel");
+  return panel + distance;
+}
+inline void fence_async() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit() { emulator::commit_products(); }
+template <int PENDING = 0>
+void wgmma_wait() {
+  emulator::wait_products(PENDING);
+}
+template <class X, int N>
+void pinned(X (&)[N][4]) {}
+
+inline float of_panel(u64 panel, int line, int k, auto element) {
+  u32 address = (u32(panel) & 0x3ffff) + line / 8 * 1024 + line % 8 * 128 + k % 64 * 2 + k / 64 * (u32(panel) >> 18) * 16;
+  address ^= (address >> 7 & 7) << 4;
+  return widen(decltype(element){*reinterpret_cast<u16*>(emulator::shared(address))});
+}
+
+template <class T, int TN, bool B_K, bool ADD = true>
+void wgmma(float (&c)[TN][4], u64 a, u64 b) {
+  emulator::multiply([&c, a, b] {
+    int lane = int(emulator::lane()), warp = int(threadIdx.x) / 32 % 4;
+    for (int j = 0; j < TN; ++j)
+      for (int i = 0; i < 4; ++i) {
+        int row = warp * 16 + lane / 4 + i / 2 * 8, column = j * 8 + lane % 4 * 2 + i % 2;
+        if (!ADD) c[j][i] = 0;
+        for (int k = 0; k < 16; ++k)
+          c[j][i] += of_panel(a, row, k, T{}) * (B_K ? of_panel(b, column, k, T{}) : of_panel(b, k, column, T{}));
+      }
+  });
+}
+// A warp's lanes meet where it is issued: each takes along the eight words that its rows are made of.
+template <class T>
+void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+  auto all = emulator::exchange(a, 4);
+  std::array<std::array<u32, 4>, 4> words;
+  int first = int(emulator::lane()) / 4 * 4;
+  for (int i = 0; i < 4; ++i)
+    for (int q = 0; q < 4; ++q) words[i][q] = all[q][first + i];
+  emulator::multiply([&c, words, b] {
+    int lane = int(emulator::lane());
+    for (int j = 0; j < 8; ++j)
+      for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k) {
+          u32 word = words[k % 8 / 2][i / 2 + k / 8 * 2];
+          c[j][i] += widen(T{u16(word >> (k % 2 * 16))}) * of_panel(b, k, j * 8 + lane % 4 * 2 + i % 2, T{});
+        }
+  });
+}
+
+}  // namespace mt::ptx
