@@ -14,9 +14,7 @@ from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import place
 from monotile.schedule.messages import Handed, hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
-from monotile.schedule.prefetch.early import early_maps, early_reductions
-from monotile.schedule.prefetch.late import late_waits
-from monotile.schedule.prefetch.once import read_once
+from monotile.schedule.prefetch import prefetch
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.tree import Tree, build, drafts_of
@@ -54,10 +52,8 @@ def schedule(
         handed = plain  # weights on chip are worth more
         body, shared_bytes = finished(plain)
     if target.kind == "cuda":
-        body = hold(early_maps(body, by_name, target), target)
-        body = early_reductions(body, by_name, weights, target)
-        body = late_waits(body, by_name, weights, target.workers)
-        body = read_once(body, by_name, program.weights, target)
+        body = hold(body, by_name, weights, target)
+        body = prefetch(body, by_name, weights, program.weights, target)
     launch = Launch(
         workers=target.workers,
         threads=target.threads,
@@ -95,7 +91,7 @@ def _nodes(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
 def _stage(draft: Draft, workers: int) -> Stage:
     """The first step waits for the worker's last task where both use on-chip memory, but for a product that begins within that."""
     chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
-    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].following
+    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].method.ahead("task")
     first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
     made = [s.out.name for s in draft.group.statements() if isinstance(s, Compute)]
     name = f"stage_{(made or draft.steps[-1].computes)[-1]}"
