@@ -12,22 +12,23 @@ from typing import Any
 import msgspec
 import torch
 
-from monotile.codegen import cpu, cuda
 from monotile.config import Options
-from monotile.frontend.capture import capture, export
-from monotile.frontend.orders import in_memory_order
+from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.orders import in_memory_order
 from monotile.ir.verify import verify as verify_program
+from monotile.plan.check.structure import verify as verify_plan
+from monotile.plan.records import ON_CHIP
 from monotile.runtime.arrange import composed
 from monotile.runtime.objects import apart
 from monotile.runtime.reference import Call
-from monotile.schedule.arrange import arrange
 from monotile.schedule.for_target import for_target
-from monotile.schedule.records import ON_CHIP
 from monotile.schedule.schedule import schedule
-from monotile.schedule.verify import verify as verify_plan
-from monotile.target.target import Target, cpu_target, cuda_target
+from monotile.targets.cpu import emit as cpu
+from monotile.targets.cuda import emit as cuda
+from monotile.targets.target import Target, cpu_target, cuda_target
+from monotile.transform.layout.parameters import arrange
+from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.pipeline import transform
-from monotile.transform.stack_results import stack_results
 
 
 @dataclass(frozen=True)
