@@ -127,7 +127,7 @@ def _turned(group: Group, context: Context) -> Draft | None:
     between = math.prod(anchor.axes[p].extent for p in behind)
     vector = target.vector_bytes // anchor.out.dtype.itemsize
     whole = anchor.axes and anchor.axes[-1].extent % vector == 0
-    if target.kind == "cpu" or not 1 < between <= MOST_BEHIND or not whole:
+    if not target.has.coalescing or not 1 < between <= MOST_BEHIND or not whole:
         return None
     rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
     extent = math.prod(anchor.axes[p].extent for p in rest)
@@ -147,7 +147,9 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
     last of one with these first. A task a worker."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    if target.kind == "cpu" or not isinstance(anchor, Compute) or anchor.reduce or len(step) > 1:
+    if not target.has.coalescing or not isinstance(anchor, Compute):
+        return None
+    if anchor.reduce or len(step) > 1:
         return None
     if len(anchor.axes) < 2 or not 1 < anchor.axes[-1].extent <= MOST_INTERLEAVED:
         return None
@@ -284,7 +286,7 @@ def _choices(
             if method.teams > 1 and tasks <= target.workers:
                 continue
             waves = -(-tasks // target.workers)
-            if waves > 1 and target.kind == "cuda":
+            if waves > 1:
                 method = followed(method, k, target)
                 scratch = scratch_bytes(method, target)
             seconds = product_cost.rounds_seconds(
@@ -298,7 +300,7 @@ def regions(
     p: Product, m: int, n: int, batches: int, method: Contract, target: Target
 ) -> Iterator[tuple[int, int]]:
     """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         tile_m, tile_n = _cpu_region(m, n, batches, method, target)
         yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
         return
@@ -341,7 +343,7 @@ def _product_dims(
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
     tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
     order = [0, 1]
-    if target.kind == "cuda" and tasks > target.workers:
+    if not target.has.register_tiles and tasks > target.workers:
         rows, columns = _operand_bytes(c, p)
         if columns > max(rows, target.l2_bytes * cost.KEPT):
             order = [1, 0]

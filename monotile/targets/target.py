@@ -5,11 +5,47 @@ import msgspec
 from monotile.errors import TargetError
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hardware and the emitter of a target can do. A pass asks for one of these, never for a kind of target.
+
+    scratchpad:       on-chip memory is addressed: tasks may use `shared_bytes` of it and no more, and what lies there stays.
+                      Without it a worker has caches, and `shared_bytes` is what they should hold.
+    lockstep:         a worker is warps of threads that run in lockstep and wait for what they load: threads share a
+                      reduction, hold a row in their registers, and take a step's elements in turns.
+    coalescing:       neighbouring threads that ask for neighbouring elements make one request; narrow and scattered ones cost
+                      as much as wide ones.
+    register_tiles:   products are register tiles of one thread: operands come through caches, and are packed into
+                      panels where they lie badly. Without it they are tiles of warps, whose operands are
+                      copied to the scratchpad asynchronously, with zeros where they are masked.
+    layouts:          the order in which operands lie decides how wide they are copied, so that tensors are laid out for it.
+    any_order:        what is dense in any order of its dimensions is read as it lies; else row by row.
+    halos:            tasks may compute rows in front of their own that their neighbours compute as well.
+    prefetch:         what a step reads can be asked for before its hand-off, into registers or the scratchpad, and with a
+                      cache policy.
+    messages:         workers can hand each other a value and its tag in one store, without a barrier.
+    many_workers:     there are more workers than many stages have tasks: reductions are split, stages run side by side.
+    virtual_workers:  one thread may run the tasks of several workers, so that a launch may have more than there are.
+    """
+
+    scratchpad: bool
+    lockstep: bool
+    coalescing: bool
+    register_tiles: bool
+    layouts: bool
+    any_order: bool
+    halos: bool
+    prefetch: bool
+    messages: bool
+    many_workers: bool
+    virtual_workers: bool
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One machine to compile for.
 
     name:             "cpu", or "cuda:sm_90a" and its like.
-    kind:             "cpu" or "cuda".
+    kind:             the key of its `Backend` in `targets.registry`: "cpu" or "cuda".
+    has:              its capabilities.
     workers:          resident thread blocks, one a multiprocessor (CUDA), or threads (CPU).
     threads:          threads a worker runs (CPU: 1).
     warp:             threads that run in lockstep (CPU: 1).
@@ -30,6 +66,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
+    has: Capabilities
     workers: int
     threads: int
     warp: int
@@ -54,10 +91,39 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.name.partition(":")[2]
 
 
+_GPU = Capabilities(
+    scratchpad=True,
+    lockstep=True,
+    coalescing=True,
+    register_tiles=False,
+    layouts=True,
+    any_order=True,
+    halos=True,
+    prefetch=True,
+    messages=True,
+    many_workers=True,
+    virtual_workers=False,
+)
+_CPU = Capabilities(
+    scratchpad=False,
+    lockstep=False,
+    coalescing=False,
+    register_tiles=True,
+    layouts=False,
+    any_order=False,
+    halos=False,
+    prefetch=False,
+    messages=False,
+    many_workers=False,
+    virtual_workers=True,
+)
+
+
 def _cuda(architecture: str, **kw: object) -> Target:
     common: dict[str, object] = {
         "name": f"cuda:{architecture}",
         "kind": "cuda",
+        "has": _GPU,
         "threads": 256,
         "warp": 32,
         "registers": 65536,
@@ -147,6 +213,7 @@ def cpu_target(*, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32)
     return Target(
         name="cpu",
         kind="cpu",
+        has=_CPU,
         workers=workers,
         threads=1,
         warp=1,

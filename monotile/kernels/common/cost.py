@@ -88,7 +88,7 @@ def simple_seconds(
             else:
                 far += footprint(x, extents) / _far_use(x, extents, vector, target)
     requests: list[float] = []
-    if target.kind == "cuda":
+    if target.has.coalescing:
         warp = _warp_extents(s, extents, method, target)
         found = (x for body in bodies for x in _distinct_loads(body))
         requests = [1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found]  # fmt: skip
@@ -142,7 +142,7 @@ def _turns(s: Compute | Scatter, method: Method, outputs: float, target: Target)
     """How often a thread waits for what it reads: once for each element of a map, for each ROWS rows of columns."""
     vector = access_width(method)
     match method:
-        case Map() if target.kind == "cuda":
+        case Map() if target.has.lockstep:
             return -(-outputs // (target.threads * vector))
         case Reduce(by_columns=True) if isinstance(s, Compute):
             rows = math.prod(r.extent for r in s.reduce)
@@ -184,7 +184,7 @@ def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
 def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
     """The part of the bandwidth that a task's accesses of `vector` elements reach: narrow ones are too few in flight, and memory gives
     whole sectors."""
-    if target.kind == "cpu":
+    if not target.has.coalescing:
         return 1.0
     width = vector * x.tensor.dtype.itemsize
     return min(1.0, (width / target.vector_bytes) ** 0.7, run_bytes(x, extents) / SECTOR)

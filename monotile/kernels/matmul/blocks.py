@@ -60,7 +60,7 @@ def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
 
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
     """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         yield from _cpu_blocks(p, m, n, target)
     elif p.half and "mma.sync" in target.instructions:
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
@@ -261,7 +261,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
     if not grain or tile >= grain:
         return grain or tile
     fitting = [d for d in range(1, grain + 1) if grain % d == 0]
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         return next(d for d in fitting if d >= tile)
     return max(d for d in fitting if d <= tile)
 
@@ -269,7 +269,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
 def scratch_bytes(c: Contract, target: Target) -> int:
     """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
     size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8
     return contract_bytes(c, size)

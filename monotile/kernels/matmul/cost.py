@@ -90,7 +90,7 @@ def rounds_seconds(
     from there."""
     fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
     finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         return rounds * (fill + busy + finish)
     if rounds == 1:
         return fill + busy + finish
@@ -139,7 +139,7 @@ def _contract_parts(
     rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
     deep = padded if tensor_cores else k
     work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c))
-    if target.kind == "cpu":  # register tiles: a task's operands stay in the caches between blocks
+    if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * size / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth
@@ -217,7 +217,7 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
 
     results: how many. stored, size: bytes of one, and of an operand's element.
     """
-    if target.kind == "cpu" or stored <= size:
+    if target.has.register_tiles or stored <= size:
         return 0.0
     return WRITE_COST * results * stored / (target.worker_bandwidth * target.workers)
 

@@ -30,7 +30,7 @@ def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Targ
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
     vector = _vector(s, s.reduce[inner], target)
-    if target.kind == "cpu":
+    if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
     if outputs > 1:

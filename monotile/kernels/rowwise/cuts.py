@@ -30,7 +30,7 @@ PART = 8  # bytes of a part of a sum, at most
 def held_rows(group: Group, target: Target) -> Iterator[Draft]:
     """The ways to cut `group` so: none where it does not work row by row, or its rows are too long."""
     computes = [s for s in group.statements() if isinstance(s, Compute)]
-    if target.kind != "cuda" or len(computes) < sum(map(len, group.steps)):
+    if not target.has.lockstep or len(computes) < sum(map(len, group.steps)):
         return
     found = rowwise(computes)
     if found is None:

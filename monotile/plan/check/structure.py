@@ -99,9 +99,9 @@ def _check_launch(plan: Plan, target: Target) -> None:
     launch = plan.launch
     if not 1 <= launch.workers or launch.threads > 1024:
         fail(f"a launch of {launch.workers} workers with {launch.threads} threads")
-    if target.kind == "cuda" and launch.workers > target.workers:
+    if not target.has.virtual_workers and launch.workers > target.workers:
         fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
-    if target.kind == "cuda" and launch.shared_bytes > target.shared_bytes:
+    if target.has.scratchpad and launch.shared_bytes > target.shared_bytes:
         fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
 
 
@@ -195,7 +195,7 @@ def _check_step(
                 )
         case Interleave(vector) if not _whole_runs(vector, anchor, step.dims):
             fail(f"{stage.name}: threads do not have {vector} runs of {anchor.out.name} each")
-        case Contract() as c if target.kind == "cuda":
+        case Contract() as c if not target.has.register_tiles:
             if c.warps_m * c.warps_n * c.slices * c.teams * target.warp != target.threads:
                 fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
             if c.teams > 1 and (len(stage.steps) > 1 or stage.late or c.slices > 1):
@@ -366,7 +366,7 @@ def _check_chip(
             ):
                 fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
     ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
-    if ends and max(ends) > plan.launch.shared_bytes and target.kind == "cuda":
+    if ends and max(ends) > plan.launch.shared_bytes and target.has.scratchpad:
         fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
 
 
