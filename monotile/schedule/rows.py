@@ -121,7 +121,9 @@ def _rows_draft(
             fresh, scratch_used = set(), False
         fresh |= set(made.computes)
         scratch_used |= made.scratch_bytes > 0
-        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if wait else 0.0)
+        seconds += spent + (
+            target.model.common.block_barrier * target.barrier_seconds if wait else 0.0
+        )
         if waves * seconds >= least:
             return None
         steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))
@@ -164,7 +166,7 @@ def _rows_step(
             found = _rows_contract(anchor, p, names, where, tiles, extents, own, context, room)
             if found:
                 return found
-    total, after = cost.product(extents, anchor.axes), cost.following(step)
+    total, after = cost.product(extents, anchor.axes), cost.following(step, target)
     method = plain_method(anchor, total, 1, target)
     if isinstance(method, Map) and anchor.axes:
         innermost = extents[anchor.axes[-1].name] - lead.get(len(anchor.axes) - 1, 0)
@@ -184,7 +186,8 @@ def _rows_step(
         for p, a in enumerate(anchor.axes)
     )
     seconds = cost.simple_seconds(anchor, extents, method, own, after, target)
-    seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, own) else 0.8)
+    near = 0.0 if _reads_far(anchor, own) else target.model.common.near
+    seconds -= target.latency_seconds * near
     made = Step(names, dims, method, scratch_bytes=method_scratch(method, target))
     return made, seconds
 

@@ -56,7 +56,7 @@ def schedule(
     if target.has.prefetch:
         body = hold(early_maps(body, by_name, target), target)
         body = early_reductions(body, by_name, weights, target)
-        body = late_waits(body, by_name, weights, target.workers)
+        body = late_waits(body, by_name, weights, target)
         body = read_once(body, by_name, program.weights, target)
     launch = Launch(
         workers=target.workers,

@@ -91,7 +91,7 @@ def _cut_single(group: Group, context: Context) -> Iterator[Draft]:
         yield _simple_draft(group, grid, dims, method, names, context)
         return
     if isinstance(anchor, Compute) and len(anchor.axes) > 1:
-        along, after = anchor.axes[-2].extent, cost.following(step)
+        along, after = anchor.axes[-2].extent, cost.following(step, target)
         method = windowed(method, anchor, total, target.workers, along, after, target)
     if isinstance(method, Reduce) and method.windows > 1:
         for dims in _window_dims(anchor, method, target):
@@ -201,7 +201,7 @@ def _simple_draft(
     tasks = max(1, math.prod(grid))
     extents = _flat_extents(anchor, dims)
     seconds = cost.simple_seconds(
-        anchor, extents, method, frozenset(), cost.following(group.steps[0]), target
+        anchor, extents, method, frozenset(), cost.following(group.steps[0], target), target
     )
     scratch = method_scratch(method, target)
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
@@ -248,7 +248,8 @@ def _best_choice(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = product_cost.finishing(step)
+    common = context.target.model.common
+    after = product_cost.finishing(step, common.after_plain, common.after_costly)
     stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
     memory = _from_memory(anchor, p, context.target)
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
@@ -261,7 +262,8 @@ def _best_choice(
 def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
     """Operands that are larger than what the last-level cache keeps."""
     sides = _operand_bytes(c, p, whole=True)
-    return Memory(*(nbytes if nbytes > target.l2_bytes * cost.KEPT else 0 for nbytes in sides))
+    kept = target.l2_bytes * target.model.common.kept
+    return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
 
 
 def _choices(
@@ -345,7 +347,7 @@ def _product_dims(
     order = [0, 1]
     if not target.has.register_tiles and tasks > target.workers:
         rows, columns = _operand_bytes(c, p)
-        if columns > max(rows, target.l2_bytes * cost.KEPT):
+        if columns > max(rows, target.l2_bytes * target.model.common.kept):
             order = [1, 0]
     sides = (
         Dim(axes, extent, tile, len(batch) + at)

@@ -10,8 +10,8 @@ from torch import nn
 
 import monotile
 from monotile.runtime.arrange import composed, move
+from monotile.targets.cuda.target import cuda_target
 from monotile.targets.detect import detect_target
-from monotile.targets.target import cuda_target
 from monotile.transform.layout.parameters import arrange
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)

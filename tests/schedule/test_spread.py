@@ -2,7 +2,7 @@
 
 from monotile.plan.nodes import Dim, Map, Stage, Step, Turn
 from monotile.schedule.spread import spread
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 
 TARGET = cuda_target("sm_90a", workers=16)
 

@@ -8,7 +8,8 @@ from monotile.ir.dtype import DType
 from monotile.ir.program import Program
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Contract, HoldRows, Map, Reduce, Register, Serial, Shared, Stage
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from tests.schedule import programs as p
 
 CASES = {

@@ -17,6 +17,7 @@ from monotile.kernels.matmul.memory import attend_bytes
 from monotile.kernels.matmul.product import product
 from monotile.plan.nodes import Attend, Dim, Operand, Step
 from monotile.schedule.groups import Group, Node, unite
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 BLOCKS = (16, 32, 48, 64)
@@ -27,7 +28,6 @@ GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 12
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
-SOFTMAX = 12.0  # operations a score costs, what follows its product left out
 
 
 def join_attention(
@@ -62,7 +62,7 @@ def join_attention(
         if "mma.sync" in target.instructions and _sides(found, target) is not None:
             waits = node.waits.union(*(n.waits for n in parts))
             whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
-        elif found.products.out.nbytes > target.l2_bytes * cost.KEPT:
+        elif found.products.out.nbytes > target.l2_bytes * target.model.common.kept:
             whole = _united([*parts, node])
         else:
             continue
@@ -110,7 +110,9 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
     rows, columns = result.axes[found.row].extent, result.axes[found.column].extent
     features, keys = found.products.reduce[0].extent, found.key.extent
     batch = tuple(p for p in range(len(result.axes)) if p not in (found.row, found.column))
-    after = SOFTMAX + sum(cost.operations(s) for s in found.scores)
+    transcendental = target.model.common.transcendental
+    after = sum(cost.operations(s, transcendental) for s in found.scores)
+    after += fitted(target.model.attention).softmax
     base = Attend(
         result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value,

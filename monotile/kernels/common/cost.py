@@ -12,32 +12,21 @@ from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, value_of
 from monotile.plan.nodes import Map, Method, Reduce
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-COSTLY = 12.0  # operations that a transcendental function counts for
-LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 compute
 SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
-TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
-# Outputs that a thread makes by itself, in latencies, for vectors of WIDE (fitted by hand to 3 x 3 and 7 x 7 depthwise, 1 to 7 windows, H100; 2 to 20 % off):
-ROUND = 0.075  # a row of a window
-VECTOR = 0.037  # what is loaded of it at once
-TERM = 0.0021  # a product
-FINISH = 0.0033  # an operation that follows
-WIDE = 8
-ROWS = 24  # of a matrix that a thread asks for at once, vectors of 16 bytes
-SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
-KEPT = 0.25  # of the last-level cache: what is larger is read from memory again
-BLOCK_BARRIER = 0.05  # of a grid barrier
+WIDE = 8  # neighbours that `Reduction.vector` is the cost of
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
 
 
 @functools.lru_cache(maxsize=4096)
-def operations(s: Compute | Scatter) -> float:
-    """Arithmetic operations an element costs, index arithmetic left out."""
-    return 1.0 + sum(COSTLY if costly else 1.0 for costly, _ in arithmetic(s))
+def operations(s: Compute | Scatter, transcendental: float) -> float:
+    """Arithmetic operations an element costs, index arithmetic left out. transcendental: what one counts for."""
+    return 1.0 + sum(transcendental if costly else 1.0 for costly, _ in arithmetic(s))
 
 
 def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
@@ -52,9 +41,9 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
                 pass
 
 
-def following(step: tuple[Compute | Scatter, ...]) -> float:
+def following(step: tuple[Compute | Scatter, ...], target: Target) -> float:
     """Operations that follow an element of a step's first statement."""
-    return sum(operations(s) for s in step[1:])
+    return sum(operations(s, target.model.common.transcendental) for s in step[1:])
 
 
 def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
@@ -76,6 +65,7 @@ def simple_seconds(
 
     own: tensors that the stage itself holds on chip. after: operations that follow each element.
     """
+    model = target.model.common
     vector = access_width(method)
     outputs = product(extents, s.axes)
     points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
@@ -92,21 +82,21 @@ def simple_seconds(
         warp = _warp_extents(s, extents, method, target)
         found = (x for body in bodies for x in _distinct_loads(body))
         requests = [1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found]  # fmt: skip
-        asked = LOAD_COST * sum(requests) / vector
+        asked = model.request * sum(requests) / vector
         if isinstance(s, Compute) and s.out.name not in own:  # stores cost where they are scattered
             out = Load(s.out, s.axes)
             far += footprint(out, extents) * (max(1.0, SECTOR / run_bytes(out, extents)) - 1)
-            asked += LOAD_COST * (_scattered(out, warp, vector, target) - 1) / vector
+            asked += model.request * (_scattered(out, warp, vector, target) - 1) / vector
     if requests and isinstance(s, Compute) and isinstance(method, Reduce) and method.lanes == 1:
         each = sum(requests) / len(requests)
         spent = each_thread_seconds(s, method, outputs, after, target, each)
-        moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
+        moved = (far + near / model.chip_speedup) / target.worker_bandwidth
         return target.latency_seconds + max(moved, spent)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
-    moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
-    work = (points * (operations(s) + asked) + outputs * after) / rate
-    waits = 1 + TURN * (_turns(s, method, outputs, target) - 1 if far else 0)
+    moved = (far + near / model.chip_speedup) / target.worker_bandwidth
+    work = (points * (operations(s, model.transcendental) + asked) + outputs * after) / rate
+    waits = 1 + model.turn * (_turns(s, method, outputs, target) - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
 
 
@@ -115,6 +105,7 @@ def each_thread_seconds(
 ) -> float:
     """What a worker takes for `outputs` outputs of which every thread makes some by itself. after: operations that follow one of
     them. requests: how many times those of neighbours a warp's are."""
+    model = fitted(target.model.reduction)
     found, inner = sliding(s), s.reduce[method.order[-1]].extent
     rows = math.prod(r.extent for r in s.reduce) / inner
     vectors = inner * len(_distinct_loads(s.body)) / method.vector
@@ -122,9 +113,10 @@ def each_thread_seconds(
         vectors = found.reads(method.windows, inner) + inner
     wide = max(method.outputs, method.vector) / WIDE
     here = method.windows * method.outputs
-    row = ROUND + VECTOR * (0.4 + 0.6 * wide) * vectors * requests + TERM * inner * here
+    vector = model.vector * (model.narrow + (1 - model.narrow) * wide)
+    row = model.row + vector * vectors * requests + model.term * inner * here
     turns = math.ceil(outputs / (target.threads * here))
-    return target.latency_seconds * turns * (rows * row + FINISH * here * after)
+    return target.latency_seconds * turns * (rows * row + model.finish * here * after)
 
 
 def access_width(method: Method) -> int:
@@ -139,7 +131,7 @@ def access_width(method: Method) -> int:
 
 
 def _turns(s: Compute | Scatter, method: Method, outputs: float, target: Target) -> float:
-    """How often a thread waits for what it reads: once for each element of a map, for each ROWS rows of columns."""
+    """How often a thread waits for what it reads: once for each element of a map, for as many rows of columns as it asks for together."""
     vector = access_width(method)
     match method:
         case Map() if target.has.lockstep:
@@ -147,7 +139,7 @@ def _turns(s: Compute | Scatter, method: Method, outputs: float, target: Target)
         case Reduce(by_columns=True) if isinstance(s, Compute):
             rows = math.prod(r.extent for r in s.reduce)
             rounds = math.ceil(outputs * method.lanes / (target.threads * vector))
-            return rounds * math.ceil(rows / (method.lanes * ROWS))
+            return rounds * math.ceil(rows / (method.lanes * fitted(target.model.reduction).rows))
         case _:
             return 1
 
@@ -187,7 +179,11 @@ def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
     if not target.has.coalescing:
         return 1.0
     width = vector * x.tensor.dtype.itemsize
-    return min(1.0, (width / target.vector_bytes) ** 0.7, run_bytes(x, extents) / SECTOR)
+    return min(
+        1.0,
+        (width / target.vector_bytes) ** target.model.common.narrow,
+        run_bytes(x, extents) / SECTOR,
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,9 +13,9 @@ from monotile.kernels.matmul.cost import contract_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
 from monotile.kernels.matmul.product import RUNS_VECTOR, Product
 from monotile.plan.nodes import Contract, Operand
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-DOT_ROWS = 12  # up to so many rows, turning the right side into panels costs more than it saves
 MOST_HELD = (
     32  # values of an evaluated operand's chunk that a thread computes before it stores them
 )
@@ -78,7 +78,11 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract
     side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
-    if p.left.major == "k" and p.right.major == "k" and m <= DOT_ROWS:
+    if (
+        p.left.major == "k"
+        and p.right.major == "k"
+        and m <= fitted(target.model.register_tiles).dot_rows
+    ):
         yield Contract(
             m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
             instruction="dot", left=p.left, right=p.right,

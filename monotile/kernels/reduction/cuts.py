@@ -11,13 +11,15 @@ from monotile.ir.expr import Axis, Load, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import SECTOR, each_thread_seconds
 from monotile.plan.nodes import Map, Method, Reduce, Serial
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value
-MOST_WINDOWS = 4  # that a thread has at once, or as many as a row has terms: more are much code (H100, 3 x 3: 12.2 with 4, 16.8 with 7)
-MOST_WORDS = 144  # registers of theirs: what is looked at, what that is multiplied with, sums
+MOST_WORDS = (
+    144  # registers of a thread's windows: what is looked at, what that is multiplied with, sums
+)
 
 
 def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
@@ -102,9 +104,10 @@ def windowed(
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
     words = method.outputs * s.body.dtype.itemsize // 4
     held = method.outputs * max(x.dtype.itemsize for x in loads(s.body)) // 4
+    most = max(fitted(target.model.reduction).windows, terms)
     fitting = (
         msgspec.structs.replace(method, order=order, windows=n)
-        for n in range(1, max(MOST_WINDOWS, terms) + 1)
+        for n in range(1, most + 1)
         if along % n == 0
         and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
     )

@@ -10,13 +10,11 @@ from monotile.ir.expr import Load, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Map, PlanNode, Reduce, Stage, Step, each_stage, repeats
 from monotile.schedule.pinned import distinct_loads, multiplied, task_bytes
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 MOST_EARLY = 32  # registers of a thread for what is on its way
 MOST_WEIGHTS = 80  # registers of a thread for the weights of reductions
-# Of weights that all workers ask for before a hand-off: more hold up what polls it (Llama-1B, one token: 1025 for 1010).
-MOST_BYTES = 640 << 10
-MOST_TOGETHER = 4  # turns, whose code is written out: more were slower (H100: 22.6 with 7, 17.3 with 1 in wav2vec 2.0)
 
 
 def early_maps(
@@ -61,7 +59,8 @@ def _ahead(
     far = _words((x for x in read if x.tensor.name not in own), width)
     early = turns == 1 and number > 0 and 0 < far <= MOST_EARLY
     words = _words((x for x in read if x.tensor.name not in step.computes), width)
-    rounds = -(-turns // max(1, min(MOST_TOGETHER, MOST_EARLY // max(1, words))))
+    most = fitted(target.model.prefetch).turns  # their code is written out
+    rounds = -(-turns // max(1, min(most, MOST_EARLY // max(1, words))))
     together = -(-turns // rounds) if far else 1
     return msgspec.structs.replace(step, method=Map(step.method.vector, early, together))
 
@@ -85,7 +84,7 @@ def early_reductions(
         if not 0 < tasks <= target.workers or stage.name in kept:
             return stage
         word = 4 * target.threads
-        room = min(MOST_WEIGHTS, MOST_BYTES // (word * tasks))
+        room = min(MOST_WEIGHTS, fitted(target.model.prefetch).weight_bytes // (word * tasks))
         steps: list[Step] = []
         for step in stage.steps:
             words = -(-_weight_bytes(step, computes, weights) // word)

@@ -25,38 +25,42 @@ from monotile.plan.nodes import (
     Step,
     each_stage,
 )
-
-# More of them hold up the hand-off itself: what polls it waits behind them (docs/measurements.md).
-AHEAD = 2
+from monotile.targets.model import fitted
+from monotile.targets.target import Target
 
 
 def late_waits(
     body: tuple[PlanNode, ...],
     computes: Mapping[str, Compute | Scatter],
     weights: frozenset[str],
-    workers: int,
+    target: Target,
 ) -> tuple[PlanNode, ...]:
     """`body` with `late` set where a stage can be so, and then `ahead`. weights: those that the launch does not change."""
 
+    most = fitted(target.model.prefetch).chunks
+
     def changed(stage: Stage) -> Stage:
-        if stage.handoff != "grid" or why_not_late(stage, computes, workers) is not None:
+        if stage.handoff != "grid" or why_not_late(stage, computes, target.workers) is not None:
             return stage
         first, *rest = stage.steps
         if isinstance(first.method, Contract):
-            first = _ahead(first, computes, weights)
+            first = _ahead(first, computes, weights, most)
         return msgspec.structs.replace(stage, late=True, steps=(first, *rest))
 
     return each_stage(body, changed)
 
 
-def _ahead(step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]) -> Step:
-    """`step` with the first chunks of one operand asked for ahead, if that is a weight."""
+def _ahead(
+    step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str], most: int
+) -> Step:
+    """`step` with the first chunks of one operand asked for ahead, if that is a weight. More than `most` of them hold up the
+    hand-off itself: what polls it waits behind them."""
     method = step.method
     assert isinstance(method, Contract)
     operands = {"left": method.left, "right": method.right}
     if any(o.copy != "async" for o in operands.values()):
         return step
-    chunks = min(AHEAD, method.depth - 1)
+    chunks = min(most, method.depth - 1)
     for side, factor in zip(operands, sides(step, computes), strict=True):
         if chunks and {x.tensor.name for x in loads(factor)} <= weights:
             operand: Operand = msgspec.structs.replace(operands[side], ahead=chunks)

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from monotile.config import Options
-from monotile.targets.target import Target, cpu_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.target import Target
 from monotile.targets.workers import chosen_workers
 
 

@@ -14,7 +14,8 @@ from monotile.targets.cuda.detect import detect, present
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.launch import CudaKernel
-from monotile.targets.target import CUDA_TARGETS, Target
+from monotile.targets.cuda.target import NAMES
+from monotile.targets.target import Target
 
 
 def _build(source: Source, target: Target, options: Options) -> Binary:
@@ -80,7 +81,7 @@ def runs_on(architecture: str, capability: tuple[int, int]) -> bool:
 
 CUDA = Backend(
     kind="cuda",
-    names=tuple(CUDA_TARGETS),
+    names=NAMES,
     present=present,
     detect=detect,
     suffix=".cu",

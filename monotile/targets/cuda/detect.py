@@ -7,7 +7,8 @@ from monotile.config import Options
 from monotile.errors import TargetError
 from monotile.plan.records import ON_CHIP
 from monotile.targets.cuda.driver import driver
-from monotile.targets.target import CUDA_TARGETS, Target, cuda_target
+from monotile.targets.cuda.target import CUDA_TARGETS, cuda_target
+from monotile.targets.target import Target
 from monotile.targets.workers import chosen_workers
 
 
