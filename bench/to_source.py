@@ -24,8 +24,10 @@ from monotile.runtime.reference import Call
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
 from monotile.targets.cpu import emit as cpu
+from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import emit as cuda
-from monotile.targets.target import Target, cpu_target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.layout.parameters import arrange
 from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.pipeline import transform

@@ -1,7 +1,6 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,12 @@ from monotile.runtime.objects import apart
 from monotile.runtime.progress import step
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
-from monotile.targets.binary import Binary
-from monotile.targets.cpu import build as build_cpu
-from monotile.targets.cpu import emit as cpu
-from monotile.targets.cuda import build as build_cuda
-from monotile.targets.cuda import emit as cuda
 from monotile.targets.detect import detect_target
+from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 from monotile.transform.layout.parameters import arrange
 from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.pipeline import transform
-
-_IN_ANY_ORDER = {"cuda"}  # targets that read what is dense as it lies; the others get it row by row
-_EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
-_BUILDERS = {  # by the target's kind, and whether functions are compiled one by one
-    ("cpu", False): build_cpu.build,
-    ("cuda", False): build_cuda.build,
-    ("cuda", True): partial(build_cuda.build, apart=True),
-}
 
 
 def compile(
@@ -97,7 +84,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     dump = _Dump(options.dump_dir)
 
     captured, orders = capture(exported), {}
-    if target.kind in _IN_ANY_ORDER:
+    if target.has.any_order:
         captured, orders = in_memory_order(captured, exported)
     dump.program("capture", captured.program)
 
@@ -114,10 +101,11 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     dump.plan(plan)
     verify_plan(plan, program, target)
 
-    source = _EMITTERS[target.kind](program, plan, target, options)
-    dump.source(source)
+    backend = backend_of(target)
+    source = backend.emit(program, plan, target, options)
+    dump.source(source, backend.suffix)
 
-    binary: Binary = _BUILDERS[target.kind, source.apart](source.text, target, options)
+    binary = backend.build(source, target, options)
 
     artifact = Artifact(
         target=target,
@@ -159,5 +147,5 @@ class _Dump:
         self._write("plan.json", plan.to_json())
         self._write("plan.txt", show_plan(plan))
 
-    def source(self, source: Source) -> None:
-        self._write("source.cu" if "monotile_kernel" in source.entry else "source.c", source.text)
+    def source(self, source: Source, suffix: str) -> None:
+        self._write(f"source{suffix}", source.text)

@@ -10,7 +10,6 @@ exact text for makes the key None: such a model is compiled anew. Why not a key 
 
 import hashlib
 from collections.abc import Iterator
-from importlib.metadata import distributions
 
 import torch
 import torch.utils._pytree as pytree
@@ -20,7 +19,7 @@ from torch.export import ExportedProgram
 
 from monotile.cache import key
 from monotile.config import Options
-from monotile.targets.cpu.build import find_compiler, processor
+from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
 _SCALARS = (bool, int, float, complex, str, type(None))
@@ -37,22 +36,8 @@ def exported_key(exported: ExportedProgram, target: Target, options: Options) ->
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
-    return key("exported", str(torch.__version__), text, target, options, _toolchain(target))
-
-
-def _toolchain(target: Target) -> str:
-    """What builds for `target`, found without loading it."""
-    match target.kind:
-        case "cpu":
-            return f"{find_compiler()} {processor()}"
-        case _:
-            return (
-                f"NVRTC {_version('nvidia-cuda-nvrtc')}, nvJitLink {_version('nvidia-nvjitlink')}"
-            )
-
-
-def _version(distribution: str) -> str:
-    return next((d.version for d in distributions(name=distribution)), "of the system")
+    built_by = backend_of(target).toolchain()
+    return key("exported", str(torch.__version__), text, target, options, built_by)
 
 
 def parameters_of(

@@ -34,7 +34,7 @@ def schedule(
     if context is None or context.target != target:
         context = Context.of(program, target)
     tree = build(program, context)
-    if target.kind == "cuda":
+    if target.has.many_workers:
         tree = share_workers(tree, context)
     memory = place(program, tree)
     by_name = computes_of(program)
@@ -51,7 +51,7 @@ def schedule(
     if handed.message_bytes and kept_bytes(body) < kept_bytes(finished(plain)[0]):
         handed = plain  # weights on chip are worth more
         body, shared_bytes = finished(plain)
-    if target.kind == "cuda":
+    if target.has.prefetch:
         body = hold(body, by_name, weights, target)
         body = prefetch(body, by_name, weights, program.weights, target)
     launch = Launch(

@@ -19,7 +19,8 @@ from monotile.runtime.profile import Profile, decode
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import Memory, emulate, launch, launch_of
 

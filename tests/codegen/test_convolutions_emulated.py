@@ -25,7 +25,7 @@ from monotile.plan.nodes import Plan, Stage, Step, repeats
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 

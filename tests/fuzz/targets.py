@@ -21,7 +21,7 @@ from monotile.runtime.tensors import from_numpy
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
 from monotile.targets.cuda import emit as cuda
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from monotile.transform.pipeline import transform
 from tests.codegen.emulate import emulate
 from tests.fuzz.graph import Graph, Network, arguments

@@ -3,13 +3,15 @@
 import importlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 import monotile
 from monotile.runtime.arrange import composed, move
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.detect import detect_target
 from monotile.transform.layout.parameters import arrange
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
@@ -31,7 +33,10 @@ class Columns(nn.Module):
 @pytest.fixture(autouse=True)
 def as_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = importlib.import_module("monotile.compile")
-    monkeypatch.setattr(compiler, "_IN_ANY_ORDER", {"cpu"})
+    cpu = detect_target("cpu", monotile.Options())
+    has = msgspec.structs.replace(cpu.has, any_order=True)
+    anyhow = msgspec.structs.replace(cpu, has=has)
+    monkeypatch.setattr(compiler, "detect_target", lambda *_: anyhow)
     gpu = cuda_target("sm_90a")
     monkeypatch.setattr(compiler, "arrange", lambda p, _, movable: arrange(p, gpu, movable))  # pyright: ignore
 

@@ -16,7 +16,8 @@ from monotile.kernels.attention.method import Attend
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.schedule.schedule import schedule
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.pipeline import transform
 
 
