@@ -14,7 +14,7 @@ from monotile.runtime.reference import (
     distance,
     eager,
     eager_float64,
-    fresh,
+    random_inputs,
     to_device,
     tolerance,
 )
@@ -35,7 +35,7 @@ def command(
     fast = compile(model, *call, target=target, options=options)
     click.echo(summary(fast, time.perf_counter() - start))
 
-    args, kwargs = given = fresh(call, seed)
+    args, kwargs = given = random_inputs(call, seed)
     plain = eager(model, given)
     exact = eager_float64(model, given)
     judge = plain if exact is None else exact

@@ -30,7 +30,7 @@ from monotile.runtime.accuracy import error, exact, tensors
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.models import load_model
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.reference import Call, eager, fresh, to_device
+from monotile.runtime.reference import Call, eager, random_inputs, to_device
 from monotile.targets.detect import device_of
 
 Timing = Callable[[Outcome], Outcome]
@@ -45,7 +45,7 @@ def prepare(job: Job) -> tuple[Outcome, Timing]:
     if not isinstance(model, torch.nn.Module):
         raise Absent("an exported program cannot be checked in float64: give the module instead")
     model.requires_grad_(False)
-    given = fresh(call, seed=1)
+    given = random_inputs(call, seed=1)
     torch.set_grad_enabled(False)
     if job.way in (OURS, PROFILE):
         return _ours(job, model, given, device)

@@ -24,7 +24,7 @@ import monotile
 from monotile.examples import EXAMPLES
 from monotile.runtime.measure import duration, graphed, measure
 from monotile.runtime.models import load_model
-from monotile.runtime.reference import distance, eager, eager_float64, fresh, to_device
+from monotile.runtime.reference import distance, eager, eager_float64, random_inputs, to_device
 
 _NAMES = {
     "eager": "PyTorch",
@@ -122,7 +122,7 @@ def _measured(way: str, name: str, dtype: str, seconds: float) -> Outcome:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, call = to_device(*load_model(EXAMPLES[name], dtype), device)
     assert isinstance(model, torch.nn.Module)
-    args, kwargs = given = fresh(call)
+    args, kwargs = given = random_inputs(call)
     exact = eager_float64(model, given)
     judge = eager(model, given) if exact is None else exact
     start = time.perf_counter()
