@@ -16,12 +16,12 @@ from monotile.ir.verify import verify as verify_program
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.nodes import Plan
 from monotile.plan.printer import show as show_plan
-from monotile.runtime.arrange import composed, move
+from monotile.runtime.arrange import compose_orders, move
 from monotile.runtime.artifact import Artifact, decode, encode
-from monotile.runtime.collector import collecting_later
+from monotile.runtime.collector import gc_paused
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
 from monotile.schedule.for_target import for_target
 from monotile.schedule.schedule import schedule
@@ -49,7 +49,7 @@ def compile(
     Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError or BuildError, all of them
     MonotileError.
     """
-    with collecting_later():
+    with gc_paused():
         return _compiled(model, args, kwargs, detect_target(target, options), options)
 
 
@@ -62,7 +62,7 @@ def _compiled(
 ) -> CompiledModule:
     """From the cache, if it is there."""
     with step("capturing the model", shown=options.progress):
-        exported = export(model, args, kwargs, results=apart)
+        exported = export(model, args, kwargs, results=flatten_objects)
     key = exported_key(exported, hardware, options)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
@@ -92,7 +92,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
     program, results = stack_results(program)
     if options.arrange_parameters:
         program, found = arrange(program, target, captured.parameters.keys() - {*program.states})
-        orders |= {n: composed(orders.get(n), order) for n, order in found.items()}
+        orders |= {n: compose_orders(orders.get(n), order) for n, order in found.items()}
         dump.program("arrange", program)
     program, context = for_target(program, target, dump.program)
     verify_program(program)

@@ -24,8 +24,8 @@ from monotile.transform.pipeline import transform
     show_default=True,
 )
 def command(spec: str, dtype: str | None, target: str, options: Options, show: str) -> None:
-    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file that
-    `monotile compile -o` wrote; or facts about MODEL: dependences, intensities, reuse."""
+    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file written by
+    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse."""
     if show == "facts":
         click.echo(show_facts(_program(spec, dtype, options)), nl=False)
         return
@@ -42,9 +42,9 @@ def command(spec: str, dtype: str | None, target: str, options: Options, show: s
 
 
 def _program(spec: str, dtype: str | None, options: Options) -> Program:
-    """The Program that is scheduled."""
+    """The Program that is handed to the scheduler."""
     if spec.endswith(".monotile"):
-        raise click.UsageError("a compiled file holds no Program: name the model")
+        raise click.UsageError("a compiled file contains no Program: give the model instead")
     model, (args, kwargs) = named_model(spec, dtype)
     captured = capture(export(model, args, kwargs))
     return transform(captured.program, captured.constants, options, lambda *_: None)[0]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.runtime.arrange import composed, move
+from monotile.runtime.arrange import compose_orders, move
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.detect import detect_target
 from monotile.transform.layout.parameters import arrange
@@ -114,10 +114,10 @@ def test_what_shares_its_memory_is_copied() -> None:
 
 
 def test_orders() -> None:
-    assert composed(None, (1, 0)) == (1, 0)
+    assert compose_orders(None, (1, 0)) == (1, 0)
     x = torch.empty(2, 3, 4)
     first, then = (2, 0, 1), (1, 2, 0)
-    assert x.permute(first).permute(then).shape == x.permute(composed(first, then)).shape
+    assert x.permute(first).permute(then).shape == x.permute(compose_orders(first, then)).shape
     held = {"w": torch.tensor([[0.0, 1, 2], [3, 4, 5]])}
     w = held["w"]
     move(held, {"w": (1, 0), "absent": (1, 0)})
