@@ -37,6 +37,10 @@ class ScheduleError(MonotileError):
     """No legal Plan exists for this program on this target (a buffer cannot fit, say)."""
 
 
+class PlanError(MonotileError):
+    """A Plan that was given is none, or is not one for this model, target and number of workers."""
+
+
 class InternalError(Exception):
     """Monotile broke one of its own invariants. The user did nothing wrong: please report it."""
 

@@ -8,11 +8,11 @@ from monotile.compile import compile
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.ir.program import Program
+from monotile.pipeline import transform
 from monotile.plan.printer import show as show_plan
 from monotile.runtime.module import CompiledModule, load
 from monotile.runtime.reference import to_device
 from monotile.targets.detect import device_of
-from monotile.transform.pipeline import transform
 
 
 @click.command()

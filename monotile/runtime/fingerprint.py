@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from monotile.cache import key
 from monotile.config import Options
+from monotile.plan.nodes import Plan
 from monotile.targets.cpu.build import find_compiler, processor
 from monotile.targets.target import Target
 
@@ -31,13 +32,16 @@ class _Unknown(Exception):
     """A value without an exact text."""
 
 
-def exported_key(exported: ExportedProgram, target: Target, options: Options) -> str | None:
-    """The cache key of compiling `exported`; None where it cannot be told apart safely."""
+def exported_key(
+    exported: ExportedProgram, target: Target, options: Options, plan: Plan | None = None
+) -> str | None:
+    """The cache key of compiling `exported`; None where it cannot be told apart safely. plan: used instead of one that is scheduled."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
-    return key("exported", str(torch.__version__), text, target, options, _toolchain(target))
+    toolchain = _toolchain(target)
+    return key("exported", str(torch.__version__), text, target, options, toolchain, plan)
 
 
 def _toolchain(target: Target) -> str:

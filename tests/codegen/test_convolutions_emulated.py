@@ -15,6 +15,7 @@ from monotile.ir.signature import TensorLeaf
 from monotile.kernels.common import cost
 from monotile.kernels.matmul import blocks as methods_of
 from monotile.kernels.matmul import cost as product_cost
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import (  # fmt: skip
     Contract,
@@ -27,11 +28,8 @@ from monotile.plan.nodes import (  # fmt: skip
     Turn,
     repeats,
 )
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import cuda_target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

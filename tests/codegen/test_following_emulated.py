@@ -10,9 +10,9 @@ from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
 from monotile.kernels.matmul import cost as product_cost
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Contract, Plan, Stage, Step, each_stage
-from monotile.schedule.schedule import schedule
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_teams_emulated import H100, agrees

@@ -8,9 +8,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, cast, const
 from monotile.ir.program import Carry, Loop, Program, Stack, Weight, compute
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Contract, Plan
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import Target, cuda_target
 from tests.codegen.cuda_programs import linear, times

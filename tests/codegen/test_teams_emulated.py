@@ -10,9 +10,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.kernels.matmul import cost as product_cost
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Contract, Plan
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import linear

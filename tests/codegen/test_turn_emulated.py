@@ -11,9 +11,9 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
 from monotile.kernels.transpose.match import behind_last
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Interleave, Turn
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate

@@ -1,6 +1,7 @@
 """Parameters that are moved to the order that the kernel reads: the model's own, as `module.to(memory_format=...)` moves them."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from torch import nn
 
 import monotile
+from monotile import pipeline
+from monotile.passes.programs import ProgramState, arrange_parameters
 from monotile.runtime.arrange import composed, move
 from monotile.targets.target import cuda_target
-from monotile.transform.layout.parameters import arrange
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
 
@@ -32,8 +34,14 @@ class Columns(nn.Module):
 def as_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = importlib.import_module("monotile.compile")
     monkeypatch.setattr(compiler, "_IN_ANY_ORDER", {"cpu"})
-    gpu = cuda_target("sm_90a")
-    monkeypatch.setattr(compiler, "arrange", lambda p, _, movable: arrange(p, gpu, movable))  # pyright: ignore
+    passes = tuple(replace(p, run=for_gpu, where=p.where[:1]) if p.name == "arrange_parameters" else p for p in pipeline.PROGRAMS)  # fmt: skip
+    monkeypatch.setattr(pipeline, "PROGRAMS", passes)
+
+
+def for_gpu(s: ProgramState) -> ProgramState:
+    """The orders that a GPU would read parameters in."""
+    done = arrange_parameters(replace(s, target=cuda_target("sm_90a")))
+    return replace(done, target=s.target)
 
 
 def inputs() -> torch.Tensor:

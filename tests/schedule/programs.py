@@ -14,8 +14,8 @@ from monotile.ir.program import (
     Weight,
     compute,
 )
+from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
-from monotile.schedule.schedule import schedule
 from monotile.targets.target import Target, cpu_target, cuda_target
 from monotile.transform.legalise.buffers import normalise
 from monotile.transform.legalise.own_base import own_base

@@ -9,9 +9,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, cast
 from monotile.ir.program import Carry, Loop, Program, Weight, compute
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Contract, Plan, PlanNode, Repeat
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import cuda_target
 from tests.codegen.cuda_programs import linear
