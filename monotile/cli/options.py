@@ -31,6 +31,12 @@ _SHARED = (
     click.option("--dump", metavar="FOLDER", help="Write every step's product there."),
 )
 
+given_plan = click.option(
+    "--plan",
+    metavar="FILE",
+    help="Use this Plan instead of scheduling: JSON, as `monotile inspect MODEL` prints it.",
+)
+
 
 def compiling(command: Callable[..., None]) -> Callable[..., None]:
     """Adds MODEL and the options of a compilation; the command gets `spec`, `dtype`, `target` and `options`."""

@@ -125,7 +125,7 @@ def _statements(before: Program, after: Program) -> str:
     if len(old) != len(new):
         return f"{len(old)} -> {len(new)} statements"
     others = sum(x != y for x, y in zip(old, new, strict=True))
-    return f"{others} of {len(new)} statements" if others else "weights or results"
+    return f"{others} of {len(new)} statements" if others else "its weights or results"
 
 
 def _own(s: Statement) -> object:

@@ -48,6 +48,10 @@ def check_given(plan: Plan, program: Program, target: Target) -> None:
         verify(plan, program, target)
     except VerificationError as error:
         raise PlanError(f"the Plan does not fit this Program: {error}") from error
+    except LookupError as error:  # the check takes it that a scheduler has made the Plan
+        raise PlanError(
+            f"the Plan does not fit this Program: nothing is there for {error}"
+        ) from error
 
 
 def _made(body: tuple[PlanNode, ...]) -> list[str]:
