@@ -16,8 +16,8 @@ from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState
 from monotile.passes.table import Product, Trace
 from monotile.pipeline import lower, to_plan
+from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
-from monotile.plan.given import check_given, load_plan
 from monotile.plan.nodes import Plan
 from monotile.plan.printer import show as show_plan
 from monotile.runtime.arrange import composed, move

@@ -17,7 +17,7 @@ from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
-from monotile.schedule.prefetch import early, late, once
+from monotile.schedule.prefetch import prefetch
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.stages import stage_name, stages_of
@@ -185,29 +185,15 @@ def messages_or_weights(s: PlanState) -> PlanState:
     return other if kept_bytes(s.body) < kept_bytes(other.body) else replace(s, by_barriers=None)
 
 
-def early_maps(s: PlanState) -> PlanState:
-    """Maps whose loads are issued ahead."""
-    return replace(s, body=early.early_maps(s.body, s.computes, s.target))
-
-
 def hold_in_registers(s: PlanState) -> PlanState:
     """Pinned weights that threads hold in registers."""
-    return replace(s, body=hold(s.body, s.target))
+    return replace(s, body=hold(s.body, s.computes, s.steady, s.target))
 
 
-def early_reductions(s: PlanState) -> PlanState:
-    """Reductions whose weights are loaded ahead."""
-    return replace(s, body=early.early_reductions(s.body, s.computes, s.steady, s.target))
-
-
-def late_waits(s: PlanState) -> PlanState:
-    """Stages that wait for their hand-off within their first step."""
-    return replace(s, body=late.late_waits(s.body, s.computes, s.steady, s.target.workers))
-
-
-def read_once(s: PlanState) -> PlanState:
-    """Weights that leave the last-level cache first."""
-    return replace(s, body=once.read_once(s.body, s.computes, s.program.weights, s.target))
+def load_ahead(s: PlanState) -> PlanState:
+    """Loads before their use, and stages that wait for their hand-off within their first step."""
+    weights = s.program.weights
+    return replace(s, body=prefetch(s.body, s.computes, s.steady, weights, s.target))
 
 
 def launch(s: PlanState) -> PlanState:

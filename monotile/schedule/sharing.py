@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from monotile.kernels.draft import Context, Draft
-from monotile.plan.nodes import Turn
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import Nest, Tree
 from monotile.targets.target import Target
@@ -45,7 +44,7 @@ def _runs(tree: Tree) -> Iterator[Nest | list[Draft]]:
     """Loops, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
     run: list[Draft] = []
     for node in tree:
-        if isinstance(node, Nest) or isinstance(node.steps[0].method, Turn):
+        if isinstance(node, Nest) or node.steps[0].method.copies:
             if run:
                 yield run
             yield node if isinstance(node, Nest) else [node]
@@ -110,7 +109,9 @@ class _Sharing:
         if workers not in self.contexts:
             # A worker is as fast: products are cut in the same ways.
             target = _part(self.context.target, workers)
-            self.contexts[workers] = Context(self.context.tables, target, ways=self.context.ways)
+            self.contexts[workers] = Context(
+                self.context.tables, target, of_worker=self.context.of_worker
+            )
         return self.contexts[workers]
 
 

@@ -31,6 +31,6 @@ def stage_name(draft: Draft) -> str:
 def _stage(draft: Draft, workers: int) -> Stage:
     """The first step waits for the worker's last task where both use on-chip memory, but for a product that begins within that."""
     chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
-    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].following
+    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].method.ahead("task")
     first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
     return Stage(stage_name(draft), draft.grid, (first, *draft.steps[1:]), "none", 0)

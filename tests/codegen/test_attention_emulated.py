@@ -13,9 +13,10 @@ from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
 from monotile.kernels.attention import cuts as attend
+from monotile.kernels.attention.method import Attend
 from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Attend, Plan, Stage
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.target import Target, cuda_target
 from tests.codegen.emulate import COMPILER, emulate

@@ -5,11 +5,11 @@ import pytest
 from bench.zoo import Spec
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
+from monotile.kernels.registry import read_plan
 from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState
 from monotile.pipeline import lower, to_plan
-from monotile.plan.given import check_given
-from monotile.plan.nodes import Plan
+from monotile.plan.check.given import check_given
 from monotile.runtime.objects import apart
 from monotile.targets.cpu import emit as cpu
 from monotile.targets.cuda import emit as cuda
@@ -32,7 +32,7 @@ def test_the_source_of_a_plan_from_json(spec: Spec) -> None:
         plan = to_plan(PlanState.of(done.program, target, options, done.context))
 
         again = lower(first).program
-        read = Plan.from_json(plan.to_json())
+        read = read_plan(plan.to_json())
         check_given(read, again, target)
         emit = EMIT[target.kind]
         source, same = emit(done.program, plan, target, options), emit(again, read, target, options)

@@ -1,16 +1,16 @@
-"""How long a product's task takes, or attention's: copies, on-chip memory, tensor cores, and what comes before and after.
+"""How long a product's task takes, copies, on-chip memory, tensor cores, and what comes before and after.
 
 A handful of constants over the Target's figures, fitted to measurements (docs/measurements.md). A model to rank by (Roller).
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
-from monotile.kernels.common.cost import LINE, SHARED_SPEEDUP, arithmetic
-from monotile.plan.nodes import Attend, Contract, Operand
+from monotile.kernels.common.cost import SHARED_SPEEDUP, arithmetic
+from monotile.kernels.common.panels import line_use
+from monotile.kernels.matmul.method import Matmul
 from monotile.targets.target import Target
 
 EVALUATE = 100.0  # operations that a vector of an evaluated operand takes: indices, and a wait for each few (ResNet's first product: 150)
@@ -33,10 +33,6 @@ APART = 0.6  # the path from L2 where workers ask for the same at different time
 WRITE_COST = 2.2  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
 RUN_RATE = 0.2  # of tensor cores' rate: columns in runs load fragments for each product
 ALONE = 1.15  # of a team's products, where the other has none: two hide each other's waits
-# Attention by wgmma, fitted to 197, 384 and 1500 keys in chunks of 64 to 160 (H100; 15 % off at most).
-GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync
-GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
-HIDDEN = 0.8  # of the shorter of products and powers
 SCALAR_RING_BARRIER = 0.07  # of the latency: as WARP_STEP, without tensor cores
 
 
@@ -65,7 +61,7 @@ def finishing(step: tuple[Compute | Scatter, ...]) -> float:
 
 
 def contract_seconds(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int = 0
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int = 0
 ) -> float:
     """One task's m x n x k product, m and n rounded up to whole blocks.
 
@@ -75,7 +71,7 @@ def contract_seconds(
 
 
 def rounds_seconds(
-    c: Contract,
+    c: Matmul,
     m: int,
     n: int,
     k: int,
@@ -106,7 +102,7 @@ def rounds_seconds(
     return max(least, each, _memory_seconds(c, memory, size, target) + shown)
 
 
-def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> float:
+def _memory_seconds(c: Matmul, memory: Memory, size: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     wanted = MEMORY_LATENCY * target.latency_seconds * target.dram_bandwidth / target.workers
@@ -117,7 +113,7 @@ def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> f
     )
 
 
-def _in_rounds(c: Contract, fill: float, busy: float, finish: float, rounds: int) -> float:
+def _in_rounds(c: Matmul, fill: float, busy: float, finish: float, rounds: int) -> float:
     if c.teams == 1:
         return rounds * (fill + busy + finish)
     together, alone = divmod(rounds, c.teams)
@@ -128,7 +124,7 @@ def _in_rounds(c: Contract, fill: float, busy: float, finish: float, rounds: int
 
 
 def _contract_parts(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int
 ) -> tuple[float, float, float]:
     """What a task takes before its products, for them, and for its sums."""
     padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
@@ -172,7 +168,7 @@ def _contract_parts(
 
 
 def _tensor_core_block(
-    c: Contract, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
+    c: Matmul, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     """What is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load fragments
     for mma.sync do not ask for operands meanwhile; what wgmma does is hidden. tile: rows and columns."""
@@ -193,7 +189,7 @@ def _tensor_core_block(
 
 
 def _scalar_block(
-    c: Contract, k: int, moved: float, work: float, target: Target
+    c: Matmul, k: int, moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     steps = -(-k // (c.block_k * c.slices))
     waits = steps * SCALAR_RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
@@ -202,7 +198,7 @@ def _scalar_block(
     return fill, max(moved, work), 2 * _sums_seconds(c, target)
 
 
-def _sums_seconds(c: Contract, target: Target) -> float:
+def _sums_seconds(c: Matmul, target: Target) -> float:
     """One pass over the slices' sums, on chip."""
     return _chip_seconds(c.slices * c.block_m * c.block_n, target)
 
@@ -222,40 +218,7 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
     return WRITE_COST * results * stored / (target.worker_bandwidth * target.workers)
 
 
-def attend_seconds(
-    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
-) -> float:
-    """One block of rows against all keys. after: operations that a score costs."""
-    slices = a.slices(target.threads // target.warp)
-    size = 2
-    moved = (
-        a.block_m * features / line_use(a.query, a.block_m, features, size)
-        + keys * features / line_use(a.key, a.chunk, features, size)
-        + keys * columns / line_use(a.value, columns, a.chunk, size)
-    ) * size / target.worker_bandwidth  # fmt: skip
-    rounds = -(-keys // (a.chunk * slices))  # of each slice
-    scores = rounds * a.chunk * slices * a.block_m
-    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
-    powers = scores * after / (target.flops["fma"] / 2 / target.workers)
-    if a.instruction == "wgmma":
-        work = _overlapping(products / GROUP_RATE, powers, rounds)
-        work += rounds * GROUP_CHUNK * target.latency_seconds
-    else:
-        work = products / WARP_RATE + powers
-    merged = 2 * slices * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
-    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
-    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
-    first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
-    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
-
-
-def _overlapping(products: float, powers: float, rounds: int) -> float:
-    """Of the shorter of both most is hidden: the products of one chunk, and of one warpgroup, go on while others make powers.
-    A first chunk's scores and a last one's sums hide behind nothing."""
-    return products + powers - HIDDEN * min(products, powers) * (1 - 1 / rounds)
-
-
-def _efficiency(c: Contract) -> float:
+def _efficiency(c: Matmul) -> float:
     """The part of the arithmetic rate that a warp's tile can reach."""
     match c.instruction:
         case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
@@ -269,16 +232,3 @@ def _efficiency(c: Contract) -> float:
             return 0.9
         case "dot":
             return 0.6
-
-
-def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
-    """The part of the bandwidth that a panel's runs use, by the lines that they touch: H100: runs of half a line reach
-    0.65 of it. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
-    if side.copy == "element":
-        return 0.35
-    run = (block_k if side.major == "k" else block) * size
-    aligned = math.gcd(run, LINE) == min(run, LINE)
-    lines = (
-        1 + (run - math.gcd(run, LINE)) / LINE
-    )  # runs lie one after the other, the first at the start of a line
-    return (run / (lines * LINE)) ** (0.6 if aligned else 1.2)

@@ -12,10 +12,10 @@ from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
-from monotile.kernels.common.cost import ROWS
+from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, vector_width
-from monotile.kernels.reduction.cuda import COMBINER
-from monotile.plan.nodes import Reduce
+from monotile.kernels.reduction.cost import ROWS
+from monotile.kernels.reduction.method import Reduce
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from monotile.errors import PlanError, VerificationError
 from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.kernels.registry import read_plan
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, PlanNode, Repeat
 from monotile.targets.target import Target
@@ -16,8 +17,8 @@ def load_plan(plan: Plan | str | Path) -> Plan:
     if isinstance(plan, Plan):
         return plan
     try:
-        return Plan.from_json(Path(plan).read_text())
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        return read_plan(Path(plan).read_bytes())
+    except (OSError, LookupError, msgspec.DecodeError) as error:
         raise PlanError(f"{plan} holds no Plan: {error}") from error
 
 
