@@ -65,11 +65,8 @@ class PlanState:
             target = msgspec.structs.replace(target, workers=options.workers)
         if context is None or context.target != target:
             context = Context.of(program, target)
-        computes = {
-            s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
-        }
         old, steady = overwritten(program), steady_weights(program)
-        return PlanState(program, target, options, context, computes, old, steady)
+        return PlanState(program, target, options, context, computes_of(program), old, steady)
 
     @property
     def places(self) -> dict[str, tuple[Place, ...]]:
@@ -126,6 +123,11 @@ class PlanState:
         if self.plan and not before.plan:
             words.append(f"{self.plan.launch.workers} workers x {self.plan.launch.threads} threads")
         return ", ".join(w for w in words if w) or NOTHING
+
+
+def computes_of(program: Program) -> dict[str, Compute | Scatter]:
+    """Every Compute and Scatter by the name of its tensor."""
+    return {s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))}
 
 
 def group_and_cut(s: PlanState) -> PlanState:

@@ -12,7 +12,7 @@ from monotile.analysis.states import steady_weights
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.kernels.registry import read_plan
-from monotile.pipeline import computes_of
+from monotile.passes.plans import computes_of
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
 from monotile.plan.printer import show_stages
