@@ -16,21 +16,19 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.ir.verify import verify as verify_program
+from monotile.passes.plans import PlanState
+from monotile.passes.programs import ProgramState
+from monotile.pipeline import lower, to_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.records import ON_CHIP
 from monotile.runtime.arrange import composed
 from monotile.runtime.objects import apart
 from monotile.runtime.reference import Call
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cpu import emit as cpu
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import emit as cuda
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
-from monotile.transform.layout.parameters import arrange
-from monotile.transform.legalise.stack_results import stack_results
-from monotile.transform.pipeline import transform
 
 
 @dataclass(frozen=True)
@@ -50,20 +48,18 @@ def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, A
     captured, orders = capture(exported), {}
     if target.kind == "cuda":
         captured, orders = in_memory_order(captured, exported)
-    program, constants = transform(captured.program, captured.constants, options, lambda *_: None)
-    program, results = stack_results(program)
-    if options.arrange_parameters:
-        program, found = arrange(program, target, captured.parameters.keys() - {*program.states})
-        orders |= {n: composed(orders.get(n), order) for n, order in found.items()}
-    program, context = for_target(program, target)
+    held = frozenset(captured.parameters)
+    done = lower(ProgramState(captured.program, options, target, captured.constants, held))
+    program, constants = done.program, done.constants
+    orders |= {n: composed(orders.get(n), order) for n, order in done.orders.items()}
     verify_program(program)
-    plan = schedule(program, target, options, context)
+    plan = to_plan(PlanState.of(program, target, options, done.context))
     verify_plan(plan, program, target)
     source = (cpu if target.kind == "cpu" else cuda).emit(program, plan, target, options)
 
     encoded = json.loads(plan.to_json())
     checks = [re.sub(r"\.py:\d+", ".py", message) for message in source.checks]  # whatever the line
-    outputs = captured.signature.moved(results).outputs
+    outputs = captured.signature.moved(done.results).outputs
     beside = [
         [source.entry, source.apart, checks, encoded["launch"]],
         [[t.shape, t.dtype.name] for t in (*program.inputs, *program.results)],

@@ -4,7 +4,7 @@ stage_y: grid [3, 32], workers from 0, after grid barrier
   product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; matmul mma.m16n8k16 ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from monotile.plan.nodes import (
@@ -48,9 +48,19 @@ def show_stages(plan: Plan) -> str:
     return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
 
 
+def show_body(body: tuple[PlanNode, ...]) -> str:
+    """Stages and loops without a launch: of a Plan that is not finished."""
+    return "".join(f"{line}\n" for line in _nodes(body, ""))
+
+
 def show_places(plan: Plan) -> str:
     """Where every tensor lives."""
-    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in plan.places.items())
+    return show_each_place(plan.places)
+
+
+def show_each_place(places: Mapping[str, tuple[Place, ...]]) -> str:
+    """The places of tensors, by name."""
+    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in places.items())
     return "\n".join(lines) + "\n"
 
 

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 
 from monotile.cache import key
 from monotile.config import Options
+from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
@@ -29,14 +30,16 @@ class _Unknown(Exception):
     """A value without an exact textual form."""
 
 
-def exported_key(exported: ExportedProgram, target: Target, options: Options) -> str | None:
-    """The cache key of compiling `exported`; None if it cannot be identified exactly."""
+def exported_key(
+    exported: ExportedProgram, target: Target, options: Options, plan: Plan | None = None
+) -> str | None:
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
     built_by = backend_of(target).toolchain()
-    return key("exported", str(torch.__version__), text, target, options, built_by)
+    return key("exported", str(torch.__version__), text, target, options, built_by, plan)
 
 
 def parameters_of(

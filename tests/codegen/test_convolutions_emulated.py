@@ -20,13 +20,11 @@ from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage, Step, repeats
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

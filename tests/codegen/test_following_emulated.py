@@ -11,9 +11,9 @@ from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
 from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Prefetch, Stage, Step, each_stage
-from monotile.schedule.schedule import schedule
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_teams_emulated import H100, agrees

@@ -11,9 +11,9 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear

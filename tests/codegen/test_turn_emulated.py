@@ -12,8 +12,8 @@ from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
 from monotile.kernels.transpose.match import behind_last
 from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate

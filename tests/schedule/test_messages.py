@@ -12,11 +12,11 @@ from monotile.analysis.states import steady_weights
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.kernels.registry import read_plan
+from monotile.passes.plans import computes_of
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
 from monotile.plan.printer import show_stages
 from monotile.schedule.pinned import hold
-from monotile.schedule.schedule import computes_of
 from tests.codegen.recurrent import H100, Built, Cells, build
 
 replace = msgspec.structs.replace

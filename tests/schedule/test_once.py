@@ -10,9 +10,9 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, cast
 from monotile.ir.program import Carry, Loop, Program, Weight, compute
 from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, PlanNode, Repeat
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear
