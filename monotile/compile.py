@@ -1,7 +1,6 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,17 @@ from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.nodes import Plan
 from monotile.plan.printer import show as show_plan
-from monotile.runtime.arrange import composed, move
+from monotile.runtime.arrange import compose_orders, move
 from monotile.runtime.artifact import Artifact, decode, encode
-from monotile.runtime.collector import collecting_later
+from monotile.runtime.collector import gc_paused
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
-from monotile.targets.binary import Binary
-from monotile.targets.cpu import build as build_cpu
-from monotile.targets.cpu import emit as cpu
-from monotile.targets.cuda import build as build_cuda
-from monotile.targets.cuda import emit as cuda
 from monotile.targets.detect import detect_target
+from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Order
-
-_IN_ANY_ORDER = {"cuda"}  # targets that read what is dense as it lies; the others get it row by row
-_EMITTERS = {"cpu": cpu.emit, "cuda": cuda.emit}
-_BUILDERS = {  # by the target's kind, and whether functions are compiled one by one
-    ("cpu", False): build_cpu.build,
-    ("cuda", False): build_cuda.build,
-    ("cuda", True): partial(build_cuda.build, apart=True),
-}
 
 
 def compile(
@@ -65,10 +52,10 @@ def compile(
     MonotileError.
     """
     given = None if plan is None else load_plan(plan)
-    with collecting_later():
+    with gc_paused():
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
-            exported = export(model, args, kwargs, results=apart)
+            exported = export(model, args, kwargs, results=flatten_objects)
         return _from_cache(exported, hardware, options, given)
 
 
@@ -85,9 +72,9 @@ def trace(
     It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
     """
     programs, plans = list[Trace](), list[Trace]()
-    with collecting_later():
+    with gc_paused():
         hardware = detect_target(target, options)
-        captured, _ = _captured(export(model, args, kwargs, results=apart), hardware)
+        captured, _ = _captured(export(model, args, kwargs, results=flatten_objects), hardware)
         lowered = lower(_beginning(captured, hardware, options), traces=programs)
         to_plan(PlanState.of(lowered.program, hardware, options, lowered.context), traces=plans)
     return tuple(programs), tuple(plans)
@@ -135,12 +122,13 @@ def _compile(
         check_given(plan, program, target)
     dump.plan(plan)
 
-    source = _EMITTERS[target.kind](program, plan, target, options)
-    dump.source(source)
+    backend = backend_of(target)
+    source = backend.emit(program, plan, target, options)
+    dump.source(source, backend.suffix)
 
-    binary: Binary = _BUILDERS[target.kind, source.apart](source.text, target, options)
+    binary = backend.build(source, target, options)
 
-    moved = {n: composed(orders.get(n), order) for n, order in lowered.orders.items()}
+    moved = {n: compose_orders(orders.get(n), order) for n, order in lowered.orders.items()}
     artifact = Artifact(
         target=target,
         plan=plan,
@@ -163,7 +151,7 @@ def _compile(
 def _captured(exported: Exported, target: Target) -> tuple[Captured, dict[str, Order]]:
     """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
     captured = capture(exported)
-    return in_memory_order(captured, exported) if target.kind in _IN_ANY_ORDER else (captured, {})
+    return in_memory_order(captured, exported) if target.has.any_order else (captured, {})
 
 
 def _beginning(captured: Captured, target: Target, options: Options) -> ProgramState:
@@ -193,6 +181,5 @@ class _Dump:
         self._write("plan.json", plan.to_json)
         self._write("plan.txt", lambda: show_plan(plan))
 
-    def source(self, source: Source) -> None:
-        name = "source.cu" if "monotile_kernel" in source.entry else "source.c"
-        self._write(name, lambda: source.text)
+    def source(self, source: Source, suffix: str) -> None:
+        self._write(f"source{suffix}", lambda: source.text)

@@ -46,19 +46,14 @@ from monotile.transform.simplify.copy_propagation import forward_copies
 from monotile.transform.simplify.dce import remove_dead
 from monotile.transform.simplify.simplify import simplify
 
-
-def _is_gpu(target: Target) -> bool:
-    return target.kind == "cuda"
-
-
 ROLLING = option("roll")
 ARRANGING = option("arrange_parameters")
-LAYOUTS = capability("layouts", _is_gpu)
-COALESCING = capability("coalescing", _is_gpu)
-MANY_WORKERS = capability("many_workers", _is_gpu)
-MESSAGES = capability("messages", _is_gpu)
-SCRATCHPAD = capability("scratchpad", _is_gpu)
-PREFETCH = capability("prefetch", _is_gpu)
+LAYOUTS = capability("layouts")
+COALESCING = capability("coalescing")
+MANY_WORKERS = capability("many_workers")
+MESSAGES = capability("messages")
+SCRATCHPAD = capability("scratchpad")
+PREFETCH = capability("prefetch")
 
 # fmt: off
 ANY_TARGET: tuple[Pass[ProgramState], ...] = (

@@ -21,7 +21,7 @@ from monotile.kernels.matmul.blocks import Ways, ways
 from monotile.kernels.matmul.cost import contract_seconds, store_seconds
 from monotile.kernels.matmul.method import Matmul
 from monotile.schedule.tiles import regions
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 
 H100 = cuda_target("sm_90a")
 BARRIER = 1.5  # microseconds: and what a network's stage hides of a product's beginning behind its hand-off

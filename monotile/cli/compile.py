@@ -15,7 +15,9 @@ from monotile.targets.detect import device_of
 @click.command()
 @compiling
 @given_plan
-@click.option("-o", "--output", metavar="FILE", help="Save the model, for monotile.load(FILE).")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Save the compiled model, for monotile.load(FILE)."
+)
 def command(
     spec: str,
     dtype: str | None,
@@ -24,7 +26,7 @@ def command(
     plan: str | None,
     output: str | None,
 ) -> None:
-    """Compile MODEL and say what came out."""
+    """Compile MODEL and print a summary."""
     model, call = named_model(spec, dtype)
     model, (args, kwargs) = to_device(model, call, device_of(target, options))
     start = time.perf_counter()

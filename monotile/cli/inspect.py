@@ -37,8 +37,8 @@ def command(
     show: str,
     passes: bool,
 ) -> None:
-    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file that
-    `monotile compile -o` wrote; or facts about MODEL: dependences, intensities, reuse; or the table of passes."""
+    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file written by
+    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or the tables of passes."""
     if plan and passes:
         raise click.UsageError("--passes shows how a plan is made: it goes without --plan")
     if passes:
@@ -80,12 +80,12 @@ def _show_passes(spec: str, dtype: str | None, target: str, options: Options) ->
 
 def _named(spec: str, dtype: str | None) -> tuple[Model, Call]:
     if spec.endswith(".monotile"):
-        raise click.UsageError("a compiled file holds no Program: name the model")
+        raise click.UsageError("a compiled file contains no Program: give the model instead")
     return named_model(spec, dtype)
 
 
 def _program(spec: str, dtype: str | None, options: Options) -> Program:
-    """The Program that is scheduled."""
+    """The Program that is handed to the scheduler."""
     model, (args, kwargs) = _named(spec, dtype)
     captured = capture(export(model, args, kwargs))
     return transform(captured.program, captured.constants, options)[0]
@@ -96,7 +96,9 @@ def _compiled(
 ) -> CompiledModule:
     if spec.endswith(".monotile"):
         if plan:
-            raise click.UsageError("a compiled file has its plan already: name the model")
+            raise click.UsageError(
+                "a compiled file contains its plan already: give the model instead"
+            )
         return load(spec)
     model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
     return compile(model, args, kwargs, target=target, options=options, plan=plan)

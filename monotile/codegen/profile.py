@@ -32,9 +32,8 @@ class Profiling:
         """Entries of the launch's pointers after those of the Plan."""
         return int(self._on)
 
-    def include(self, kind: str) -> str:
-        """The line that brings the header of a kind of target."""
-        header = {"cuda": "cuda/device/profile.cuh", "cpu": "cpu/device/profile.h"}[kind]
+    def include(self, header: str) -> str:
+        """The line that brings a target's header of this name."""
         return f'#include "{header}"\n' if self._on else ""
 
     @contextmanager

@@ -26,9 +26,11 @@ def option(name: str) -> Condition:
     return Condition(f"option {name} is off", lambda _, options: bool(getattr(options, name)))
 
 
-def capability(name: str, has: Callable[[Target], bool]) -> Condition:
-    """Where the target has a capability."""
-    return Condition(f"no capability {name}", lambda target, _: target is not None and has(target))
+def capability(name: str) -> Condition:
+    """Where the field `name` of the target's capabilities is true."""
+    return Condition(
+        f"no capability {name}", lambda t, _: t is not None and bool(getattr(t.has, name))
+    )
 
 
 class Product(Protocol):

@@ -1,4 +1,4 @@
-"""What this machine has of what Monotile needs."""
+"""Checks this machine for what Monotile needs."""
 
 import os
 import platform
@@ -13,14 +13,15 @@ from monotile.targets.cpu import build as build_cpu
 from monotile.targets.cuda import build as build_cuda
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.link import nvjitlink_version
+from monotile.targets.cuda.target import CUDA_TARGETS, cuda_target
 from monotile.targets.detect import detect_target
-from monotile.targets.target import CUDA_TARGETS, Target, cuda_target
+from monotile.targets.target import Target
 
 KERNEL = 'extern "C" __global__ void k() {}'
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """good: None where there is nothing to judge."""
+    """good: None if the finding is only information."""
 
     subject: str
     good: bool | None
@@ -28,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Finding]:
-    """Everything there is to say; each builder is tried on a kernel of one line."""
+    """All findings. Each builder is tried on a one-line kernel."""
     return [
         Finding("Python", None, f"{platform.python_version()} on {platform.platform()}"),
         _torch(),

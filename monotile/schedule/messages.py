@@ -65,7 +65,7 @@ def hand_on(
 
     on_chip: bytes from 0 that the stages use of a worker's memory.
     """
-    if target.kind != "cuda":
+    if not target.has.messages:
         return Handed(body, on_chip, 0)
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
     found = _Hander(loops, computes, dict(places), old, target, on_chip)

@@ -28,7 +28,7 @@ def keep(
 
     shared_bytes: what the stages use, from 0 on.
     """
-    if target.kind != "cuda":
+    if not target.has.scratchpad:
         return body, shared_bytes
     found = _Keeper(computes, weights, target.shared_bytes, workers)
     nodes = found.nodes(body, shared_bytes, frozenset())

@@ -7,7 +7,6 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
-from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft, Local
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
@@ -113,7 +112,9 @@ def _rows_draft(
             fresh, scratch_used = set(), False
         fresh |= set(made.computes)
         scratch_used |= made.scratch_bytes > 0
-        seconds += spent + (cost.BLOCK_BARRIER * target.barrier_seconds if wait else 0.0)
+        seconds += spent + (
+            target.model.common.block_barrier * target.barrier_seconds if wait else 0.0
+        )
         if waves * seconds >= least:
             return None
         steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))

@@ -10,8 +10,6 @@ from monotile.schedule.tiles import cut
 from monotile.schedule.tree import Nest, Tree
 from monotile.targets.target import Target
 
-WORTH = 0.85  # of the time of what is simpler: what is done instead may take no more, as the model only ranks
-
 
 def share_workers(tree: Tree, context: Context) -> Tree:
     """`tree` with the stages of each run that waits once cut for as many workers as make them end together.
@@ -68,6 +66,7 @@ class _Sharing:
     def best(self) -> list[Draft]:
         """The longest stage as it is, the others with shares of what it leaves idle; or, if that is much faster, all with a share.
         The run as it was, if neither is worth it."""
+        worth = self.context.target.model.common.worth  # as the model only ranks
         longest = max(self.run, key=lambda d: d.seconds)
         found = self._balanced(self.run, self.context.target.workers)
         others = [d for d in self.run if d is not longest]
@@ -75,9 +74,9 @@ class _Sharing:
         if idle >= len(others):
             rest = iter(self._balanced(others, idle))
             kept = [d if d is longest else next(rest) for d in self.run]
-            if WORTH * _span(kept) <= _span(found):
+            if worth * _span(kept) <= _span(found):
                 found = kept
-        if _span(found) > WORTH * sum(d.seconds for d in self.run):
+        if _span(found) > worth * sum(d.seconds for d in self.run):
             return self.run
         return [d for d in found if d is not None]
 

@@ -59,7 +59,7 @@ CHUNK = 128  # a part's share of K is a multiple of this
 
 def split_reductions(program: Program, target: Target, context: Context | None = None) -> Program:
     """`program` with those products split whose split makes the whole schedule faster, by the cost model."""
-    if target.kind == "cpu":  # few workers: there is no lack of tasks
+    if not target.has.many_workers:  # there is no lack of tasks
         return program
     context = context or Context.of(program, target)
     best = seconds(build(program, context), target)

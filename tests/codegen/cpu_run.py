@@ -15,7 +15,8 @@ from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan
 from monotile.targets.cpu.build import build, load
 from monotile.targets.cpu.emit import emit
-from monotile.targets.target import Target, cpu_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.target import Target
 
 Array = NDArray[np.generic]
 TARGET = cpu_target(workers=2)

@@ -18,7 +18,8 @@ from monotile.plan.nodes import Plan, PlanNode, Repeat
 from monotile.plan.records import words
 from monotile.runtime.profile import Profile, decode
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from tests.codegen.emulate import Memory, emulate, launch, launch_of
 
 H100 = cuda_target("sm_90a")

@@ -13,7 +13,7 @@ from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

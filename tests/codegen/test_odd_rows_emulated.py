@@ -13,7 +13,8 @@ from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from tests.codegen.cuda_programs import linear, times
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_convolutions_emulated import check as compare

@@ -15,7 +15,7 @@ from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_cuda_emulated import check, inputs

@@ -20,7 +20,7 @@ from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda import emit as cuda
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import emulate
 from tests.fuzz.graph import Graph, Network, arguments
 

@@ -4,6 +4,7 @@ import importlib
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -11,8 +12,9 @@ from torch import nn
 import monotile
 from monotile import pipeline
 from monotile.passes.programs import ProgramState, arrange_parameters
-from monotile.runtime.arrange import composed, move
-from monotile.targets.target import cuda_target
+from monotile.runtime.arrange import compose_orders, move
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.detect import detect_target
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
 
@@ -33,7 +35,10 @@ class Columns(nn.Module):
 @pytest.fixture(autouse=True)
 def as_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = importlib.import_module("monotile.compile")
-    monkeypatch.setattr(compiler, "_IN_ANY_ORDER", {"cpu"})
+    cpu = detect_target("cpu", monotile.Options())
+    has = msgspec.structs.replace(cpu.has, any_order=True)
+    anyhow = msgspec.structs.replace(cpu, has=has)
+    monkeypatch.setattr(compiler, "detect_target", lambda *_: anyhow)
     passes = tuple(replace(p, run=for_gpu, where=p.where[:1]) if p.name == "arrange_parameters" else p for p in pipeline.PROGRAMS)  # fmt: skip
     monkeypatch.setattr(pipeline, "PROGRAMS", passes)
 
@@ -117,10 +122,10 @@ def test_what_shares_its_memory_is_copied() -> None:
 
 
 def test_orders() -> None:
-    assert composed(None, (1, 0)) == (1, 0)
+    assert compose_orders(None, (1, 0)) == (1, 0)
     x = torch.empty(2, 3, 4)
     first, then = (2, 0, 1), (1, 2, 0)
-    assert x.permute(first).permute(then).shape == x.permute(composed(first, then)).shape
+    assert x.permute(first).permute(then).shape == x.permute(compose_orders(first, then)).shape
     held = {"w": torch.tensor([[0.0, 1, 2], [3, 4, 5]])}
     w = held["w"]
     move(held, {"w": (1, 0), "absent": (1, 0)})

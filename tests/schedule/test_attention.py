@@ -16,7 +16,8 @@ from monotile.kernels.attention.method import Attend
 from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
-from monotile.targets.target import Target, cuda_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 
 
 class Attention(torch.nn.Module):

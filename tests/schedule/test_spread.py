@@ -4,7 +4,7 @@ from monotile.kernels.elementwise.method import Map
 from monotile.kernels.transpose.method import Transpose
 from monotile.plan.nodes import Dim, Stage, Step
 from monotile.schedule.spread import spread
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 
 TARGET = cuda_target("sm_90a", workers=16)
 

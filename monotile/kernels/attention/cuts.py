@@ -18,6 +18,7 @@ from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 BLOCKS = (16, 32, 48, 64)
@@ -28,7 +29,6 @@ GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 12
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
-SOFTMAX = 12.0  # operations a score costs, what follows its product left out
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
@@ -40,7 +40,7 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
         return None
     if "mma.sync" in target.instructions and _sides(found, target) is not None:
         return Match(found.inner, found)
-    large = found.products.out.nbytes > target.l2_bytes * cost.KEPT
+    large = found.products.out.nbytes > target.l2_bytes * target.model.common.kept
     return Match(found.inner, None) if large else None
 
 
@@ -73,7 +73,9 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     rows, columns = result.axes[found.row].extent, result.axes[found.column].extent
     features, keys = found.products.reduce[0].extent, found.key.extent
     batch = tuple(p for p in range(len(result.axes)) if p not in (found.row, found.column))
-    after = SOFTMAX + sum(cost.operations(s) for s in found.scores)
+    transcendental = target.model.common.transcendental
+    after = sum(cost.operations(s, transcendental) for s in found.scores)
+    after += fitted(target.model.attention).softmax
     base = Attend(
         result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],

@@ -12,23 +12,17 @@ from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, value_of
 from monotile.targets.target import Target
 
-COSTLY = 12.0  # operations that a transcendental function counts for
-LOAD_COST = 4.0  # operations that a request counts for: 32 lanes ask while 128 compute
 SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
-TURN = 0.4  # of the latency: what a thread waits for in each further turn of a map
-SHARED_SPEEDUP = 4.0  # on-chip memory against the path from L2 into one worker
-KEPT = 0.25  # of the last-level cache: what is larger is read from memory again
-BLOCK_BARRIER = 0.05  # of a grid barrier
 _PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
 
 Extents = dict[str, int]  # of every axis within one task
 
 
 @functools.lru_cache(maxsize=4096)
-def operations(s: Compute | Scatter) -> float:
-    """Arithmetic operations an element costs, index arithmetic left out."""
-    return 1.0 + sum(COSTLY if costly else 1.0 for costly, _ in arithmetic(s))
+def operations(s: Compute | Scatter, transcendental: float) -> float:
+    """Arithmetic operations an element costs, index arithmetic left out. transcendental: what one counts for."""
+    return 1.0 + sum(transcendental if costly else 1.0 for costly, _ in arithmetic(s))
 
 
 def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
@@ -43,9 +37,9 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
                 pass
 
 
-def following(step: tuple[Compute | Scatter, ...]) -> float:
+def following(step: tuple[Compute | Scatter, ...], target: Target) -> float:
     """Operations that follow an element of a step's first statement."""
-    return sum(operations(s) for s in step[1:])
+    return sum(operations(s, target.model.common.transcendental) for s in step[1:])
 
 
 def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
@@ -84,7 +78,7 @@ def simple_seconds(
 
     own: tensors that the stage itself holds on chip. after: operations that follow each element.
     """
-    vector = access.width
+    vector, model = access.width, target.model.common
     outputs = product(extents, s.axes)
     points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
@@ -96,24 +90,29 @@ def simple_seconds(
             else:
                 far += footprint(x, extents) / _far_use(x, extents, vector, target)
     requests: list[float] = []
-    if target.kind == "cuda":
+    if target.has.coalescing:
         warp = _warp_extents(s, extents, access)
         found = (x for body in bodies for x in distinct_loads(body))
         requests = [1.0 if x.tensor.name in own else _scattered(x, warp, vector, target) for x in found]  # fmt: skip
-        asked = LOAD_COST * sum(requests) / vector
+        asked = model.request * sum(requests) / vector
         if isinstance(s, Compute) and s.out.name not in own:  # stores cost where they are scattered
             out = Load(s.out, s.axes)
             far += footprint(out, extents) * (max(1.0, SECTOR / run_bytes(out, extents)) - 1)
-            asked += LOAD_COST * (_scattered(out, warp, vector, target) - 1) / vector
-    moved = (far + near / SHARED_SPEEDUP) / target.worker_bandwidth
+            asked += model.request * (_scattered(out, warp, vector, target) - 1) / vector
+    moved = (far + near / model.chip_speedup) / target.worker_bandwidth
     if requests and access.alone is not None:
         spent = access.alone(sum(requests) / len(requests))
         return target.latency_seconds + max(moved, spent)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
-    work = (points * (operations(s) + asked) + outputs * after) / rate
-    waits = 1 + TURN * (access.turns - 1 if far else 0)
+    work = (points * (operations(s, model.transcendental) + asked) + outputs * after) / rate
+    waits = 1 + model.turn * (access.turns - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
+
+
+def chip_seconds(values: int, target: Target) -> float:
+    """One pass over so many values of 4 bytes, on chip."""
+    return values * 4 / (target.model.common.chip_speedup * target.worker_bandwidth)
 
 
 def round_up(value: int, step: int) -> int:
@@ -143,10 +142,11 @@ def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
 def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
     """The part of the bandwidth that a task's accesses of `vector` elements reach: narrow ones are too few in flight, and memory gives
     whole sectors."""
-    if target.kind == "cpu":
+    if not target.has.coalescing:
         return 1.0
     width = vector * x.tensor.dtype.itemsize
-    return min(1.0, (width / target.vector_bytes) ** 0.7, run_bytes(x, extents) / SECTOR)
+    reached = (width / target.vector_bytes) ** target.model.common.narrow
+    return min(1.0, reached, run_bytes(x, extents) / SECTOR)
 
 
 @functools.lru_cache(maxsize=4096)

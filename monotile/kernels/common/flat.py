@@ -53,7 +53,7 @@ def draft(
     grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
     tasks = max(1, math.prod(grid))
     extents = _extents(anchor, dims)
-    after = cost.following(group.steps[0])
+    after = cost.following(group.steps[0], target)
     seconds = cost.simple_seconds(anchor, extents, accesses(extents), frozenset(), after, target)
     names = tuple(s.out.name for s in group.steps[0])
     step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
@@ -79,9 +79,10 @@ def in_rows(
 ) -> tuple[Step, float]:
     """The step, with its seconds, one dim an axis."""
     anchor, target, extents = site.anchor, context.target, site.extents
-    after = cost.following(site.step)
+    after = cost.following(site.step, target)
     seconds = cost.simple_seconds(anchor, extents, accesses(extents), site.own, after, target)
-    seconds -= target.latency_seconds * (0.0 if _reads_far(anchor, site.own) else 0.8)
+    near = 0.0 if _reads_far(anchor, site.own) else target.model.common.near
+    seconds -= target.latency_seconds * near
     return Step(site.names, site.dims, method, scratch_bytes=scratch), seconds
 
 

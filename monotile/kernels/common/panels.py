@@ -4,6 +4,7 @@ import math
 
 from monotile.kernels.common.cost import LINE
 from monotile.kernels.common.operand import Operand
+from monotile.targets.model import Matmul
 
 CELL = 16  # bytes that one copy of full width moves
 
@@ -17,14 +18,13 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
     return outer * pitch * CELL
 
 
-def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
-    """The part of the bandwidth that a panel's runs use, by the lines that they touch: H100: runs of half a line reach
-    0.65 of it. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
+def line_use(side: Operand, block: int, block_k: int, size: int, model: Matmul) -> float:
+    """The part of the bandwidth that a panel's runs use, by the lines that they touch. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
     if side.copy == "element":
-        return 0.35
+        return model.evaluated
     run = (block_k if side.major == "k" else block) * size
     aligned = math.gcd(run, LINE) == min(run, LINE)
     lines = (
         1 + (run - math.gcd(run, LINE)) / LINE
     )  # runs lie one after the other, the first at the start of a line
-    return (run / (lines * LINE)) ** (0.6 if aligned else 1.2)
+    return (run / (lines * LINE)) ** (model.aligned if aligned else model.unaligned)

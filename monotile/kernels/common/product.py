@@ -174,7 +174,7 @@ def _operand(
     """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
     whole vectors."""
     found = masked(factor)
-    if found is None or _gathers(found.load) or (target.kind == "cpu" and found.cond != TRUE):
+    if found is None or _gathers(found.load) or (target.has.register_tiles and found.cond != TRUE):
         return _evaluated(factor, c, side, k, target)
     where = offset(found.load)
     size = factor.dtype.itemsize
@@ -187,7 +187,7 @@ def _operand(
     if c.axes[side[-1]] not in fixed:
         along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
         unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
         if unit_k or unit_side:
@@ -202,7 +202,7 @@ def _evaluated(
     factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
 ) -> Operand:
     """An operand that is computed on its way into on-chip memory, in vectors where all that it reads is so."""
-    if target.kind == "cpu" or not k:
+    if target.has.register_tiles or not k:
         return Operand("none", 1, "element")
     along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
     nearer = _sectors(factor, along_side) < _sectors(factor, along_k)

@@ -62,4 +62,4 @@ def access(s: Compute | Scatter, method: Map, extents: Extents, target: Target) 
     """How threads walk a task with these extents."""
     across = target.warp * method.vector
     turns = -(-product(extents, s.axes) // (target.threads * method.vector))
-    return Access(method.vector, across, turns=turns if target.kind == "cuda" else 1)
+    return Access(method.vector, across, turns=turns if target.has.lockstep else 1)

@@ -10,9 +10,9 @@ from monotile.kernels.common.vectors import narrowed
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
+from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for what is on its way
-MOST_TOGETHER = 4  # vectors, whose code is written out: more were slower (H100: 22.6 with 7, 17.3 with 1 in wav2vec 2.0)
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
@@ -32,7 +32,8 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         early = where.number > 0 and 0 < far <= MOST_WORDS
         return (Prefetch("all", "stage"),) if early else ()
     words = _words((x for x in read if x.tensor.name not in step.computes), width)
-    rounds = -(-turns // max(1, min(MOST_TOGETHER, MOST_WORDS // max(1, words))))
+    most = fitted(target.model.prefetch).turns  # their code is written out
+    rounds = -(-turns // max(1, min(most, MOST_WORDS // max(1, words))))
     together = -(-turns // rounds) if far else 1
     return (Prefetch("all", "loop", together),) if together > 1 else ()
 

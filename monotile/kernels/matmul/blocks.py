@@ -15,9 +15,9 @@ from monotile.kernels.matmul.cost import contract_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Prefetch
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-DOT_ROWS = 12  # up to so many rows, turning the right side into panels costs more than it saves
 MOST_HELD = (
     32  # values of an evaluated operand's chunk that a thread computes before it stores them
 )
@@ -56,7 +56,7 @@ def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
 
 def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
     """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         yield from _cpu_blocks(p, m, n, target)
     elif p.half and "mma.sync" in target.instructions:
         yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
@@ -74,7 +74,11 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Matmul]:
     side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
-    if p.left.major == "k" and p.right.major == "k" and m <= DOT_ROWS:
+    if (
+        p.left.major == "k"
+        and p.right.major == "k"
+        and m <= fitted(target.model.register_tiles).dot_rows
+    ):
         yield Matmul(
             m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
             instruction="dot", left=p.left, right=p.right,
@@ -258,7 +262,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
     if not grain or tile >= grain:
         return grain or tile
     fitting = [d for d in range(1, grain + 1) if grain % d == 0]
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         return next(d for d in fitting if d >= tile)
     return max(d for d in fitting if d <= tile)
 
@@ -266,7 +270,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
 def scratch_bytes(c: Matmul, target: Target) -> int:
     """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
     size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8
     return contract_bytes(c, size)

@@ -22,7 +22,7 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {anchor.out.name} is no such product")
     if why := _why_not_ahead(m, c):
         fail(f"{stage.name} cannot ask for an operand ahead: {why}")
-    if target.kind != "cuda":
+    if target.has.register_tiles:
         return
     if m.warps_m * m.warps_n * m.slices * m.teams * target.warp != target.threads:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")

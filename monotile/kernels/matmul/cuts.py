@@ -71,7 +71,8 @@ def _best_choice(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    after = product_cost.finishing(step)
+    common = context.target.model.common
+    after = product_cost.finishing(step, common.after_plain, common.after_costly)
     stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
     memory = _from_memory(anchor, p, context.target)
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
@@ -86,7 +87,8 @@ def _best_choice(
 def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
     """Operands that are larger than what the last-level cache keeps."""
     sides = _operand_bytes(c, p, whole=True)
-    return Memory(*(nbytes if nbytes > target.l2_bytes * cost.KEPT else 0 for nbytes in sides))
+    kept = target.l2_bytes * target.model.common.kept
+    return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
 
 
 def _choices(
@@ -111,7 +113,7 @@ def _choices(
             if method.teams > 1 and tasks <= target.workers:
                 continue
             waves = -(-tasks // target.workers)
-            if waves > 1 and target.kind == "cuda":
+            if waves > 1:
                 method = followed(method, k, target)
                 scratch = scratch_bytes(method, target)
             seconds = product_cost.rounds_seconds(
@@ -125,7 +127,7 @@ def regions(
     p: Product, m: int, n: int, batches: int, method: Matmul, target: Target
 ) -> Iterator[tuple[int, int]]:
     """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         tile_m, tile_n = _cpu_region(m, n, batches, method, target)
         yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
         return
@@ -164,9 +166,9 @@ def _product_dims(
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
     tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
     order = [0, 1]
-    if target.kind == "cuda" and tasks > target.workers:
+    if not target.has.register_tiles and tasks > target.workers:
         rows, columns = _operand_bytes(c, p)
-        if columns > max(rows, target.l2_bytes * cost.KEPT):
+        if columns > max(rows, target.l2_bytes * target.model.common.kept):
             order = [1, 0]
     sides = (
         Dim(axes, extent, tile, len(batch) + at)

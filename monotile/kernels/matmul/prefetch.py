@@ -9,9 +9,7 @@ from monotile.kernels.common.late import several_blocks
 from monotile.kernels.family import Prefetching, Statements
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Prefetch, Step
-
-# More of them hold up the hand-off itself: what polls it waits behind them (docs/measurements.md).
-CHUNKS = 2
+from monotile.targets.model import fitted
 
 
 def operands(step: Step, statements: Statements) -> dict[str, Expr]:
@@ -30,7 +28,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     m = where.step.method
     assert isinstance(m, Matmul)
     if at == "handoff" and where.number == 0 and m.left.copy == m.right.copy == "async":
-        chunks = min(CHUNKS, m.depth - 1)
+        chunks = min(fitted(where.target.model.prefetch).chunks, m.depth - 1)
         for side, factor in operands(where.step, where.statements).items():
             if chunks and {x.tensor.name for x in loads(factor)} <= where.steady:
                 return (Prefetch(side, "handoff", chunks),)

@@ -7,15 +7,10 @@ from monotile.analysis.windows import sliding
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
 from monotile.kernels.reduction.method import Reduce
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-# Outputs that a thread makes by itself, in latencies, for vectors of WIDE (fitted by hand to 3 x 3 and 7 x 7 depthwise, 1 to 7 windows, H100; 2 to 20 % off):
-ROUND = 0.075  # a row of a window
-VECTOR = 0.037  # what is loaded of it at once
-TERM = 0.0021  # a product
-FINISH = 0.0033  # an operation that follows
-WIDE = 8
-ROWS = 24  # of a matrix that a thread asks for at once, vectors of 16 bytes
+WIDE = 8  # neighbours that `Reduction.vector` is the cost of
 
 
 def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
@@ -26,7 +21,7 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         columns = target.threads // method.lanes
         rows = math.prod(r.extent for r in s.reduce)
         rounds = math.ceil(outputs * method.lanes / (target.threads * width))
-        turns = rounds * math.ceil(rows / (method.lanes * ROWS))
+        turns = rounds * math.ceil(rows / (method.lanes * fitted(target.model.reduction).rows))
         along = max(1, target.warp // columns)
         return Access(width, columns * method.outputs, along, method.order, turns)
     alone = None
@@ -43,6 +38,7 @@ def each_thread_seconds(
 ) -> float:
     """What a worker takes for `outputs` outputs of which every thread makes some by itself. after: operations that follow one of
     them. requests: how many times those of neighbours a warp's are."""
+    model = fitted(target.model.reduction)
     found, inner = sliding(s), s.reduce[method.order[-1]].extent
     rows = math.prod(r.extent for r in s.reduce) / inner
     vectors = inner * len(distinct_loads(s.body)) / method.vector
@@ -50,6 +46,7 @@ def each_thread_seconds(
         vectors = found.reads(method.windows, inner) + inner
     wide = max(method.outputs, method.vector) / WIDE
     here = method.windows * method.outputs
-    row = ROUND + VECTOR * (0.4 + 0.6 * wide) * vectors * requests + TERM * inner * here
+    vector = model.vector * (model.narrow + (1 - model.narrow) * wide)
+    row = model.row + vector * vectors * requests + model.term * inner * here
     turns = math.ceil(outputs / (target.threads * here))
-    return target.latency_seconds * turns * (rows * row + FINISH * here * after)
+    return target.latency_seconds * turns * (rows * row + model.finish * here * after)

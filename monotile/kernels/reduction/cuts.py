@@ -18,13 +18,15 @@ from monotile.kernels.group import Group
 from monotile.kernels.reduction.cost import access, each_thread_seconds
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.nodes import Dim, Step
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value
-MOST_WINDOWS = 4  # that a thread has at once, or as many as a row has terms: more are much code (H100, 3 x 3: 12.2 with 4, 16.8 with 7)
-MOST_WORDS = 144  # registers of theirs: what is looked at, what that is multiplied with, sums
+MOST_WORDS = (
+    144  # registers of a thread's windows: what is looked at, what that is multiplied with, sums
+)
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
@@ -33,7 +35,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     anchor = step[0]
     if len(group.steps) != 1 or not isinstance(anchor, Compute) or not anchor.reduce:
         return
-    total, after = math.prod(a.extent for a in anchor.axes), cost.following(step)
+    total, after = math.prod(a.extent for a in anchor.axes), cost.following(step, target)
     method = choose(anchor, total, target.workers, target)
     if len(anchor.axes) > 1:
         along = anchor.axes[-2].extent
@@ -58,7 +60,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     anchor, target = site.anchor, context.target
     if not isinstance(anchor, Compute) or not anchor.reduce:
         return None
-    extents, after = site.extents, cost.following(site.step)
+    extents, after = site.extents, cost.following(site.step, target)
     total = cost.product(extents, anchor.axes)
     method = choose(anchor, total, 1, target)
     if method.outputs > 1:
@@ -79,7 +81,7 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
     vector = widest(s, s.reduce[inner], target)
-    if target.kind == "cpu":
+    if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
     if outputs > 1:
@@ -141,13 +143,13 @@ def windowed(
     found = sliding(s)
     if method.outputs == 1 or method.by_columns or found is None:
         return method
-    terms = s.reduce[found.reduce].extent
+    terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
     words = method.outputs * s.body.dtype.itemsize // 4
     held = method.outputs * max(x.dtype.itemsize for x in loads(s.body)) // 4
     fitting = (
         msgspec.structs.replace(method, order=order, windows=n)
-        for n in range(1, max(MOST_WINDOWS, terms) + 1)
+        for n in range(1, max(most, terms) + 1)
         if along % n == 0
         and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
     )

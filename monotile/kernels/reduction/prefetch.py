@@ -9,10 +9,9 @@ from monotile.kernels.family import Pinnable, Prefetching, Statements
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import multiplied, task_bytes, weight_bytes
 from monotile.plan.nodes import Prefetch, Step
+from monotile.targets.model import fitted
 
 MOST_WORDS = 80  # registers of a thread for the weights of reductions
-# Of weights that all workers ask for before a hand-off: more hold up what polls it (Llama-1B, one token: 1025 for 1010).
-MOST_BYTES = 640 << 10
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
@@ -27,7 +26,9 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return -(-weight_bytes(step, where.statements, where.steady) // word)
 
     before = (s for s in stage.steps[: where.number] if s.method.ahead("stage", "weights"))
-    room = min(MOST_WORDS, MOST_BYTES // (word * tasks)) - sum(map(words, before))
+    room = min(MOST_WORDS, fitted(target.model.prefetch).weight_bytes // (word * tasks)) - sum(
+        map(words, before)
+    )
     return (Prefetch("weights", "stage"),) if 0 < words(where.step) <= room else ()
 
 

@@ -36,7 +36,7 @@ def _transposed(group: Group, context: Context) -> Draft | None:
     between = math.prod(anchor.axes[p].extent for p in behind)
     vector = target.vector_bytes // anchor.out.dtype.itemsize
     whole = anchor.axes and anchor.axes[-1].extent % vector == 0
-    if target.kind == "cpu" or not 1 < between <= MOST_BEHIND or not whole:
+    if not target.has.coalescing or not 1 < between <= MOST_BEHIND or not whole:
         return None
     rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
     extent = math.prod(anchor.axes[p].extent for p in rest)
@@ -56,7 +56,9 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
     last of one with these first. A task a worker."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    if target.kind == "cpu" or not isinstance(anchor, Compute) or anchor.reduce or len(step) > 1:
+    if not target.has.coalescing or not isinstance(anchor, Compute):
+        return None
+    if anchor.reduce or len(step) > 1:
         return None
     if len(anchor.axes) < 2 or not 1 < anchor.axes[-1].extent <= MOST_INTERLEAVED:
         return None

@@ -68,9 +68,9 @@ def _check_launch(plan: Plan, target: Target) -> None:
     launch = plan.launch
     if not 1 <= launch.workers or launch.threads > 1024:
         fail(f"a launch of {launch.workers} workers with {launch.threads} threads")
-    if target.kind == "cuda" and launch.workers > target.workers:
+    if not target.has.virtual_workers and launch.workers > target.workers:
         fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
-    if target.kind == "cuda" and launch.shared_bytes > target.shared_bytes:
+    if target.has.scratchpad and launch.shared_bytes > target.shared_bytes:
         fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
 
 
@@ -216,7 +216,7 @@ def _check_chip(
             ):
                 fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
     ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
-    if ends and max(ends) > plan.launch.shared_bytes and target.kind == "cuda":
+    if ends and max(ends) > plan.launch.shared_bytes and target.has.scratchpad:
         fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
 
 

@@ -57,7 +57,7 @@ class _Cpu(Loops):
             *(["#define MT_WIDE"] if self.wide else []),
             '#include "cpu/device/math.h"',
             '#include "cpu/device/pool.h"',
-            self.profiling.include("cpu"),
+            self.profiling.include("cpu/device/profile.h"),
             *self.kernels.values(),
         ]
         return "\n".join(lines)

@@ -109,7 +109,7 @@ class CudaEmitter(BlockEmitter):
             "#pragma nv_diag_suppress 177\n"
             f"{apart}"
             '#include "cuda/device/monotile.cuh"\n'
-            f"{self.profiling.include('cuda')}\n"
+            f"{self.profiling.include('cuda/device/profile.cuh')}\n"
             f"using idx = {'int64_t' if self.wide else 'int32_t'};\n"
             f"struct Params {{\n  char* workspace;\n  unsigned* sync;\n  {pointers};\n}};\n"
             "#define MT_POINTER(n) p.pointers[n]\n\n"

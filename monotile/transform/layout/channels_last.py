@@ -43,7 +43,7 @@ Dimension = tuple[str, int]  # of a tensor, by name
 
 def lay_out(program: Program, target: Target) -> Program:
     """`program` with tensors in such orders; on the CPU, where operands are turned into panels, as it is."""
-    windows = {} if target.kind == "cpu" else _in_runs(windows_of(program))
+    windows = _in_runs(windows_of(program)) if target.has.layouts else {}
     if not windows:
         return program
     names = Names(program)
