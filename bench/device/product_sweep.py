@@ -17,10 +17,11 @@ import numpy as np
 from monotile.ir.dtype import DType
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import Product
-from monotile.kernels.matmul.blocks import Ways, ways
+from monotile.kernels.draft import Context
+from monotile.kernels.matmul.blocks import ways
 from monotile.kernels.matmul.cost import contract_seconds, store_seconds
+from monotile.kernels.matmul.cuts import regions
 from monotile.kernels.matmul.method import Matmul
-from monotile.schedule.tiles import regions
 from monotile.targets.cuda.target import cuda_target
 
 H100 = cuda_target("sm_90a")
@@ -62,7 +63,7 @@ def cuts(m: int, n: int, k: int, parts: int, major: str, most: int) -> list[Cut]
     right = Operand("k" if major == "k" else "mn", 8, "async")
     product = Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
     found: dict[object, Cut] = {}
-    for c, nbytes in ways(product, m, n, k // parts, H100, Ways()):
+    for c, nbytes in ways(product, m, n, k // parts, Context({}, H100)):
         for tile_m, tile_n in regions(product, m, n, parts, c, H100):
             tasks = -(-m // tile_m) * -(-n // tile_n) * parts
             if nbytes <= H100.shared_bytes and H100.workers // 3 <= tasks <= H100.workers:
