@@ -1,4 +1,4 @@
-"""Conditions on indices as bounds of sums."""
+"""Conditions on indices as ranges of sums."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ class Between(msgspec.Struct, frozen=True):
 
 
 def between(cond: Expr) -> tuple[tuple[Between, ...], tuple[Expr, ...]]:
-    """The pairs of bounds among what `cond` asks, and all else that it asks."""
+    """The ranges among the conjuncts of `cond`, and all other conjuncts."""
     lows: dict[Affine, tuple[int, Expr]] = {}
     highs: dict[Affine, tuple[int, Expr]] = {}
     rest: list[Expr] = []
@@ -42,7 +42,7 @@ def between(cond: Expr) -> tuple[tuple[Between, ...], tuple[Expr, ...]]:
 
 
 def conjunction(e: Expr) -> Iterator[Expr]:
-    """What `e` asks, one by one."""
+    """The conjuncts of `e`."""
     match e:
         case Binary("and", a, b):
             yield from conjunction(a)
@@ -52,7 +52,7 @@ def conjunction(e: Expr) -> Iterator[Expr]:
 
 
 def below_zero(op: str, difference: Affine) -> Affine:
-    """What is below zero exactly where `difference op 0` holds."""
+    """A sum that is negative exactly where `difference op 0` holds."""
     match op:
         case "lt":
             return difference
