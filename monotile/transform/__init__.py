@@ -1,1 +1,1 @@
-"""Program -> Program, one pass a file; `pipeline.py` holds the order."""
+"""Passes from Program to Program, one per file; `pipeline.py` has their order."""
