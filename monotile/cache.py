@@ -22,7 +22,7 @@ _HASH_BYTES = 32
 _KEPT = 30 * 86400.0  # seconds after its last use
 _SWEPT_EVERY = 86400.0
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = (".py", ".h", ".cuh")
+_SOURCES = (".py", ".h", ".cuh", ".cu", ".json")
 
 
 def cache_directory(options: Options) -> Path:
@@ -37,7 +37,7 @@ def cache_directory(options: Options) -> Path:
 
 @functools.cache
 def package_digest() -> str:
-    """A hash of every source file and device header of Monotile itself, so that any change to the
+    """A hash of every source file, device header and figures file of Monotile itself, so that any change to the
     compiler is a new key, in a checkout as in a release."""
     digest = hashlib.sha256()
     for path in sorted(p for p in _PACKAGE.rglob("*") if p.suffix in _SOURCES):

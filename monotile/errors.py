@@ -37,6 +37,10 @@ class ScheduleError(MonotileError):
     """The Program cannot be scheduled for this target: a buffer does not fit, data-dependent control flow, ..."""
 
 
+class PlanError(MonotileError):
+    """A Plan that was given is none, or is not one for this model, target and number of workers."""
+
+
 class InternalError(Exception):
     """Monotile violated one of its own invariants. This is a bug in Monotile: please report it."""
 

@@ -15,18 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from monotile.ir.dtype import DType
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import Product
 from monotile.kernels.matmul.blocks import Ways, ways
 from monotile.kernels.matmul.cost import contract_seconds, store_seconds
-from monotile.kernels.matmul.product import Product
-from monotile.plan.nodes import Contract, Operand
+from monotile.kernels.matmul.method import Matmul
 from monotile.schedule.tiles import regions
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 
 H100 = cuda_target("sm_90a")
 BARRIER = 1.5  # microseconds: and what a network's stage hides of a product's beginning behind its hand-off
 FILES = 16  # that are compiled side by side
 
-Cut = tuple[Contract, int, int]  # a way, and a task's rows and columns
+Cut = tuple[Matmul, int, int]  # a way, and a task's rows and columns
 
 # m, n, k, parts along k, how weights lie, ways to try
 SHAPES = (
@@ -82,14 +83,14 @@ def calls() -> Iterator[str]:
             )
 
 
-def contract_of(words: list[str]) -> tuple[Contract, int, int, int]:
+def contract_of(words: list[str]) -> tuple[Matmul, int, int, int]:
     """The way of a line that the sweep printed, its rows, columns and values of k."""
     k, parts = int(words[2]), int(words[3])
     right = Operand("k" if words[5] == "k" else "mn", 8, "async")
     block_m, block_n, block_k, warps_m, warps_n, slices, depth, tile_m, tile_n = map(
         int, words[6:15]
     )
-    c = Contract(
+    c = Matmul(
         m=0, n=0, k=(0,), block_m=block_m, block_n=block_n, block_k=block_k,
         instruction="wgmma" if words[4] == "wgmma" else "mma.m16n8k16", left=Operand("k", 8, "async"), right=right,
         warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,

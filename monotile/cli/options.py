@@ -35,6 +35,12 @@ _SHARED = (
     ),
 )
 
+given_plan = click.option(
+    "--plan",
+    metavar="FILE",
+    help="Use this Plan instead of scheduling: JSON, as `monotile inspect MODEL` prints it.",
+)
+
 
 def compiling(command: Callable[..., None]) -> Callable[..., None]:
     """Adds MODEL and the compilation options; the command receives `spec`, `dtype`, `target` and `options`."""

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from monotile.cli.options import compiling, named_model
+from monotile.cli.options import compiling, given_plan, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
@@ -23,16 +23,23 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
+@given_plan
 @click.option("--seconds", default=1.0, show_default=True, help="Time to spend on each side.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 def command(
-    spec: str, dtype: str | None, target: str, options: Options, seconds: float, seed: int
+    spec: str,
+    dtype: str | None,
+    target: str,
+    options: Options,
+    plan: str | None,
+    seconds: float,
+    seed: int,
 ) -> None:
     """Compile MODEL, run it on fresh random inputs, check it against PyTorch in float64, and time both."""
     device = device_of(target, options)
     model, call = to_device(*named_model(spec, dtype), device)
     start = time.perf_counter()
-    fast = compile(model, *call, target=target, options=options)
+    fast = compile(model, *call, target=target, options=options, plan=plan)
     click.echo(summary(fast, time.perf_counter() - start))
 
     args, kwargs = given = random_inputs(call, seed)

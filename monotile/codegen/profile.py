@@ -32,9 +32,8 @@ class Profiling:
         """Entries of the launch's pointers after those of the Plan."""
         return int(self._on)
 
-    def include(self, kind: str) -> str:
-        """The line that brings the header of a kind of target."""
-        header = {"cuda": "cuda/device/profile.cuh", "cpu": "cpu/device/profile.h"}[kind]
+    def include(self, header: str) -> str:
+        """The line that brings a target's header of this name."""
         return f'#include "{header}"\n' if self._on else ""
 
     @contextmanager
@@ -52,7 +51,7 @@ class Profiling:
     @contextmanager
     def task(self, w: Writer, stage: Stage, task: str = "task") -> Generator[None]:
         """Round the task `task` of the stage that `stage` named. Of several of a stage that waits late `begun` says which has not waited."""
-        if self._on and stage.late and stage.steps[0].following:
+        if self._on and stage.late and stage.steps[0].method.ahead("task"):
             w.write("if (begun) mt_profile_begin(profile);")
         with self._timed(w, self._worker, "task", task, begun=stage.late):
             yield

@@ -10,7 +10,8 @@ from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
-from monotile.plan.nodes import Plan
+from monotile.kernels.registry import METHODS
+from monotile.plan.nodes import Plan, decoder
 from monotile.targets.binary import Binary
 from monotile.targets.target import Target
 
@@ -79,7 +80,7 @@ def encode(artifact: Artifact) -> bytes | None:
 def decode(content: bytes) -> Artifact | None:
     """The Artifact that `encode` wrote; None for one of another version of Monotile."""
     try:
-        flat = msgspec.msgpack.decode(content, type=_Stored)
+        flat = msgspec.msgpack.decode(content, type=_Stored, dec_hook=decoder(METHODS))
         signature = _decode_signature(flat.signature)
     except (msgspec.DecodeError, ValueError, NotImplementedError, KeyError):
         return None

@@ -13,8 +13,9 @@ from monotile.targets.cpu import build as build_cpu
 from monotile.targets.cuda import build as build_cuda
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.link import nvjitlink_version
+from monotile.targets.cuda.target import CUDA_TARGETS, cuda_target
 from monotile.targets.detect import detect_target
-from monotile.targets.target import CUDA_TARGETS, Target, cuda_target
+from monotile.targets.target import Target
 
 KERNEL = 'extern "C" __global__ void k() {}'
 

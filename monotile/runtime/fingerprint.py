@@ -9,7 +9,6 @@ without the cache. A key over the module before its export (source of its classe
 
 import hashlib
 from collections.abc import Iterator
-from importlib.metadata import distributions
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,7 +18,8 @@ from torch.export import ExportedProgram
 
 from monotile.cache import key
 from monotile.config import Options
-from monotile.targets.cpu.build import find_compiler, processor
+from monotile.plan.nodes import Plan
+from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
 _SCALARS = (bool, int, float, complex, str, type(None))
@@ -30,28 +30,16 @@ class _Unknown(Exception):
     """A value without an exact textual form."""
 
 
-def exported_key(exported: ExportedProgram, target: Target, options: Options) -> str | None:
-    """The cache key of compiling `exported`; None if it cannot be identified exactly."""
+def exported_key(
+    exported: ExportedProgram, target: Target, options: Options, plan: Plan | None = None
+) -> str | None:
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
-    return key("exported", str(torch.__version__), text, target, options, _toolchain(target))
-
-
-def _toolchain(target: Target) -> str:
-    """The compiler for `target` and its version, without loading it."""
-    match target.kind:
-        case "cpu":
-            return f"{find_compiler()} {processor()}"
-        case _:
-            return (
-                f"NVRTC {_version('nvidia-cuda-nvrtc')}, nvJitLink {_version('nvidia-nvjitlink')}"
-            )
-
-
-def _version(distribution: str) -> str:
-    return next((d.version for d in distributions(name=distribution)), "of the system")
+    built_by = backend_of(target).toolchain()
+    return key("exported", str(torch.__version__), text, target, options, built_by, plan)
 
 
 def parameters_of(

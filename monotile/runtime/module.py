@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
 from monotile.analysis.work import Work
+from monotile.codegen.source import Source
 from monotile.errors import InputError, TargetError
 from monotile.plan.nodes import Plan
 from monotile.plan.records import words
@@ -19,14 +20,9 @@ from monotile.runtime.artifact import Artifact
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
-from monotile.targets.cpu.launch import CpuKernel
-from monotile.targets.cuda.driver import driver
-from monotile.targets.cuda.launch import CudaKernel
+from monotile.targets.backend import Kernel
+from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
-
-
-class Kernel(Protocol):
-    def launch(self, tensors: list[int], weights: tuple[int, ...]) -> None: ...
 
 
 class _Weights(msgspec.Struct, frozen=True):
@@ -68,13 +64,13 @@ class CompiledModule:
         kernel. Without a GPU, a CUDA artifact can be inspected but not called.
         """
         self._artifact = artifact
-        kind = artifact.target.kind
-        self._device = device or _device(kind, [parameters[n] for n in artifact.parameters])
+        backend = backend_of(artifact.target)
+        self._device = device or backend.device([parameters[n] for n in artifact.parameters])
         inputs, outputs = artifact.plan.inputs, artifact.outputs
         self._arguments = Arguments(artifact.signature, inputs, self._device, artifact.orders)
         self._results = Results(artifact.signature, outputs, self._device)
         self._states = frozenset(artifact.states)
-        self._obstacle = obstacle(artifact.target, self._device)
+        self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
@@ -90,7 +86,11 @@ class CompiledModule:
                 self._records = torch.zeros(room, dtype=torch.int64, device=self._device)
             self._point(held, {name: given[name] for name in self._states if name in given})
             count = len(inputs) + len(outputs) + len(self._weights.pointers)
-            self._kernel = _kernel(artifact, count, self._device)
+            source = Source(artifact.source, artifact.entry, artifact.checks)
+            launch = artifact.plan.launch
+            self._kernel = backend.load(
+                artifact.binary, source, launch, count, artifact.target, self._device
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results. Raises InputError for arguments that differ from the compiled ones."""
@@ -182,7 +182,7 @@ class CompiledModule:
     @property
     def cubin(self) -> bytes:
         """Machine code of a CUDA kernel; empty on the CPU."""
-        return self._artifact.binary.image if self.target.kind == "cuda" else b""
+        return self._artifact.binary.image if self.ptx else b""
 
     def save(self, path: str | Path) -> None:
         """Writes the kernel and the current parameters to one file, for `monotile.load`.
@@ -271,60 +271,8 @@ def load(path: str | Path) -> CompiledModule:
     Raises InputError for a file that Monotile did not write.
     """
     artifact, parameters = saved.load(path)
-    device = _device(artifact.target.kind, [])
-    if obstacle(artifact.target, device) is None:
+    backend = backend_of(artifact.target)
+    device = backend.device(())
+    if backend.obstacle(artifact.target, device) is None:
         parameters = {name: x.to(device) for name, x in parameters.items()}
     return CompiledModule(artifact, parameters, device=device)
-
-
-def _device(kind: str, parameters: list[torch.Tensor]) -> torch.device:
-    if kind == "cpu":
-        return torch.device("cpu")
-    for x in parameters:
-        if x.device.type == "cuda":
-            return x.device
-    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
-
-
-def obstacle(target: Target, device: torch.device) -> str | None:
-    """Why this machine cannot run the target's kernels; None if it can."""
-    if target.kind == "cpu":
-        return None
-    if not torch.cuda.is_available():
-        return (
-            f"compiled for {target.name}, which this machine cannot run: PyTorch sees no GPU here."
-            ' The source, cubin and plan can be inspected; to run, compile with target="cpu"'
-        )
-    has = torch.cuda.get_device_capability(device)
-    if not runs_on(target.architecture, has):
-        return (
-            f"compiled for {target.name}, and {device} ({torch.cuda.get_device_name(device)}) is"
-            f' sm_{has[0]}{has[1]}. To run here, compile with target="cuda"'
-        )
-    return None
-
-
-def runs_on(architecture: str, capability: tuple[int, int]) -> bool:
-    """Whether a cubin of `architecture` runs on a GPU: the same major capability and an equal or newer minor one; with an
-    "a" suffix ("sm_90a") exactly that capability."""
-    digits = architecture.removeprefix("sm_").rstrip("af")
-    major, minor = int(digits[:-1]), int(digits[-1])
-    if architecture.endswith("a"):
-        return (major, minor) == capability
-    return major == capability[0] and minor <= capability[1]
-
-
-def _kernel(artifact: Artifact, pointers: int, device: torch.device) -> Kernel:
-    launch, binary = artifact.plan.launch, artifact.binary
-    if artifact.target.kind == "cpu":
-        return CpuKernel(binary.image, artifact.entry, launch, pointers, artifact.checks)
-    return CudaKernel(
-        binary,
-        artifact.entry,
-        launch,
-        pointers,
-        parameter_bytes=artifact.target.parameter_bytes,
-        device=device.index or 0,
-        driver=driver(),
-        checks=artifact.checks,
-    )

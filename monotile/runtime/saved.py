@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import torch
 
+from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.errors import InputError
 from monotile.ir.dtype import DType
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.tensors import kernel_readable, torch_dtype
-from monotile.targets.cpu import build as build_cpu
+from monotile.targets.registry import backend_of
 
 _STAMP = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 
@@ -71,8 +72,10 @@ def load(path: str | Path) -> tuple[Artifact, dict[str, torch.Tensor]]:
         raise InputError(
             f"{path} was saved by another version of Monotile: compile and save it again"
         )
-    if artifact.target.kind == "cpu" and artifact.binary.processor != build_cpu.processor():
-        binary = build_cpu.build(artifact.source, artifact.target, Options())
+    backend = backend_of(artifact.target)
+    if backend.outdated(artifact.binary):
+        source = Source(artifact.source, artifact.entry, artifact.checks)
+        binary = backend.build(source, artifact.target, Options())
         artifact = msgspec.structs.replace(artifact, binary=binary)
     return artifact, parameters
 

@@ -30,8 +30,8 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.product import product
-from monotile.schedule.groups import single
+from monotile.kernels.group import single
+from monotile.kernels.registry import tiled
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
@@ -59,7 +59,7 @@ CHUNK = 128  # a part's share of K is a multiple of this
 
 def split_reductions(program: Program, target: Target, context: Context | None = None) -> Program:
     """`program` with those products split whose split makes the whole schedule faster, by the cost model."""
-    if target.kind == "cpu":  # few workers: there is no lack of tasks
+    if not target.has.many_workers:  # there is no lack of tasks
         return program
     context = context or Context.of(program, target)
     best = seconds(build(program, context), target)
@@ -90,7 +90,7 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[Instead]:
         return
     if _by_rows(c, context):
         yield _split(c, c.reduce[0].extent)
-    if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
+    if len(c.reduce) != 1 or not tiled(c, context):
         return
     whole = cut(single(c), context)
     found: list[tuple[float, int]] = []
@@ -115,7 +115,7 @@ def _by_rows(c: Compute, context: Context) -> bool:
         and FEW < c.out.size <= threads // 4
         and PARTS[-1] < c.reduce[0].extent <= MOST_ROWS
         and c.out.size * math.prod(a.extent for a in c.reduce) >= LEAST
-        and product(c, context.tables, context.target) is None
+        and not tiled(c, context)
     )
 
 

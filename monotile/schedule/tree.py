@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
-from monotile.kernels.attention.cuts import join_attention
 from monotile.kernels.draft import Context, Draft
-from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
+from monotile.kernels.group import Group
+from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite
+from monotile.schedule.matches import join_matches
 from monotile.schedule.tiles import cut
 from monotile.targets.target import Target
 
@@ -39,7 +40,7 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
-        both = unite(first, second, leads=context.target.kind == "cuda")
+        both = unite(first, second, leads=context.target.has.halos)
         if both is None or not allowed(both):
             return None
         one, a, b = (cut(g, context) for g in (both, first, second))
@@ -59,7 +60,7 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         return not program.states or may_share(g.steps, program)
 
     nodes = fuse_epilogues(singles(body, waits(program)), allowed)
-    nodes = join_attention(nodes, program, context.target, lambda g: cut(g, context) is not None)
+    nodes = join_matches(nodes, program, context)
     nodes = merge(nodes, join)
     return tuple(_node(n, context, program) for n in nodes)
 

@@ -1,1 +1,1 @@
-"""Passes from Program to Program, one per file; `pipeline.py` has their order."""
+"""Passes from Program to Program, one per file; `monotile/pipeline.py` has their order."""

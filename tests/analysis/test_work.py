@@ -6,7 +6,7 @@ from monotile.analysis.work import Work, work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Load, Tensor, cast, mul
 from monotile.ir.program import Carry, Loop, Program, Weight, compute
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 
 F16, F32 = DType.F16, DType.F32
 

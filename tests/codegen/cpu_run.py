@@ -11,11 +11,12 @@ from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
+from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan
-from monotile.schedule.schedule import schedule
 from monotile.targets.cpu.build import build, load
 from monotile.targets.cpu.emit import emit
-from monotile.targets.target import Target, cpu_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.target import Target
 
 Array = NDArray[np.generic]
 TARGET = cpu_target(workers=2)

@@ -9,7 +9,7 @@ from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 from tests.codegen import cpu_programs as programs
 from tests.codegen.cpu_run import Array, Compiled, random_values
 

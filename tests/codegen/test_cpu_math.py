@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from monotile.config import Options
 from monotile.targets.cpu.build import build, load
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 
 FUNCTIONS: dict[
     str, tuple[Callable[[Any], Any], float]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from monotile.ir.evaluate import evaluate
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 from tests.codegen import cpu_programs as programs
 from tests.codegen.cpu_run import Compiled, random_values
 

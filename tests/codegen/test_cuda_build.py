@@ -3,11 +3,11 @@
 import pytest
 
 from monotile.config import Options
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.build import build
 from monotile.targets.cuda.emit import emit
-from monotile.targets.target import cuda_target
+from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import every
 
 PROGRAMS = every()

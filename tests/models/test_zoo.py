@@ -8,15 +8,13 @@ import monotile
 from bench.zoo import Spec
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
+from monotile.pipeline import for_target, schedule, transform
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.reference import random_inputs
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda import emit as cuda
 from monotile.targets.detect import detect_target
 from monotile.transform.legalise.stack_results import stack_results
-from monotile.transform.pipeline import transform
 
 pytest.importorskip("transformers")
 

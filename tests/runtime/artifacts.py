@@ -12,7 +12,8 @@ from monotile.plan.nodes import Launch, Plan, Pointer
 from monotile.runtime.artifact import Artifact
 from monotile.targets.binary import Binary
 from monotile.targets.cpu import build as build_cpu
-from monotile.targets.target import cpu_target, cuda_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.cuda.target import cuda_target
 
 N = 8
 

@@ -1,16 +1,20 @@
 """Parameters that are moved to the order that the kernel reads: the model's own, as `module.to(memory_format=...)` moves them."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 import monotile
+from monotile import pipeline
+from monotile.passes.programs import ProgramState, arrange_parameters
 from monotile.runtime.arrange import compose_orders, move
-from monotile.targets.target import cuda_target
-from monotile.transform.layout.parameters import arrange
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.detect import detect_target
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
 
@@ -31,9 +35,18 @@ class Columns(nn.Module):
 @pytest.fixture(autouse=True)
 def as_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = importlib.import_module("monotile.compile")
-    monkeypatch.setattr(compiler, "_IN_ANY_ORDER", {"cpu"})
-    gpu = cuda_target("sm_90a")
-    monkeypatch.setattr(compiler, "arrange", lambda p, _, movable: arrange(p, gpu, movable))  # pyright: ignore
+    cpu = detect_target("cpu", monotile.Options())
+    has = msgspec.structs.replace(cpu.has, any_order=True)
+    anyhow = msgspec.structs.replace(cpu, has=has)
+    monkeypatch.setattr(compiler, "detect_target", lambda *_: anyhow)
+    passes = tuple(replace(p, run=for_gpu, where=p.where[:1]) if p.name == "arrange_parameters" else p for p in pipeline.PROGRAMS)  # fmt: skip
+    monkeypatch.setattr(pipeline, "PROGRAMS", passes)
+
+
+def for_gpu(s: ProgramState) -> ProgramState:
+    """The orders that a GPU would read parameters in."""
+    done = arrange_parameters(replace(s, target=cuda_target("sm_90a")))
+    return replace(done, target=s.target)
 
 
 def inputs() -> torch.Tensor:

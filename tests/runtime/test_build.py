@@ -10,8 +10,9 @@ from monotile.config import Options
 from monotile.errors import BuildError
 from monotile.targets.binary import excerpt
 from monotile.targets.cpu import build as build_cpu
+from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import build as build_cuda
-from monotile.targets.target import CUDA_TARGETS, cpu_target, cuda_target
+from monotile.targets.cuda.target import CUDA_TARGETS, cuda_target
 
 CPU = cpu_target(workers=1)
 KERNEL = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = 1; }'

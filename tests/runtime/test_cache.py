@@ -9,7 +9,7 @@ import pytest
 
 from monotile.cache import Cache, cache_directory, key
 from monotile.config import NOT_IN_CACHE_KEY, Options
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 
 
 def test_get_what_was_put(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from monotile.errors import IndexOutOfRangeError, InternalError, TargetError
 from monotile.plan.nodes import Launch
 from monotile.targets.binary import Binary
 from monotile.targets.cpu import build as build_cpu
+from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import launch as cuda
 from monotile.targets.cuda.driver import Driver, DriverError, LaunchConfig
 from monotile.targets.cuda.launch import CudaKernel
-from monotile.targets.target import cpu_target
 
 SOURCE = (Path(__file__).parent / "fake_driver.c").read_text()
 LAUNCH = Launch(workers=4, threads=256, shared_bytes=1000, workspace_bytes=512)

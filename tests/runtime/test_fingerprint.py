@@ -12,7 +12,7 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import export
 from monotile.runtime import fingerprint
 from monotile.runtime.fingerprint import exported_key, parameters_of
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 
 X = torch.zeros(2, 4)
 

@@ -10,7 +10,8 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
 from monotile.runtime.artifact import Artifact
-from monotile.runtime.module import CompiledModule, runs_on
+from monotile.runtime.module import CompiledModule
+from monotile.targets.cuda.backend import runs_on
 from tests.runtime.artifacts import N, cpu_artifact, cuda_artifact, signature
 
 

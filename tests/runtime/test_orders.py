@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from monotile.frontends.torch.capture import capture, export
 from monotile.frontends.torch.orders import in_memory_order, order_of
 from monotile.runtime import arguments
 from monotile.runtime.module import CompiledModule
+from monotile.targets.detect import detect_target
 
 LAST = torch.channels_last
 
@@ -35,7 +37,10 @@ def images(seed: int = 1) -> torch.Tensor:
 def fast(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, CompiledModule]:
     """On the CPU, as a GPU's kernel reads it."""
     compiler = importlib.import_module("monotile.compile")
-    monkeypatch.setattr(compiler, "_IN_ANY_ORDER", {"cpu"})
+    cpu = detect_target("cpu", monotile.Options())
+    has = msgspec.structs.replace(cpu.has, any_order=True)
+    anyhow = msgspec.structs.replace(cpu, has=has)
+    monkeypatch.setattr(compiler, "detect_target", lambda *_: anyhow)
     convert: Any = network().to
     model: nn.Module = convert(memory_format=LAST)
     options = monotile.Options(cache=False)

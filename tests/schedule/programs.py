@@ -14,9 +14,11 @@ from monotile.ir.program import (
     Weight,
     compute,
 )
+from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
-from monotile.schedule.schedule import schedule
-from monotile.targets.target import Target, cpu_target, cuda_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.legalise.buffers import normalise
 from monotile.transform.legalise.own_base import own_base
 from monotile.transform.legalise.own_state import own_state

@@ -9,7 +9,7 @@ from monotile.ir.expr import Binary, Expr, Load, Select, Unary, const
 from monotile.ir.program import Compute, Program, compute, statements
 from monotile.ir.verify import verify
 from monotile.schedule.split import split_reductions
-from monotile.targets.target import cpu_target
+from monotile.targets.cpu.target import cpu_target
 from tests.schedule import programs as p
 
 F32, BOOL = DType.F32, DType.BOOL

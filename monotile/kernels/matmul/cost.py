@@ -1,43 +1,19 @@
-"""How long a product's task takes, or attention's: copies, on-chip memory, tensor cores, and what comes before and after.
+"""How long a product's task takes, copies, on-chip memory, tensor cores, and what comes before and after.
 
-A handful of constants over the Target's figures, fitted to measurements (docs/measurements.md). A model to rank by (Roller).
+A handful of constants over the Target's figures, fitted to measurements (`Target.model`). A model to rank by (Roller).
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
-from monotile.kernels.common.cost import LINE, SHARED_SPEEDUP, arithmetic
-from monotile.plan.nodes import Attend, Contract, Operand
+from monotile.kernels.common.cost import arithmetic, chip_seconds
+from monotile.kernels.common.panels import line_use
+from monotile.kernels.matmul.method import Matmul
+from monotile.targets.model import Matmul as Model
+from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
-
-EVALUATE = 100.0  # operations that a vector of an evaluated operand takes: indices, and a wait for each few (ResNet's first product: 150)
-COPY = 100.0  # the same of an asynchronous copy of less than 16 bytes: an image's windows of four channels (ResNet's first product)
-GROUP_HIDES = 0.4  # of that, what warpgroups hide
-# A product on tensor cores, fitted to 182 ways to cut transformers' ones and to 35 stages of networks (H100; 6 % off by wgmma, 7 % by mma.sync;
-# bench/device/product_sweep.py). In latencies, in parts of the path from L2 into one worker, in on-chip passes.
-GROUP_FILL, WARP_FILL = 0.9, 0.5  # what comes before the first products; the latter by mma.sync
-GROUP_STEP, WARP_STEP = 0.025, 0.045  # the warps of a slice wait for each other, for every chunk
-GROUP_PATH, WARP_PATH = 1.3, 1.25  # copies that are asked for far ahead
-GROUP_CHIP, WARP_CHIP = 2.6, 3.6  # on-chip memory, written by copies, read by tensor cores
-SHOWS = 0.05  # of what goes on meanwhile
-SUM_COST = 4.6  # the slices' sums
-GROUP_FINISH, WARP_FINISH = 4.6, 9.0  # the results
-BEHIND = (0.4, 22.0)  # what an operation that follows counts for, plain or costly
-AGAIN = 0.6  # of the latency: what a worker's further tasks wait for, as no hand-off hides it
-MEMORY_LATENCY = 4.0  # latencies that a copy from memory takes where all workers ask (GPT-2's vocabulary: 48 KB a worker under way are too few, 64 enough)
-DRAINED = 3.0  # latencies for which memory rests between two tasks, where the ring does not go on with the next one's chunks; else one
-APART = 0.6  # the path from L2 where workers ask for the same at different times, as they do after their first tasks
-WRITE_COST = 2.2  # what a byte of sums that are stored unrounded costs in bytes of operands, whichever worker stores it
-RUN_RATE = 0.2  # of tensor cores' rate: columns in runs load fragments for each product
-ALONE = 1.15  # of a team's products, where the other has none: two hide each other's waits
-# Attention by wgmma, fitted to 197, 384 and 1500 keys in chunks of 64 to 160 (H100; 15 % off at most).
-GROUP_RATE, WARP_RATE = 0.8, 0.25  # of the rate of tensor cores; the latter by mma.sync
-GROUP_CHUNK = 0.35  # of the latency: what a chunk takes, however long it is
-HIDDEN = 0.8  # of the shorter of products and powers
-SCALAR_RING_BARRIER = 0.07  # of the latency: as WARP_STEP, without tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +28,9 @@ NOTHING = Memory(0, 0)
 
 
 @functools.lru_cache(maxsize=4096)
-def finishing(step: tuple[Compute | Scatter, ...]) -> float:
+def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) -> float:
     """Operations that follow an element of a product: plain ones hide behind stores, and nothing hides chains of others. What is the same
-    for a row, or a column, is computed once."""
-    plain, costly = BEHIND
+    for a row, or a column, is computed once. plain, costly: what one counts for."""
     total = 0.0
     for s in step[1:]:
         sides = {a for a in s.axes if a.extent > 1}
@@ -65,7 +40,7 @@ def finishing(step: tuple[Compute | Scatter, ...]) -> float:
 
 
 def contract_seconds(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int = 0
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int = 0
 ) -> float:
     """One task's m x n x k product, m and n rounded up to whole blocks.
 
@@ -75,7 +50,7 @@ def contract_seconds(
 
 
 def rounds_seconds(
-    c: Contract,
+    c: Matmul,
     m: int,
     n: int,
     k: int,
@@ -90,26 +65,29 @@ def rounds_seconds(
     from there."""
     fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
     finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
-    if target.kind == "cpu":
+    if target.has.register_tiles:
         return rounds * (fill + busy + finish)
     if rounds == 1:
         return fill + busy + finish
-    again = (rounds - 1) * AGAIN * target.latency_seconds
+    model = fitted(target.model.matmul)
+    again = (rounds - 1) * model.again * target.latency_seconds
     if c.following:  # what comes before the next products hides behind these sums
         each = fill + rounds * (busy + finish) + max(0.0, again + (rounds - 1) * (fill - finish))
         goes_on = -(-k // c.block_k) % c.depth == 0
-        shown = fill + finish + (rounds - 1) * (1 if goes_on else DRAINED) * target.latency_seconds
+        rests = (rounds - 1) * (1 if goes_on else model.drained)
+        shown = fill + finish + rests * target.latency_seconds
     else:
-        each = again + _in_rounds(c, fill, busy, finish, rounds)
+        each = again + _in_rounds(c, fill, busy, finish, rounds, model)
         shown = again + rounds * (fill + finish) / c.teams
-    least = rounds * (m + n) * k * size / (APART * target.worker_bandwidth)
+    least = rounds * (m + n) * k * size / (model.apart * target.worker_bandwidth)
     return max(least, each, _memory_seconds(c, memory, size, target) + shown)
 
 
-def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> float:
+def _memory_seconds(c: Matmul, memory: Memory, size: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
-    wanted = MEMORY_LATENCY * target.latency_seconds * target.dram_bandwidth / target.workers
+    latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
+    wanted = latency * target.dram_bandwidth / target.workers
     blocks = zip((memory.left, memory.right), (c.block_m, c.block_n), strict=True)
     return sum(
         nbytes / target.dram_bandwidth * max(1.0, wanted / (chunks * block * c.block_k * size))
@@ -117,18 +95,20 @@ def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> f
     )
 
 
-def _in_rounds(c: Contract, fill: float, busy: float, finish: float, rounds: int) -> float:
+def _in_rounds(
+    c: Matmul, fill: float, busy: float, finish: float, rounds: int, model: Model
+) -> float:
     if c.teams == 1:
         return rounds * (fill + busy + finish)
     together, alone = divmod(rounds, c.teams)
     # One team's finish hides behind the products of another, but for the last.
     each = fill + c.teams * busy + (c.teams - 1) * finish
-    last = fill + ALONE * busy + c.teams * finish if alone else finish
+    last = fill + model.alone * busy + c.teams * finish if alone else finish
     return together * each + last
 
 
 def _contract_parts(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int
 ) -> tuple[float, float, float]:
     """What a task takes before its products, for them, and for its sums."""
     padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
@@ -138,16 +118,17 @@ def _contract_parts(
     tensor_cores = c.instruction in ("mma.m16n8k16", "wgmma")
     rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
     deep = padded if tensor_cores else k
-    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c))
-    if target.kind == "cpu":  # register tiles: a task's operands stay in the caches between blocks
+    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
+    if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * size / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * size / target.worker_bandwidth
         return target.latency_seconds, packing + max(moved, blocks * work), 0.0
+    model = fitted(target.model.matmul)
     along = min(c.block_k, near or c.block_k) * c.runs
     rows, columns = min(c.block_m, m), min(c.block_n, n)
-    left = rows * c.runs / line_use(c.left, rows, along, size)
-    right = columns / line_use(c.right, columns, c.block_k, size)
+    left = rows * c.runs / line_use(c.left, rows, along, size, model)
+    right = columns / line_use(c.right, columns, c.block_k, size, model)
     moved = (left + right) * k * size / target.worker_bandwidth
     values = sum(
         size / side.vector
@@ -155,14 +136,14 @@ def _contract_parts(
         if side.copy == "element"
     )
     scalar = target.flops["fma"] / 2 / target.workers
-    evaluation = EVALUATE * values * deep / scalar
+    evaluation = model.evaluate * values * deep / scalar
     narrow = sum(
         rows / side.vector
         for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
         if side.copy == "async" and side.vector * size < target.vector_bytes
     )
-    copying = COPY * narrow * k / scalar
-    hidden = GROUP_HIDES if c.instruction == "wgmma" else 0.0
+    copying = model.copy * narrow * k / scalar
+    hidden = _cores(c, model).hides
     moved = max(moved, (1 - hidden) * copying) if hidden else moved + copying
     if tensor_cores:
         fill, busy, sums = _tensor_core_block(c, k, (rows, columns), moved, work, target)
@@ -172,44 +153,46 @@ def _contract_parts(
 
 
 def _tensor_core_block(
-    c: Contract, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
+    c: Matmul, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     """What is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load fragments
     for mma.sync do not ask for operands meanwhile; what wgmma does is hidden. tile: rows and columns."""
-    groups = c.instruction == "wgmma"
+    model, groups = fitted(target.model.matmul), c.instruction == "wgmma"
+    cores = _cores(c, model)
     steps = -(-k // (c.block_k * c.slices)) if c.warps_m * c.warps_n > 1 else 0
-    wait = (GROUP_STEP if groups else WARP_STEP) * steps
-    fill = target.latency_seconds * ((GROUP_FILL if groups else WARP_FILL) + wait)
+    fill = target.latency_seconds * (cores.fill + cores.step * steps)
     down = c.block_m // 64 if groups else c.warps_m
     read = c.warps_n * c.block_m + down * c.block_n
     chip = 2 * k * (sum(tile) * c.runs + read) / target.worker_bandwidth
+    moved, chip = moved / cores.path, chip / cores.chip
     if groups:
-        parts = (moved / GROUP_PATH, chip / GROUP_CHIP, work)
-        busy = (1 - SHOWS) * max(parts) + SHOWS * sum(parts)
+        parts = (moved, chip, work)
+        busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
     else:
-        busy = max(moved / WARP_PATH, chip / WARP_CHIP) + work
-    finish = (GROUP_FINISH if groups else WARP_FINISH) * _chip_seconds(tile[0] * tile[1], target)
-    return fill, busy, finish + SUM_COST * _sums_seconds(c, target)
+        busy = max(moved, chip) + work
+    finish = cores.finish * chip_seconds(tile[0] * tile[1], target)
+    return fill, busy, finish + model.sums * _sums_seconds(c, target)
+
+
+def _cores(c: Matmul, model: Model) -> TensorCores:
+    """Of the product's instruction; those of scalar products are not asked for."""
+    return fitted(model.groups) if c.instruction == "wgmma" else model.warps
 
 
 def _scalar_block(
-    c: Contract, k: int, moved: float, work: float, target: Target
+    c: Matmul, k: int, moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     steps = -(-k // (c.block_k * c.slices))
-    waits = steps * SCALAR_RING_BARRIER if c.warps_m * c.warps_n > 1 else 0.0
+    each = fitted(target.model.matmul).scalar_step
+    waits = steps * each if c.warps_m * c.warps_n > 1 else 0.0
     rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
     fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
     return fill, max(moved, work), 2 * _sums_seconds(c, target)
 
 
-def _sums_seconds(c: Contract, target: Target) -> float:
+def _sums_seconds(c: Matmul, target: Target) -> float:
     """One pass over the slices' sums, on chip."""
-    return _chip_seconds(c.slices * c.block_m * c.block_n, target)
-
-
-def _chip_seconds(values: int, target: Target) -> float:
-    """One pass over so many values of 4 bytes, on chip."""
-    return values * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
+    return chip_seconds(c.slices * c.block_m * c.block_n, target)
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
@@ -217,68 +200,24 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
 
     results: how many. stored, size: bytes of one, and of an operand's element.
     """
-    if target.kind == "cpu" or stored <= size:
+    if target.has.register_tiles or stored <= size:
         return 0.0
-    return WRITE_COST * results * stored / (target.worker_bandwidth * target.workers)
+    cost = fitted(target.model.matmul).write
+    return cost * results * stored / (target.worker_bandwidth * target.workers)
 
 
-def attend_seconds(
-    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
-) -> float:
-    """One block of rows against all keys. after: operations that a score costs."""
-    slices = a.slices(target.threads // target.warp)
-    size = 2
-    moved = (
-        a.block_m * features / line_use(a.query, a.block_m, features, size)
-        + keys * features / line_use(a.key, a.chunk, features, size)
-        + keys * columns / line_use(a.value, columns, a.chunk, size)
-    ) * size / target.worker_bandwidth  # fmt: skip
-    rounds = -(-keys // (a.chunk * slices))  # of each slice
-    scores = rounds * a.chunk * slices * a.block_m
-    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
-    powers = scores * after / (target.flops["fma"] / 2 / target.workers)
-    if a.instruction == "wgmma":
-        work = _overlapping(products / GROUP_RATE, powers, rounds)
-        work += rounds * GROUP_CHUNK * target.latency_seconds
-    else:
-        work = products / WARP_RATE + powers
-    merged = 2 * slices * a.block_m * columns * 4 / (SHARED_SPEEDUP * target.worker_bandwidth)
-    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
-    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
-    first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
-    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
-
-
-def _overlapping(products: float, powers: float, rounds: int) -> float:
-    """Of the shorter of both most is hidden: the products of one chunk, and of one warpgroup, go on while others make powers.
-    A first chunk's scores and a last one's sums hide behind nothing."""
-    return products + powers - HIDDEN * min(products, powers) * (1 - 1 / rounds)
-
-
-def _efficiency(c: Contract) -> float:
-    """The part of the arithmetic rate that a warp's tile can reach."""
+def _efficiency(c: Matmul, target: Target) -> float:
+    """The part of the arithmetic rate that a warp's tile, or a thread's, can reach."""
     match c.instruction:
         case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
-            return RUN_RATE * min(1.0, c.block_n / c.runs / 8)
+            return fitted(target.model.matmul).run_rate * min(1.0, c.block_n / c.runs / 8)
         case "mma.m16n8k16" | "wgmma":
             return 1.0
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
-            return 0.75 * min(1.0, side / 6)
+            model = fitted(target.model.matmul)
+            return model.scalar_rate * min(1.0, side / model.scalar_side)
         case "outer":
-            return 0.9
+            return fitted(target.model.register_tiles).outer
         case "dot":
-            return 0.6
-
-
-def line_use(side: Operand, block: int, block_k: int, size: int) -> float:
-    """The part of the bandwidth that a panel's runs use, by the lines that they touch: H100: runs of half a line reach
-    0.65 of it. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
-    if side.copy == "element":
-        return 0.35
-    run = (block_k if side.major == "k" else block) * size
-    aligned = math.gcd(run, LINE) == min(run, LINE)
-    lines = (
-        1 + (run - math.gcd(run, LINE)) / LINE
-    )  # runs lie one after the other, the first at the start of a line
-    return (run / (lines * LINE)) ** (0.6 if aligned else 1.2)
+            return fitted(target.model.register_tiles).dot

@@ -12,10 +12,10 @@ from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
-from monotile.kernels.common.cost import ROWS
+from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, vector_width
-from monotile.kernels.reduction.cuda import COMBINER
-from monotile.plan.nodes import Reduce
+from monotile.kernels.reduction.method import Reduce
+from monotile.targets.model import fitted
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -69,7 +69,8 @@ def _accumulate(
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
         turns = -(-rows // method.lanes)
         head = f"for (idx turn = 0; turn < {turns}; ++turn)"
-        at_once = -(-turns // -(-turns // ROWS))
+        most = fitted(e.target.model.reduction).rows
+        at_once = -(-turns // -(-turns // most))
         stack.enter_context(w.open(head, ["turn"], fence=True)).pragma = f"#pragma unroll {at_once}"
         w.write(f"const idx row = turn * {method.lanes} + row_lane;")
         w.define("row")

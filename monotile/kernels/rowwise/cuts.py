@@ -13,24 +13,27 @@ from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Expr, Load, axes_of, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common import cost
-from monotile.kernels.draft import Draft
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.group import Group
 from monotile.kernels.rowwise.match import Rowwise, rowwise
+from monotile.kernels.rowwise.method import HoldRows
 from monotile.kernels.rowwise.moments import moments
-from monotile.plan.nodes import Dim, HoldRows, Step
-from monotile.schedule.groups import Group
+from monotile.plan.nodes import Dim, Step
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 VECTOR = 8  # elements that a lane takes at once, at most
 MOST_WORDS = 96  # registers of a thread for what it reads and holds
-REDUCTION = 0.15  # of the latency: lanes of several warps put a sum together
-CHAIN = 0.5  # of the latency: what a round waits for besides, its rows asked for in the one before (two networks on an H100)
 PART = 8  # bytes of a part of a sum, at most
 
 
-def held_rows(group: Group, target: Target) -> Iterator[Draft]:
+def cut(group: Group, context: Context) -> Iterator[Draft]:
     """The ways to cut `group` so: none where it does not work row by row, or its rows are too long."""
+    target = context.target
+    if len(group.steps) == 1:
+        return
     computes = [s for s in group.statements() if isinstance(s, Compute)]
-    if target.kind != "cuda" or len(computes) < sum(map(len, group.steps)):
+    if not target.has.lockstep or len(computes) < sum(map(len, group.steps)):
         return
     found = rowwise(computes)
     if found is None:
@@ -44,11 +47,11 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
         Dim((p,), anchor.axes[p].extent, anchor.axes[p].extent, None)
         for p in range(found.rows, len(anchor.axes))
     ]
-    pairs = tuple(moments(found))
+    pairs = tuple(moments(found).items())
     lanes = target.threads
     while lanes >= 1:
         vector = _vector(found, lanes)
-        method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
+        method = HoldRows(found.listed.index(anchor.out.name), lanes, vector, *found.names)
         if even(found, method, target):
             method = msgspec.structs.replace(method, moments=pairs)
         rounds = -(-tile // (target.threads // lanes))
@@ -126,15 +129,18 @@ def _seconds(found: Rowwise, method: HoldRows, tile: int, target: Target) -> flo
     """A task: its groups of lanes take their rows round after round, and ask for the next ones meanwhile."""
     groups = target.threads // method.lanes
     sums = sum(bool(s.reduce) for s in found.order) - len(method.moments)
-    each = sum(cost.operations(s) for s in found.order if found.along(s))
+    transcendental = target.model.common.transcendental
+    each = sum(cost.operations(s, transcendental) for s in found.order if found.along(s))
     rate = target.flops["fma"] / 2 / target.workers / target.threads
     work = each * turns(found, method) * method.vector / rate
-    met = sums * (REDUCTION if method.lanes > target.warp else REDUCTION / 2)
+    model = fitted(target.model.rowwise)
+    met = sums * (model.reduction if method.lanes > target.warp else model.reduction / 2)
     every = far_loads(found)
     own = [x for x in every if _of_row(x, found)]
     first = target.latency_seconds * (1 + met)
     first += _moved(every, found, min(tile, groups), target) + work
-    further = max(_moved(own, found, groups, target) + work, target.latency_seconds * (CHAIN + met))
+    waits = target.latency_seconds * (model.chain + met)
+    further = max(_moved(own, found, groups, target) + work, waits)
     return first + (-(-tile // groups) - 1) * further
 
 

@@ -7,6 +7,7 @@ real architecture alone, so a driver of the same major version runs it, older th
 import functools
 import re
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ def nvrtc_version() -> tuple[int, int]:
         ) from error
     _expect(status)
     return major, minor
+
+
+def toolchain() -> str:
+    """What builds would use, found without loading it."""
+    return f"NVRTC {_version('nvidia-cuda-nvrtc')}, nvJitLink {_version('nvidia-nvjitlink')}"
+
+
+def _version(distribution: str) -> str:
+    return next((d.version for d in distributions(name=distribution)), "of the system")
 
 
 def build(source: str, target: Target, options: Options, *, apart: bool = False) -> Binary:

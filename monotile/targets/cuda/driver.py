@@ -12,6 +12,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c
 from monotile.errors import TargetError
 
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_SHARED_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _COOPERATIVE = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 _COOPERATIVE_LAUNCH = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -134,6 +135,10 @@ class Driver:
 
     def multiprocessors(self, device: int) -> int:
         return self._attribute(_MULTIPROCESSORS, device)
+
+    def shared_bytes(self, device: int) -> int:
+        """Of dynamic shared memory that a block may have."""
+        return self._attribute(_SHARED_OPT_IN, device)
 
     def cooperative(self, device: int) -> bool:
         """The GPU can launch a kernel whose blocks are all resident at once."""

@@ -30,7 +30,6 @@ from monotile.ir.program import (
     statements,
     used,
 )
-from monotile.schedule.tiles import MOST_BEHIND
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Arrangement, align_axes, permuted, rearranged
 from monotile.transform.layout.pad_channels import RUN
@@ -38,12 +37,13 @@ from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_exprs, map_program
 
+MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
 Dimension = tuple[str, int]  # by tensor name
 
 
 def lay_out(program: Program, target: Target) -> Program:
     """`program` with these layouts; unchanged on the CPU, where operands are packed into panels."""
-    windows = {} if target.kind == "cpu" else _in_runs(windows_of(program))
+    windows = _in_runs(windows_of(program)) if target.has.layouts else {}
     if not windows:
         return program
     names = Names(program)

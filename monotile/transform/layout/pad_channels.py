@@ -31,7 +31,7 @@ MOST = 4 / 3  # tolerated increase of the work
 
 def pad_channels(program: Program, target: Target) -> Program:
     """`program` with products that read windows of an input with too few channels reading padded copies."""
-    windows = {} if target.kind == "cpu" else windows_of(program)
+    windows = windows_of(program) if target.has.layouts else {}
     names, made = Names(program), list[Compute]()
     inputs = {t.name for t in program.inputs}
     weights = {w.tensor.name for w in program.weights}

@@ -1,0 +1,242 @@
+"""A Compute as matrix products, and how their operands are read."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from monotile.analysis.affine import affine, contiguous_run, flattened, offset
+from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.masked import masked
+from monotile.analysis.unconditional import TRUE
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, mul, substitute, walk
+from monotile.ir.program import Compute
+from monotile.kernels.common.cost import SECTOR
+from monotile.kernels.common.operand import Operand
+from monotile.targets.target import Target
+
+MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
+ASYNC_BYTES = (16, 8, 4)
+NEIGHBOURS = 16  # threads whose requests are looked at
+RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A Compute seen as batched matrix products.
+
+    batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
+    of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
+    grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
+    runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
+    part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
+    vectors; 0 for all.
+    """
+
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    left: Operand
+    right: Operand
+    dtype: DType
+    half: bool
+    grain_m: int = 0
+    grain_n: int = 0
+    runs: int = 1
+    part: int = 1
+    near: int = 0
+    swapped: bool = False
+
+
+def product(
+    c: Compute, tables: dict[str, int], target: Target, on_chip: frozenset[str] = frozenset()
+) -> Product | None:
+    """`c` as matrix products worth a contraction's machinery, or None.
+
+    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself.
+    """
+    found = contraction(c)
+    if found is None or not found.m or not found.n:
+        return None
+    fixed = _table_axes(c, tables)
+    m = tuple(p for p in found.m if c.axes[p] not in fixed)
+    n = tuple(p for p in found.n if c.axes[p] not in fixed)
+    batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
+    grains = dict(found.grains)
+    grain_m, grain_n = (next((grains[p] for p in side if p in grains), 0) for side in (m, n))
+    if (grain_m and len(m) > 1) or (grain_n and len(n) > 1):
+        return None
+    if (grain_m or _extent(c, m)) < MIN_SIDE or (grain_n or _extent(c, n)) < MIN_SIDE:
+        return None
+    types = (found.left.dtype, found.right.dtype)
+    half = types[0] is types[1] and types[0] in (DType.F16, DType.BF16)
+    if not half and c.body.dtype not in (DType.F32, DType.F64):
+        return None
+    k = _order(c, found)
+    left = _operand(found.left, c, m, k, target, on_chip)
+    right = _operand(found.right, c, n, k, target, on_chip)
+    dtype = types[0] if half else c.body.dtype
+    runs = 1
+    if half and grain_n and left.copy == right.copy == "async" and left.major == right.major == "k":
+        runs = _side_by_side(found.left, c, n, k, grain_n)
+    part = c.reduce[k[-1]].extent
+    whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
+    near = _near(found.left, c, k) if whole else 0
+    return Product(
+        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped
+    )
+
+
+def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
+    """How many values of k lie side by side in `factor`; 0 if all do, and then rows may as well, or if that is not known."""
+    found = masked(factor)
+    if found is None:
+        return 0
+    where, flat = flattened(offset(found.load), [c.reduce[p] for p in k])
+    partly = where.coefficient(flat) == 1 and flat.extent < math.prod(c.reduce[p].extent for p in k)
+    return flat.extent if partly else 0
+
+
+def _side_by_side(
+    left: Expr, c: Compute, n: tuple[int, ...], k: tuple[int, ...], grain: int
+) -> int:
+    """How many runs of `grain` columns the axis n has, if vectors of what they read of `left` reach from one's into the next's."""
+    found, column, part = masked(left), c.axes[n[0]], c.reduce[k[-1]]
+    if found is None or axes_of(found.cond) & {column, part}:
+        return 1
+    run = Axis("run", column.extent // grain)
+    at = {column.name: mul(run, idx(grain))}
+    index = tuple(substitute(i, at) for i in found.load.index)
+    where = offset(Load(found.load.tensor, index))
+    beside = contiguous_run(*flattened(where, [run, part]), RUNS_VECTOR) == RUNS_VECTOR
+    return run.extent if beside else 1
+
+
+def with_sides(
+    p: Product,
+    c: Compute,
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    target: Target,
+    on_chip: frozenset[str],
+) -> Product:
+    """`p` with fewer axes on its two sides, and operands read along those."""
+    m, n = sides
+    if (m, n) == (p.m, p.n):
+        return p
+    found = contraction(c)
+    assert found is not None
+    left = _operand(found.left, c, m, p.k, target, on_chip)
+    right = _operand(found.right, c, n, p.k, target, on_chip)
+    return replace(p, m=m, n=n, left=left, right=right)
+
+
+def _extent(c: Compute, positions: tuple[int, ...]) -> int:
+    total = 1
+    for p in positions:
+        total *= c.axes[p].extent
+    return total
+
+
+def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
+    """Axes that choose a part of a weight table: within a tile they must not change."""
+    found = contraction(c)
+    assert found is not None
+    out: set[Axis] = set()
+    for factor in (found.left, found.right):
+        for node in loads(factor):
+            for index in node.index[: tables.get(node.tensor.name, 0)]:
+                out |= axes_of(index)
+    return frozenset(out)
+
+
+def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
+    """The reduce axes, the one along which an operand is contiguous last."""
+
+    def run(p: int) -> int:
+        sides = (masked(found.left), masked(found.right))
+        return max((contiguous_run(offset(s.load), c.reduce[p], 8) for s in sides if s), default=1)
+
+    last = max(found.k, key=lambda p: (run(p), p))
+    return (*(p for p in found.k if p != last), last)
+
+
+def _operand(
+    factor: Expr,
+    c: Compute,
+    side: tuple[int, ...],
+    k: tuple[int, ...],
+    target: Target,
+    on_chip: frozenset[str],
+) -> Operand:
+    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
+    whole vectors."""
+    found = masked(factor)
+    if found is None or _gathers(found.load) or (target.has.register_tiles and found.cond != TRUE):
+        return _evaluated(factor, c, side, k, target)
+    where = offset(found.load)
+    size = factor.dtype.itemsize
+    fixed = axes_of(found.cond)
+    along_k = along_side = 1
+    if found.cond == TRUE and k:
+        along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
+    elif k and c.reduce[k[-1]] not in fixed:
+        along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size)
+    if c.axes[side[-1]] not in fixed:
+        along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
+    major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
+    if target.has.register_tiles:
+        unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
+        unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
+        if unit_k or unit_side:
+            return Operand("k" if unit_k else "mn", 1, "direct")
+        return Operand("none", 1, "element")
+    if vector * size in ASYNC_BYTES and found.load.tensor.name not in on_chip:
+        return Operand("k" if major == "k" else "mn", vector, "async")
+    return _evaluated(factor, c, side, k, target)
+
+
+def _evaluated(
+    factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
+) -> Operand:
+    """An operand that is computed on its way into on-chip memory, in vectors where all that it reads is so."""
+    if target.has.register_tiles or not k:
+        return Operand("none", 1, "element")
+    along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
+    nearer = _sectors(factor, along_side) < _sectors(factor, along_k)
+    best = Operand("mn" if nearer else "none", 1, "element")
+    found = masked(factor)
+    if found is None and any(isinstance(x, Select) for x in walk(factor)):
+        return best
+    fixed = axes_of(found.cond) if found is not None else frozenset[Axis]()
+    for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
+        if axis in fixed:
+            continue
+        read = [x for x in loads(factor) if offset(x).mentions(axis)]
+        limit = 16 // max((x.dtype.itemsize for x in (*read, factor)), default=16)
+        run = min((contiguous_run(offset(x), axis, limit) for x in read), default=1)
+        if run > best.vector:
+            best = Operand("k" if major == "k" else "mn", run, "element")
+    return best
+
+
+@functools.lru_cache(maxsize=4096)
+def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
+    """Pieces of memory that neighbours along the row-major `axes` touch when each reads one value."""
+    extents = tuple(a.extent for a in axes)
+    count = min(NEIGHBOURS, math.prod(extents))
+    places: list[dict[str, Expr]] = [
+        {a.name: idx(int(i)) for a, i in zip(axes, np.unravel_index(n, extents), strict=True)}
+        for n in range(count)
+    ]
+    total = 0
+    for x in loads(factor):
+        at = (affine(substitute(offset(x).expr, p)).constant * x.dtype.itemsize for p in places)
+        total += len({place // SECTOR for place in at})
+    return total
+
+
+def _gathers(x: Load) -> bool:
+    return any(loads(i) for i in x.index)

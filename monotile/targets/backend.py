@@ -1,0 +1,70 @@
+"""What a kind of target brings: how one is found, emitted for, built for and run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from monotile.codegen.source import Source
+from monotile.config import Options
+from monotile.ir.program import Program
+from monotile.plan.nodes import Launch, Plan
+from monotile.targets.binary import Binary
+from monotile.targets.target import Target
+
+
+class Kernel(Protocol):
+    """A kernel that is ready to run on one device."""
+
+    def launch(self, tensors: list[int], weights: tuple[int, ...]) -> None:
+        """Runs once. tensors: addresses of the inputs, then the outputs. weights: of the weights' parts."""
+        ...
+
+
+class Loader(Protocol):
+    """Makes a Kernel of a Binary. pointers: how many a launch takes: inputs, outputs and weights. Raises TargetError."""
+
+    def __call__(
+        self,
+        binary: Binary,
+        source: Source,
+        launch: Launch,
+        pointers: int,
+        target: Target,
+        device: torch.device,
+    ) -> Kernel: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One kind of target. `registry.BACKENDS` has all of them.
+
+    kind:       what a spec begins with, "cuda" in "cuda:sm_90a"; `Target.kind`.
+    names:      what may follow the colon; such a target is compiled for whether or not this machine is one.
+    present:    whether this machine is one that Monotile compiles for: what "auto" asks.
+    detect:     the Target of a name, or of this machine for "". Raises TargetError.
+    suffix:     of a file with such a source, ".cu".
+    emit:       the source of a Plan.
+    build:      a source to what the machine runs; from the disk cache where it is there. Raises BuildError.
+    toolchain:  what builds, in words, found without loading it: it is part of the cache's key.
+    outdated:   whether this machine cannot run a Binary because it was built on another one, and is to build it again.
+    obstacle:   why this machine cannot run a Target's kernels on a device; None where it can.
+    load:       makes a Binary ready to run.
+    device:     where a kernel runs whose parameters are given: their device, or the current one.
+    home:       where a model has to lie to be compiled: the current device, or the CPU where there is none.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    present: Callable[[], bool]
+    detect: Callable[[str, Options], Target]
+    suffix: str
+    emit: Callable[[Program, Plan, Target, Options], Source]
+    build: Callable[[Source, Target, Options], Binary]
+    toolchain: Callable[[], str]
+    outdated: Callable[[Binary], bool]
+    obstacle: Callable[[Target, torch.device], str | None]
+    load: Loader
+    device: Callable[[Sequence[torch.Tensor]], torch.device]
+    home: Callable[[], torch.device]

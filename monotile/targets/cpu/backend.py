@@ -1,0 +1,48 @@
+"""The CPU as a target."""
+
+import torch
+
+from monotile.codegen.source import Source
+from monotile.config import Options
+from monotile.plan.nodes import Launch
+from monotile.targets.backend import Backend
+from monotile.targets.binary import Binary
+from monotile.targets.cpu import build
+from monotile.targets.cpu.detect import detect
+from monotile.targets.cpu.emit import emit
+from monotile.targets.cpu.launch import CpuKernel
+from monotile.targets.target import Target
+
+_HERE = torch.device("cpu")
+
+
+def _build(source: Source, target: Target, options: Options) -> Binary:
+    return build.build(source.text, target, options)
+
+
+def _load(
+    binary: Binary,
+    source: Source,
+    launch: Launch,
+    pointers: int,
+    target: Target,  # noqa: ARG001
+    device: torch.device,  # noqa: ARG001
+) -> CpuKernel:
+    return CpuKernel(binary.image, source.entry, launch, pointers, source.checks)
+
+
+CPU = Backend(
+    kind="cpu",
+    names=(),
+    present=lambda: True,
+    detect=detect,
+    suffix=".c",
+    emit=emit,
+    build=_build,
+    toolchain=lambda: f"{build.find_compiler()} {build.processor()}",
+    outdated=lambda binary: binary.processor != build.processor(),
+    obstacle=lambda *_: None,
+    load=_load,
+    device=lambda _: _HERE,
+    home=lambda: _HERE,
+)

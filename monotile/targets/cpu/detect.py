@@ -1,0 +1,40 @@
+"""The CPU of this machine as a `Target`."""
+
+import os
+from pathlib import Path
+
+from monotile.config import Options
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.target import Target
+from monotile.targets.workers import chosen_workers
+
+
+def detect(_name: str, options: Options) -> Target:
+    """The cores that this process may use. Raises TargetError where `options` asks for more."""
+    cores = len(os.sched_getaffinity(0))
+    return cpu_target(
+        workers=chosen_workers(options, cores, "cores that this process may use"),
+        l2_bytes=_l2_bytes(),
+        vector_bytes=_vector_bytes(),
+    )
+
+
+def _l2_bytes() -> int:
+    """Of one core; 1 MiB where the system does not say."""
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "level").read_text().strip() == "2":
+                size = (index / "size").read_text().strip()
+                return int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return 1 << 20
+
+
+def _vector_bytes() -> int:
+    """Widest vector of the processor."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return 16
+    return 64 if "avx512f" in words else 32 if "avx2" in words else 16
