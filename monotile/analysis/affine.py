@@ -82,15 +82,17 @@ def affine(e: Expr) -> Affine:
             return Affine(((e, 1),))
 
 
-def tidied(e: Expr) -> Expr:
+def normalised_indices(e: Expr) -> Expr:
     """`e` with its indices and their comparisons in normal form, so that equal ones are equal expressions."""
     match e:
         case Load(tensor, index):
-            return Load(tensor, tuple(affine(tidied(i)).expr for i in index))
+            return Load(tensor, tuple(affine(normalised_indices(i)).expr for i in index))
         case Binary(op, a, b) if op in COMPARE and a.dtype is DType.I64:
-            return Binary(op, affine(tidied(a)).expr, affine(tidied(b)).expr)
+            return Binary(
+                op, affine(normalised_indices(a)).expr, affine(normalised_indices(b)).expr
+            )
         case _:
-            return rebuild(e, tidied)
+            return rebuild(e, normalised_indices)
 
 
 def bounds(e: Affine) -> tuple[int, int] | None:

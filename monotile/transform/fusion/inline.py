@@ -1,7 +1,7 @@
 """Vertical fusion by inlining: a Compute that need not be stored becomes part of the expressions that read it.
 
 The consumer evaluates the producer's body, cast to the producer's type, at the index that it reads; a later
-`remove_dead` drops producers that are no longer read. A Program has no side effects, so every inlining is
+`eliminate_dead_code` drops producers that are no longer read. A Program has no side effects, so every inlining is
 correct; this pass decides which ones pay.
 """
 
@@ -13,7 +13,7 @@ from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import lossless, simplify_expr
 
 VIEW_NODES = 200  # a view whose index would grow larger than this is stored
@@ -72,7 +72,7 @@ def inline_pointwise(program: Program) -> Program:
     inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed.
     """
     for _ in range(ROUNDS):  # readers that were inlined into each other may now be one
-        new = remove_dead(_merge_pointwise(program))
+        new = eliminate_dead_code(_merge_pointwise(program))
         if new is program:
             break
         program = new

@@ -41,7 +41,7 @@ MOST_BEHIND = 25  # elements per vector up to which a thread that transposes hol
 Dimension = tuple[str, int]  # by tensor name
 
 
-def lay_out(program: Program, target: Target) -> Program:
+def assign_layouts(program: Program, target: Target) -> Program:
     """`program` with these layouts; unchanged on the CPU, where operands are packed into panels."""
     windows = _in_runs(windows_of(program)) if target.has.layouts else {}
     if not windows:

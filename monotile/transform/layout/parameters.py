@@ -18,7 +18,7 @@ from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter, Statement, Weight, statements, value_of
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Order, permuted, rearranged
-from monotile.transform.layout.channels_last import lay_out
+from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.rewrite import map_program
 
@@ -60,7 +60,7 @@ def arrange(
 def _wanted(program: Program, target: Target, weights: dict[str, Weight]) -> dict[str, Order]:
     """The order that all readers of a weight want, if it differs from the present one."""
     found: dict[str, set[Order]] = {}
-    for s in statements(lay_out(pad_channels(program, target), target).body):
+    for s in statements(assign_layouts(pad_channels(program, target), target).body):
         for x in _loads(s):
             if x.tensor.name in weights:
                 order = _copied(s, x) or _summed(s, x) or tuple(range(len(x.index)))

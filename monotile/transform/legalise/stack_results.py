@@ -16,7 +16,7 @@ Row = tuple[Tensor, tuple[int, ...]]
 def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     """`program`, and the location of each former result in the new ones.
 
-    Runs after `own_base`, so that a tensor that is read is not updated in place.
+    Runs after `insert_base_copies`, so that a tensor that is read is not updated in place.
     """
     made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
     states = program.outputs[len(program.results) :]

@@ -7,7 +7,9 @@ from monotile.ir.program import Compute, Statement
 from monotile.transform.replace import Moved, renamed, replace_uses
 
 
-def share_equal(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+def eliminate_common_subexpressions(
+    body: tuple[Statement, ...], results: tuple[Tensor, ...]
+) -> tuple[Statement, ...]:
     """`body` with equal Computes merged into the first of them, such as a mask that every layer computes anew.
     results: tensors used after it, which are kept. Returns the same object if nothing changes.
     """

@@ -71,7 +71,7 @@ def _is_source(s: Compute, own: set[str]) -> bool:
     return len(loads(s.body)) == 1 and s.body.tensor.name not in own
 
 
-def share_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+def merge_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
     """`body` with equal constant fills merged at its start: every layer of a recurrent network then starts from the same
     zeros. results: tensors used after it, which are kept. Returns the same object if there are none."""
     fixed = {t.name for t in results}

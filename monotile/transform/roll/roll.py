@@ -28,11 +28,11 @@ from monotile.ir.program import (
 )
 from monotile.transform.names import Names
 from monotile.transform.replace import Moved, copy_of, element, replace_uses
+from monotile.transform.roll.align_first import align_first
 from monotile.transform.roll.candidates import Choice, Fact, best_choice, size
-from monotile.transform.roll.cse import share_equal
-from monotile.transform.roll.first import liken_first
+from monotile.transform.roll.cse import eliminate_common_subexpressions
 from monotile.transform.roll.loop import Merge, Uses, make_loop
-from monotile.transform.roll.order import hoist, order, share_fills
+from monotile.transform.roll.order import hoist, merge_fills, order
 from monotile.transform.roll.tables import Tables
 
 SHORTEST_BUDGET = 100_000  # limit of statements visited by the order that rolls one loop at a time
@@ -48,7 +48,7 @@ def roll(program: Program, options: Options) -> Program:
         return program
     # What is rolled first decides which statements are equal afterwards. Neither order is always better.
     facts = _Facts()
-    shared = share_equal(program.body, program.outputs)
+    shared = eliminate_common_subexpressions(program.body, program.outputs)
     bodies = dict.fromkeys((program.body, hoist(program.body), shared, hoist(shared)))
     starts = [msgspec.structs.replace(program, body=body) for body in bodies]
     best = min((_roll(p, facts, shortest=s) for p in starts for s in (False, True)), key=_size)
@@ -134,7 +134,7 @@ class _Roller:
 
     def roll_list(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
         """`body` rolled; `frame` then has the locations of its results."""
-        body = order(share_fills(body, frame.results), frame.results)
+        body = order(merge_fills(body, frame.results), frame.results)
         while True:
             swept = self._sweep(body, frame)
             deeper = self._inside(swept, frame)
@@ -192,7 +192,7 @@ class _Roller:
                 [self._skeleton(s) for s in body[k : k + period]]
                 for k in range(start, start + a.count * period, period)
             ]
-            new = liken_first(
+            new = align_first(
                 first, second, parts, a, self.tables.weights, frame.around, self.names
             )
             if new is not None:

@@ -25,8 +25,8 @@ from monotile.transform.rewrite import Body, same
 Sources = dict[str, Tensor]
 
 
-def forward_copies(program: Program) -> Program:
-    """`program` without whole uses of copies; `remove_dead` then drops those that no Load reads."""
+def propagate_copies(program: Program) -> Program:
+    """`program` without whole uses of copies; `eliminate_dead_code` then drops those that no Load reads."""
     sources: Sources = {}
     body = _body(program.body, sources)
     outputs = tuple(_of(t, sources) for t in program.outputs)

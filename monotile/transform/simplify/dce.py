@@ -7,7 +7,7 @@ from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Stateme
 from monotile.transform.rewrite import Body, same
 
 
-def remove_dead(program: Program) -> Program:
+def eliminate_dead_code(program: Program) -> Program:
     """`program` without anything on which no output depends. Its inputs stay: they are its calling convention."""
     live = {t.name for t in program.outputs}
     body = _body(program.body, live)

@@ -29,7 +29,7 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, same
 
 
-def normalise(program: Program) -> Program:
+def insert_copies(program: Program) -> Program:
     """`program` with copies of results that share a buffer."""
     taken = Names(program)
     scattered = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}

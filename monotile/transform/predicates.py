@@ -33,7 +33,7 @@ from monotile.transform.simplify.simplify import simplify_expr
 QUESTIONS = {"any": False, "all": True}  # value of the cleared flag
 
 
-def gathered(c: Compute) -> tuple[Compute, Scatter, Compute] | None:
+def fused_predicate(c: Compute) -> tuple[Compute, Scatter, Compute] | None:
     """The statements that clear and set the flag, and `c` as a read of it; None if `c` is not a full reduction to a predicate."""
     if c.combiner not in QUESTIONS:
         return None

@@ -39,7 +39,7 @@ from monotile.transform.names import Names
 _COMMUTATIVE = frozenset({"add", "mul"})
 
 
-def liken_first(
+def align_first(
     first: Sequence[Statement],
     second: Sequence[Statement],
     parts: Sequence[Sequence[Skeleton]],

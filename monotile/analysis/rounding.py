@@ -4,7 +4,7 @@ from monotile.ir.expr import Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
 
 
-def asked_of(s: Compute | Scatter) -> frozenset[str]:
+def rounding_sensitive_operands(s: Compute | Scatter) -> frozenset[str]:
     """Tensors on which `s` evaluates such predicates; they have to read the stored, rounded values."""
     if isinstance(s, Scatter):
         return frozenset(x.tensor.name for x in loads(s.value))

@@ -27,7 +27,7 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
 
-def own_base(program: Program) -> Program:
+def insert_base_copies(program: Program) -> Program:
     """`program` with a copy before each Scatter that may not overwrite its base."""
     counts = mentions(program)
     taken = Names(program)

@@ -14,7 +14,7 @@ from monotile.transform.names import Names
 from monotile.transform.roll.order import topological
 
 
-def own_state(program: Program) -> Program:
+def insert_state_copies(program: Program) -> Program:
     """`program` with a copy for each state that no Scatter may update in place."""
     if not program.states:
         return program

@@ -7,7 +7,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import COMPARE, Axis, Binary, Expr, axes_of, idx, loads, rebuild, substitute
 
 
-def alike(e: Expr, lane: Axis) -> Expr:
+def fold_uniform(e: Expr, lane: Axis) -> Expr:
     """`e` with every comparison of indices that is uniform over `lane` rewritten without it."""
 
     def go(node: Expr) -> Expr:
