@@ -279,7 +279,7 @@ def test_the_tables_are_printed() -> None:
         assert p.name in lines
     assert "left out: no capability messages" in lines["messages"]
     assert "left out: option arrange_parameters is off" in lines["arrange_parameters"]
-    assert re.search(r"\d\.\d  \d+ -> \d+ statements", lines["remove_dead"])
+    assert re.search(r"\d\.\d  \d+ -> \d+ statements", lines["eliminate_dead_code"])
     assert re.search(r"\d\.\d  \d+ stages", lines["group_and_cut"])
     assert "left out" not in invoke("inspect", "mmoe", "--passes", "--target", "cuda:sm_90a")[1].partition("pad_channels")[2]  # fmt: skip
 
