@@ -18,6 +18,10 @@ _COMMANDS = {
     "bench": ("monotile.cli.bench:command", "Time a model beside its rivals, all checked."),
     "explain": ("monotile.cli.explain:command", "Say into how many kernels a model goes, and why."),
     "inspect": ("monotile.cli.inspect:command", "Print the plan, source or PTX of a model."),
+    "calibrate": (
+        "monotile.cli.calibrate:command",
+        "Measure this machine's figures and use them from now on.",
+    ),
     "doctor": ("monotile.cli.doctor:command", "Say what this machine can compile for and run."),
 }
 
