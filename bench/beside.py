@@ -29,7 +29,7 @@ from monotile.compare.forms import FORMS
 from monotile.compare.jobs import Network
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import graphed, measure
-from monotile.runtime.reference import fresh, to_device
+from monotile.runtime.reference import random_inputs, to_device
 
 HERE = Path(__file__).resolve().parent.parent
 TURNS = 4
@@ -84,7 +84,7 @@ def _one(spec: Spec, lock: str, out: Path | None, last: bool) -> dict[str, str]:
     made, call = to_device(*spec.make(), torch.device("cuda"))
     assert isinstance(made, torch.nn.Module)
     form = FORMS["channels-last" if last else "module"]
-    model, (args, kwargs) = form(Network(spec.name, spec.name), made, fresh(call, 1))
+    model, (args, kwargs) = form(Network(spec.name, spec.name), made, random_inputs(call, 1))
     began = time.perf_counter()
     fast = monotile.compile(model, args, kwargs=kwargs)
     took = time.perf_counter() - began

@@ -3,10 +3,10 @@
     python -m bench.model_table [--target TARGET ...] [--dtype DTYPE ...] [--jobs N] [--out FILE] [--merge FILE ...] [--docs]
                                 [name[:dtype[:key=value,...]] ...]
 
-Each model is compiled for each target (cpu and cuda:sm_90a unless said) in a process of its own, so that one that
-fails or fills the memory takes no other with it. What was found is a line of the record, bench/zoo/table.jsonl, at once; at
-the end it takes the place of the same model's and target's line. --docs writes the table from the record, and with no
-models to compile does only that. Errors are those of the target that runs here: a CUDA target that was compiled ahead has none.
+Each model is compiled for each target (cpu and cuda:sm_90a by default) in a process of its own, so that one that fails or
+runs out of memory does not affect the others. Each result is appended to the record, bench/zoo/table.jsonl, at once; at the
+end it replaces the earlier line of the same model and target. --docs writes the table from the record; without models to
+compile it does only that. Errors are measured on the target of this machine; a CUDA target that is not present has none.
 """
 
 import argparse
@@ -37,10 +37,10 @@ TARGETS = ("cpu", "cuda:sm_90a")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """seconds, cpu_seconds: from call to callable with no cache, wall clock and work of all threads and children.
-    source: characters. parameters, memory (peak, of the process), workspace: bytes. error, eager: relative to float64, in the
-    norm; None where it was not run. call, eager_call: seconds of the quickest call, if asked for, with whatever else the machine
-    does. device: the GPU that it ran on. failure: why there is nothing else.
+    """seconds, cpu_seconds: from call to callable without a cache; wall clock, and processor time of all threads and
+    children. source: characters. parameters, memory (peak of the process), workspace: bytes. error, eager: relative to
+    float64, in the norm; None if it was not run. call, eager_call: seconds of the fastest call, if requested, on a machine that may
+    be busy. device: the GPU that it ran on. failure: the reason if there is no result.
     """
 
     model: str
@@ -107,7 +107,7 @@ def _cpu_seconds() -> float:
 
 
 def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
-    """Stages and loops in the source, whatever their number of iterations."""
+    """Stages and loops in the source, regardless of trip counts."""
     stages = loops = 0
     for node in nodes:
         if isinstance(node, Repeat):
@@ -119,9 +119,7 @@ def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
 
 
 def in_a_process(spec: Spec, target: str, limit: float, jobs: int, times: bool) -> Row:
-    share = str(
-        max(1, (os.cpu_count() or 1) // jobs)
-    )  # of the processors, for each of so many at once
+    share = str(max(1, (os.cpu_count() or 1) // jobs))  # processors per job
     environment = {**os.environ, "OMP_NUM_THREADS": share} if jobs > 1 else None
     command = [
         sys.executable,
@@ -149,7 +147,7 @@ def line(row: Row) -> str:
         return f"{row.model:40s} {row.target:12s} {row.failure[:200]}"
     return (
         f"{row.model:40s} {row.target:12s} {row.kernels} kernel, error {_number(row.error)} (eager {_number(row.eager)})"
-        f"{'' if row.accurate else ' TOO MUCH'}, {row.cpu_seconds:.1f} s CPU, {row.seconds:.1f} s, source {row.source / 1000:.0f} kB,"
+        f"{'' if row.accurate else ' TOO LARGE'}, {row.cpu_seconds:.1f} s CPU, {row.seconds:.1f} s, source {row.source / 1000:.0f} kB,"
         f" {row.stages} stages, {row.loops} loops, peak {row.memory / 2**30:.1f} GiB, workspace {row.workspace / 2**20:.0f} MiB,"
         f" call {_number(row.call)} s (eager {_number(row.eager_call)} s)"
     )
@@ -163,7 +161,7 @@ def _number(value: float | None) -> str:
 
 
 def merged(*parts: Sequence[Row]) -> list[Row]:
-    """Later rows in the place of earlier ones, by model in the order of the table."""
+    """Later rows replace earlier ones; sorted by model in the order of the table."""
     rows = {(r.model, r.target): r for part in parts for r in part}
     order = {str(Spec.parse(text)): k for k, text in enumerate(TABLE)}
 
@@ -179,12 +177,12 @@ def read(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One Markdown table a target."""
+    """One Markdown table per target."""
     out: list[str] = []
     ran = {(r.target, r.device) for r in rows}
     for target, device in sorted(ran):
         if not device and any(t == target and d for t, d in ran):
-            continue  # failures, which stand in that table
+            continue  # failures, which are listed in that table
         out += [
             f"### {target}{f', {device}' if device else ''}",
             "",
@@ -212,7 +210,7 @@ def _words(model: str) -> str:
 
 
 def write_docs(rows: Sequence[Row], page: Path = DOCS) -> None:
-    """Puts the table between the page's markers."""
+    """Writes the table between the markers of the page."""
     begin, end = "<!-- models -->\n", "<!-- /models -->"
     text = page.read_text()
     pattern = re.escape(begin) + ".*?" + re.escape(end)
@@ -223,14 +221,14 @@ def write_docs(rows: Sequence[Row], page: Path = DOCS) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("models", nargs="*", help="all of the table unless --merge or --docs is given")  # fmt: skip
+    parser.add_argument("models", nargs="*", help="default: the whole table, unless --merge or --docs is given")  # fmt: skip
     parser.add_argument("--target", action="append", help="may be given several times")
-    parser.add_argument("--dtype", action="append", help="of the models named without one; may be given several times")  # fmt: skip
+    parser.add_argument("--dtype", action="append", help="for models named without one; may be given several times")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--limit", type=float, default=600, help="seconds for one model")
-    parser.add_argument("--times", action="store_true", help="of a call, beside PyTorch's")
+    parser.add_argument("--times", action="store_true", help="time calls, beside PyTorch")
     parser.add_argument("--out", type=Path, default=RECORD, help="the record")
-    parser.add_argument("--merge", type=Path, action="append", default=[], help="a record to join")
+    parser.add_argument("--merge", type=Path, action="append", default=[], help="a record to add")
     parser.add_argument("--docs", action="store_true", help=f"write {DOCS.name}")
     parser.add_argument("--one", metavar="TARGET", help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -1,6 +1,6 @@
 """From a model to a kernel, on one page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +10,26 @@ from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
 from monotile.frontends.torch.orders import in_memory_order
-from monotile.ir.printer import show
-from monotile.ir.program import Program
 from monotile.ir.verify import verify as verify_program
+from monotile.passes.plans import PlanState
+from monotile.passes.programs import ProgramState
+from monotile.passes.table import Product, Trace
+from monotile.pipeline import lower, to_plan
+from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.nodes import Plan
 from monotile.plan.printer import show as show_plan
-from monotile.runtime.arrange import composed, move
+from monotile.runtime.arrange import compose_orders, move
 from monotile.runtime.artifact import Artifact, decode, encode
-from monotile.runtime.collector import collecting_later
+from monotile.runtime.collector import gc_paused
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
-from monotile.transform.layout.parameters import arrange
-from monotile.transform.legalise.stack_results import stack_results
-from monotile.transform.pipeline import transform
+from monotile.transform.layout.align_axes import Order
 
 
 def compile(
@@ -40,37 +39,59 @@ def compile(
     *,
     target: str = "auto",
     options: Options = Options(),
+    plan: Plan | str | Path | None = None,
 ) -> CompiledModule:
     """`model` as one kernel, for arguments of the shapes and dtypes of `args` and `kwargs`.
 
     model: in eval mode, or an ExportedProgram (which brings its own example arguments).
     target: "auto" (the GPU if there is one, else the CPU), "cpu", "cuda", or an architecture to compile for
     without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
-    Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError or BuildError, all of them
+    plan: used instead of scheduling: a Plan of this model for this target and number of workers, or a file that holds its JSON, such as
+    `monotile inspect MODEL --show plan` prints.
+    Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError, PlanError or BuildError, all of them
     MonotileError.
     """
-    with collecting_later():
-        return _compiled(model, args, kwargs, detect_target(target, options), options)
+    given = None if plan is None else load_plan(plan)
+    with gc_paused():
+        hardware = detect_target(target, options)
+        with step("capturing the model", shown=options.progress):
+            exported = export(model, args, kwargs, results=flatten_objects)
+        return _from_cache(exported, hardware, options, given)
 
 
-def _compiled(
+def trace(
     model: Model,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    hardware: Target,
-    options: Options,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options = Options(),
+) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
+    """What became of each pass of both tables of `monotile/pipeline.py`: Program to Program, and Program to Plan.
+
+    It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
+    """
+    programs, plans = list[Trace](), list[Trace]()
+    with gc_paused():
+        hardware = detect_target(target, options)
+        captured, _ = _captured(export(model, args, kwargs, results=flatten_objects), hardware)
+        lowered = lower(_beginning(captured, hardware, options), traces=programs)
+        to_plan(PlanState.of(lowered.program, hardware, options, lowered.context), traces=plans)
+    return tuple(programs), tuple(plans)
+
+
+def _from_cache(
+    exported: Exported, target: Target, options: Options, given: Plan | None
 ) -> CompiledModule:
-    """From the cache, if it is there."""
-    with step("capturing the model", shown=options.progress):
-        exported = export(model, args, kwargs, results=apart)
-    key = exported_key(exported, hardware, options)
+    """The compiled model, from the cache where it is there."""
+    key = exported_key(exported, target, options, given)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
     artifact = decode(stored) if stored else None
     parameters = parameters_of(exported, artifact.parameters) if artifact else None
     if artifact is None or parameters is None:
-        with step(f"compiling for {hardware.name}", shown=options.progress):
-            artifact, captured = _compile(exported, hardware, options)
+        with step(f"compiling for {target.name}", shown=options.progress):
+            artifact, captured = _compile(exported, target, options, given)
         parameters = captured.parameters
         if key and (content := encode(artifact)):
             cache.put(key, content)
@@ -79,27 +100,27 @@ def _compiled(
     return CompiledModule(artifact, parameters)
 
 
-def _compile(exported: Exported, target: Target, options: Options) -> tuple[Artifact, Captured]:
-    """The pipeline: capture, transform, schedule, verify, emit, build."""
+def _compile(
+    exported: Exported, target: Target, options: Options, given: Plan | None
+) -> tuple[Artifact, Captured]:
+    """Capture, Program to Program, Program to Plan, verify, emit, build."""
     dump = _Dump(options.dump_dir)
 
-    captured, orders = capture(exported), {}
-    if target.has.any_order:
-        captured, orders = in_memory_order(captured, exported)
-    dump.program("capture", captured.program)
+    captured, orders = _captured(exported, target)
+    beginning = _beginning(captured, target, options)
+    dump.product("capture", beginning)
 
-    program, constants = transform(captured.program, captured.constants, options, dump.program)
-    program, results = stack_results(program)
-    if options.arrange_parameters:
-        program, found = arrange(program, target, captured.parameters.keys() - {*program.states})
-        orders |= {n: composed(orders.get(n), order) for n, order in found.items()}
-        dump.program("arrange", program)
-    program, context = for_target(program, target, dump.program)
+    lowered = lower(beginning, dump.product)
+    program = lowered.program
     verify_program(program)
 
-    plan = schedule(program, target, options, context)
+    if given is None:
+        plan = to_plan(PlanState.of(program, target, options, lowered.context), dump.product)
+        verify_plan(plan, program, target)
+    else:
+        plan = given
+        check_given(plan, program, target)
     dump.plan(plan)
-    verify_plan(plan, program, target)
 
     backend = backend_of(target)
     source = backend.emit(program, plan, target, options)
@@ -107,6 +128,7 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
 
     binary = backend.build(source, target, options)
 
+    moved = {n: compose_orders(orders.get(n), order) for n, order in lowered.orders.items()}
     artifact = Artifact(
         target=target,
         plan=plan,
@@ -115,15 +137,27 @@ def _compile(exported: Exported, target: Target, options: Options) -> tuple[Arti
         entry=source.entry,
         checks=source.checks,
         binary=binary,
-        signature=captured.signature.moved(results),
-        constants={n: constants[n] for n in plan.weights if n in constants},
+        signature=captured.signature.moved(lowered.results),
+        constants={n: lowered.constants[n] for n in plan.weights if n in lowered.constants},
         states=program.states,
         tied=captured.tied,
-        orders=orders,
+        orders=orders | moved,
         profiled=options.profile,
         work=work(captured.program),
     )
     return artifact, captured
+
+
+def _captured(exported: Exported, target: Target) -> tuple[Captured, dict[str, Order]]:
+    """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
+    captured = capture(exported)
+    return in_memory_order(captured, exported) if target.has.any_order else (captured, {})
+
+
+def _beginning(captured: Captured, target: Target, options: Options) -> ProgramState:
+    """Where the passes begin."""
+    held = frozenset(captured.parameters)
+    return ProgramState(captured.program, options, target, captured.constants, held)
 
 
 class _Dump:
@@ -133,19 +167,19 @@ class _Dump:
         self._folder = Path(folder) if folder else None
         self._count = 0
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: Callable[[], str]) -> None:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / f"{self._count:02d}_{name}").write_text(text)
+            (self._folder / f"{self._count:02d}_{name}").write_text(text())
             self._count += 1
 
-    def program(self, name: str, program: Program) -> None:
-        if self._folder is not None:
-            self._write(f"{name}.txt", show(program))
+    def product(self, name: str, product: Product) -> None:
+        """Of a pass."""
+        self._write(f"{name}.txt", product.show)
 
     def plan(self, plan: Plan) -> None:
-        self._write("plan.json", plan.to_json())
-        self._write("plan.txt", show_plan(plan))
+        self._write("plan.json", plan.to_json)
+        self._write("plan.txt", lambda: show_plan(plan))
 
     def source(self, source: Source, suffix: str) -> None:
-        self._write(f"source{suffix}", source.text)
+        self._write(f"source{suffix}", lambda: source.text)

@@ -1,45 +1,49 @@
-"""Every error Monotile raises on purpose.
+"""All exceptions of Monotile.
 
-`MonotileError` is a mistake in what the compiler was given: its message says what, where and what
-to do. `InternalError` is a mistake of ours: please report it.
+`MonotileError`: the input cannot be compiled or run; the message says what is wrong, where, and what to do.
+`InternalError`: a bug in Monotile; please report it.
 """
 
 
 class MonotileError(Exception):
-    """Base of every error that the user can act on."""
+    """Base class of errors that the user can act on."""
 
 
 class UnsupportedOperatorError(MonotileError):
-    """The model uses operators that Monotile does not lower; lists each with the user's source line."""
+    """The model uses unsupported operators; the message lists each with its source line."""
 
 
 class CaptureError(MonotileError):
-    """The model cannot be captured as a static graph (training mode, data-dependent shapes, ...)."""
+    """The model cannot be captured as a static graph: training mode, data-dependent shapes, ..."""
 
 
 class InputError(MonotileError, ValueError):
-    """A call's arguments do not fit what was compiled: number, structure, shape, dtype or device."""
+    """The arguments of a call differ from the compiled ones in number, structure, shape, dtype or device."""
 
 
 class IndexOutOfRangeError(MonotileError, IndexError):
-    """A value of the inputs, used as an index, lies outside the tensor that it indexes."""
+    """An index computed from the inputs is out of range for the tensor that it indexes."""
 
 
 class TargetError(MonotileError):
-    """The target is unknown, or this machine cannot run it (no GPU, driver too old)."""
+    """The target is unknown, or this machine cannot run it: no GPU, driver too old, ..."""
 
 
 class BuildError(MonotileError):
-    """The C compiler or NVRTC refused the generated source; the message holds its log."""
+    """The C compiler or NVRTC rejected the generated source; the message contains its log."""
 
 
 class ScheduleError(MonotileError):
-    """No legal Plan exists for this program on this target (a buffer cannot fit, say)."""
+    """The Program cannot be scheduled for this target: a buffer does not fit, data-dependent control flow, ..."""
+
+
+class PlanError(MonotileError):
+    """A Plan that was given is none, or is not one for this model, target and number of workers."""
 
 
 class InternalError(Exception):
-    """Monotile broke one of its own invariants. The user did nothing wrong: please report it."""
+    """Monotile violated one of its own invariants. This is a bug in Monotile: please report it."""
 
 
 class VerificationError(InternalError):
-    """A Program or a Plan is not well formed."""
+    """A Program or a Plan is invalid."""

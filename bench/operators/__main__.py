@@ -1,13 +1,13 @@
-"""Every float32 operator of PyTorch's own database through Monotile, all its samples in one kernel.
+"""Compiles every float32 operator of PyTorch's database, all its samples in one kernel, and compares the results.
 
     python -m bench.operators [--target cpu|cuda|cuda:sm_90a] [--only REGEX] [--jobs N] [--out FILE.jsonl] [--table FILE.md]
 
-Results are appended to `--out` as they come, and operators that it holds already are not run again: to run one again,
-take its line out. A target with an architecture is compiled for and not run.
+Results are appended to `--out` as they come. Operators in that file are not run again; delete a line to repeat one. A target
+with an architecture is compiled for but not run.
 
     python -m bench.operators --results FILE.jsonl [FILE.jsonl ...] --table FILE.md
 
-runs nothing, and writes the page about what several runs gave.
+runs nothing and writes the page from earlier results.
 """
 
 import argparse
@@ -33,13 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--only", default="", help="operators whose whole name matches this")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--batch", type=int, default=64, help="samples in one kernel")
-    parser.add_argument("--limit", type=int, default=None, help="samples of one operator")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one operator")
-    parser.add_argument("--out", type=Path, default=None, help="JSON lines, one an operator")
-    parser.add_argument("--table", type=Path, default=None, help="Markdown")
-    parser.add_argument("--results", type=Path, nargs="+", default=None, help="earlier ones alone")
-    parser.add_argument("--families", action="store_true", help="those too that do not count")
+    parser.add_argument("--batch", type=int, default=64, help="samples per kernel")
+    parser.add_argument("--limit", type=int, default=None, help="samples per operator")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds per operator")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="results, one JSON line per operator"
+    )
+    parser.add_argument("--table", type=Path, default=None, help="Markdown page to write")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", default=None, help="use these results and run nothing"
+    )
+    parser.add_argument(
+        "--families", action="store_true", help="include families that are left out of the count"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.results:
         found = [r for path in chosen.results for r in read(path).values()]
@@ -73,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read(path: Path | None) -> dict[tuple[str, str], Result]:
-    """The results in a file of them, by operator and target; the last one counts."""
+    """The results in a file by operator and target; the last line of each counts."""
     lines = path.read_text().splitlines() if path and path.exists() else []
     found = [msgspec.json.decode(line, type=Result) for line in lines]
     return {(r.name, r.target): r for r in found}

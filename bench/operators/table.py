@@ -8,21 +8,23 @@ from bench.operators.check import VERDICTS, Result
 
 _HEAD = """# PyTorch's operators
 
-Every float32 entry of PyTorch's own operator database (`torch.testing._internal.common_methods_invocations.op_db`), with all
-samples that it has for it, compiled and compared with PyTorch. Up to {batch} samples of an operator are one module and one kernel. This page is
-written by
+Every float32 entry of PyTorch's operator database (`torch.testing._internal.common_methods_invocations.op_db`), with all
+of its samples, compiled and compared with PyTorch. Up to {batch} samples of an operator form one module and one kernel.
+This page is written by
 
 ```sh
 python -m bench.operators --out bench/results/operators.jsonl --table docs/operators.md
 ```
 
-which runs what the file of results does not hold yet; `--target cuda --out FILE` does the same on a GPU, and `--results FILE FILE --table PAGE` makes
-one page of several runs.
+which runs the operators that the results file does not contain yet. `--target cuda --out FILE` runs on a GPU.
+`--results FILE FILE --table PAGE` makes one page from several runs.
 
-Values are compared with PyTorch in float64: the distance may be four times that of PyTorch in float32, and 1e-5 (relative and absolute) on top.
-Types, shapes, structure, integers, truths, NaN and infinity have to be equal. Linear algebra, FFT, sparse and complex tensors and the `special` functions are left out.
-**Refused** is an `UnsupportedOperatorError` for at least one sample; the others are correct. **Excluded** is what has no one right answer, or what
-`torch.export` makes no static graph of. Samples of the kind are left out of correct operators too.
+- **Correct**: the distance to PyTorch in float64 is at most four times that of PyTorch in float32, plus 1e-5 (relative and
+  absolute). Types, shapes, structure, integers, booleans, NaN and infinity must be equal.
+- **Refused**: an `UnsupportedOperatorError` for at least one sample; the other samples are correct.
+- **Excluded**: operators without one correct answer, and those of which `torch.export` makes no static graph. Such samples of
+  correct operators are left out too.
+- Linear algebra, FFT, sparse and complex tensors and the `special` functions are not part of this sweep.
 """
 
 
@@ -33,12 +35,12 @@ def summary(found: Sequence[Result]) -> str:
     share = 100 * (counts["correct"] + counts["compiled"]) / max(counted, 1)
     each = ", ".join(f"{n} {v}" for v, n in counts.items() if n and v != "excluded")
     return (
-        f"{counted} operators counted: {each}; {share:.1f} % right. {counts['excluded']} excluded"
+        f"{counted} operators counted: {each}; {share:.1f} % correct. {counts['excluded']} excluded"
     )
 
 
 def write(path: Path, found: Sequence[Result], batch: int) -> None:
-    """The page about the results `found`, of one target or several."""
+    """Writes the page of the results `found`, of one or several targets."""
     path.write_text("\n".join(_page(found, batch)) + "\n")
 
 
@@ -63,16 +65,18 @@ def _page(found: Sequence[Result], batch: int) -> Iterator[str]:
         if listed:
             yield f"\n## {title}\n"
             yield from _rows(
-                ("operator", "target", "samples", "what"), (_failure(r, verdict) for r in listed)
+                ("operator", "target", "samples", "reason"), (_failure(r, verdict) for r in listed)
             )
-    last = {r.name: r for r in reversed(found)}.values()  # what follows is of the first run
+    last = {
+        r.name: r for r in reversed(found)
+    }.values()  # the rest of the page is about the first run
     yield "\n## Excluded\n"
     groups: dict[str, list[str]] = defaultdict(list)
     for r in last:
         if r.verdict == "excluded":
-            groups[_group(r.reasons.get("excluded", "it has no samples"))].append(f"`{r.name}`")
+            groups[_group(r.reasons.get("excluded", "no samples"))].append(f"`{r.name}`")
     yield from _rows(
-        ("why", "operators"), ((why, ", ".join(sorted(n))) for why, n in sorted(groups.items()))
+        ("reason", "operators"), ((why, ", ".join(sorted(n))) for why, n in sorted(groups.items()))
     )
     yield "\n## Correct\n"
     names = sorted(r.name for r in last if r.verdict == "correct")
@@ -109,7 +113,7 @@ def _failure(r: Result, verdict: str) -> tuple[str, ...]:
 
 
 def _group(why: str) -> str:
-    """A reason without what it says about one operator."""
+    """A reason without the details of one operator."""
     data = (
         "depends on data",
         "a number or a shape",
@@ -119,7 +123,7 @@ def _group(why: str) -> str:
         "Dynamic",
     )
     if any(sign in why for sign in data):
-        return "a shape or a number depends on the data"
+        return "a shape or a number depends on data"
     if why.startswith("random"):
         return "random"
     if "in training mode" in why:

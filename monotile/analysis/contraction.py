@@ -18,6 +18,7 @@ class Contraction(msgspec.Struct, frozen=True):
     k:              positions in the Compute's reduce axes.
     grains:         (position, size) of those of m and n in which the other factor is constant over each aligned run of
                     `size` only: the output channels of a grouped convolution, of which a run reads the same input.
+    swapped:        `left` is the second factor of the body.
     """
 
     left: Expr
@@ -27,11 +28,14 @@ class Contraction(msgspec.Struct, frozen=True):
     n: tuple[int, ...]
     k: tuple[int, ...]
     grains: tuple[tuple[int, int], ...] = ()
+    swapped: bool = False
 
-    def facing(self, rows: tuple[int, ...]) -> tuple[Expr, Expr]:
-        """The factors, that of the axes `rows` first."""
-        swapped = not set(rows) <= set(self.m) and set(rows) <= set(self.n)
-        return (self.right, self.left) if swapped else (self.left, self.right)
+
+def factors(c: Compute, *, swapped: bool = False) -> tuple[Expr, Expr]:
+    """The two factors of a sum of products, without the casts to the type that they are summed in; swapped: the second one first."""
+    assert isinstance(c.body, Binary)
+    first, second = uncast(c.body.a), uncast(c.body.b)
+    return (second, first) if swapped else (first, second)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -60,9 +64,11 @@ def contraction(c: Compute) -> Contraction | None:
     n = _own([p for p in range(len(c.axes)) if only(p, right, left)], grains)
     grains = [g for g in grains if g[0] in (*m, *n)]
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
-    if (len(c.axes) - 1) in m:
+    swapped = (len(c.axes) - 1) in m
+    if swapped:
         left, right, m, n = right, left, n, m
-    return Contraction(left, right, batch, m, n, tuple(range(len(c.reduce))), tuple(grains))
+    k = tuple(range(len(c.reduce)))
+    return Contraction(left, right, batch, m, n, k, tuple(grains), swapped)
 
 
 def _own(side: list[int], grains: list[tuple[int, int]]) -> tuple[int, ...]:

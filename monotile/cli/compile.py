@@ -4,7 +4,7 @@ import time
 
 import click
 
-from monotile.cli.options import compiling, named_model
+from monotile.cli.options import compiling, given_plan, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
@@ -14,15 +14,23 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
-@click.option("-o", "--output", metavar="FILE", help="Save the model, for monotile.load(FILE).")
+@given_plan
+@click.option(
+    "-o", "--output", metavar="FILE", help="Save the compiled model, for monotile.load(FILE)."
+)
 def command(
-    spec: str, dtype: str | None, target: str, options: Options, output: str | None
+    spec: str,
+    dtype: str | None,
+    target: str,
+    options: Options,
+    plan: str | None,
+    output: str | None,
 ) -> None:
-    """Compile MODEL and say what came out."""
+    """Compile MODEL and print a summary."""
     model, call = named_model(spec, dtype)
     model, (args, kwargs) = to_device(model, call, device_of(target, options))
     start = time.perf_counter()
-    fast = compile(model, args, kwargs, target=target, options=options)
+    fast = compile(model, args, kwargs, target=target, options=options, plan=plan)
     click.echo(summary(fast, time.perf_counter() - start))
     if output is not None:
         fast.save(output)

@@ -11,7 +11,7 @@ from monotile.runtime.doctor import examine
 
 @click.command()
 def command() -> None:
-    """Say what this machine can compile for and run, and what is missing."""
+    """Report what this machine can compile for and run, and what is missing."""
     findings = examine()
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:

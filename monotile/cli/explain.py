@@ -12,6 +12,6 @@ from monotile.targets.detect import device_of
 @click.command()
 @compiling
 def command(spec: str, dtype: str | None, target: str, options: Options) -> None:
-    """Say how many kernels MODEL is, and which operators, at which of its lines, are why it is not one."""
+    """Print how many kernels MODEL compiles to, and the operators and source lines that split it."""
     model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
     click.echo(explain(model, args, kwargs, target=target, options=options))

@@ -1,35 +1,53 @@
 """monotile inspect MODEL|FILE"""
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from monotile.analysis.facts import show as show_facts
-from monotile.cli.options import compiling, named_model
-from monotile.compile import compile
+from monotile.cli.options import compiling, given_plan, named_model
+from monotile.compile import compile, trace
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.ir.program import Program
+from monotile.pipeline import transform
 from monotile.plan.printer import show as show_plan
+from monotile.runtime.models import Model
 from monotile.runtime.module import CompiledModule, load
-from monotile.runtime.reference import to_device
+from monotile.runtime.reference import Call, to_device
 from monotile.targets.detect import device_of
-from monotile.transform.pipeline import transform
 
 
 @click.command()
 @compiling
+@given_plan
 @click.option(
     "--show",
     type=click.Choice(["plan", "stages", "source", "ptx", "facts"]),
     default="plan",
     show_default=True,
 )
-def command(spec: str, dtype: str | None, target: str, options: Options, show: str) -> None:
-    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file that
-    `monotile compile -o` wrote; or facts about MODEL: dependences, intensities, reuse."""
+@click.option("--passes", is_flag=True, help="What each pass did and how long it took, instead.")
+def command(
+    spec: str,
+    dtype: str | None,
+    target: str,
+    options: Options,
+    plan: str | None,
+    show: str,
+    passes: bool,
+) -> None:
+    """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file written by
+    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or the table of passes."""
+    if plan and passes:
+        raise click.UsageError("--passes shows how a plan is made: it goes without --plan")
+    if passes:
+        _show_passes(spec, dtype, target, options)
+        return
     if show == "facts":
         click.echo(show_facts(_program(spec, dtype, options)), nl=False)
         return
-    fast = _compiled(spec, dtype, target, options)
+    fast = _compiled(spec, dtype, target, options, plan)
     match show:
         case "stages":
             click.echo(show_plan(fast.plan), nl=False)
@@ -41,17 +59,44 @@ def command(spec: str, dtype: str | None, target: str, options: Options, show: s
             click.echo(fast.plan.to_json())
 
 
+def _show_passes(spec: str, dtype: str | None, target: str, options: Options) -> None:
+    """Both tables of `monotile/pipeline.py`, with what each pass did to the model."""
+    model, (args, kwargs) = to_device(*_named(spec, dtype), device_of(target, options))
+    found = trace(model, args, kwargs, target=target, options=options)
+    console = Console(soft_wrap=True)
+    for title, traces in zip(("Program to Program", "Program to Plan"), found, strict=True):
+        table = Table(title, "ms", "changed", box=None, pad_edge=False)
+        table.columns[1].justify = "right"
+        for t in traces:
+            if t.left_out:
+                table.add_row(f"[dim]{t.name}[/]", "", f"[dim]left out: {t.left_out}[/]")
+            else:
+                table.add_row(t.name, f"{t.seconds * 1e3:.1f}", t.changed)
+        whole = sum(t.seconds for t in traces)
+        table.add_row("together", f"{whole * 1e3:.1f}", "")
+        console.print(table)
+        console.print()
+
+
+def _named(spec: str, dtype: str | None) -> tuple[Model, Call]:
+    if spec.endswith(".monotile"):
+        raise click.UsageError("a compiled file contains no Program: give the model instead")
+    return named_model(spec, dtype)
+
+
 def _program(spec: str, dtype: str | None, options: Options) -> Program:
-    """The Program that is scheduled."""
-    if spec.endswith(".monotile"):
-        raise click.UsageError("a compiled file holds no Program: name the model")
-    model, (args, kwargs) = named_model(spec, dtype)
+    """The Program that is handed to the scheduler."""
+    model, (args, kwargs) = _named(spec, dtype)
     captured = capture(export(model, args, kwargs))
-    return transform(captured.program, captured.constants, options, lambda *_: None)[0]
+    return transform(captured.program, captured.constants, options)[0]
 
 
-def _compiled(spec: str, dtype: str | None, target: str, options: Options) -> CompiledModule:
+def _compiled(
+    spec: str, dtype: str | None, target: str, options: Options, plan: str | None
+) -> CompiledModule:
     if spec.endswith(".monotile"):
+        if plan:
+            raise click.UsageError("a compiled file has its plan already: name the model")
         return load(spec)
     model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
-    return compile(model, args, kwargs, target=target, options=options)
+    return compile(model, args, kwargs, target=target, options=options, plan=plan)

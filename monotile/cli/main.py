@@ -1,4 +1,4 @@
-"""`monotile`: the command line. A command's module is imported when it is run, so that help is quick."""
+"""`monotile`: the command line. A command's module is imported when it runs, so that --help is fast."""
 
 import importlib
 import os
@@ -12,22 +12,31 @@ from monotile.errors import InternalError, MonotileError
 _COMMANDS = {
     "compile": (
         "monotile.cli.compile:command",
-        "Compile a model and say what came out; -o saves it.",
+        "Compile a model and print a summary; -o saves it.",
     ),
-    "run": ("monotile.cli.run:command", "Compile, check against PyTorch in float64, and time."),
-    "bench": ("monotile.cli.bench:command", "Time a model beside its rivals, all checked."),
-    "explain": ("monotile.cli.explain:command", "Say into how many kernels a model goes, and why."),
+    "run": (
+        "monotile.cli.run:command",
+        "Compile a model, check it against PyTorch in float64, and time both.",
+    ),
+    "bench": (
+        "monotile.cli.bench:command",
+        "Time a model beside PyTorch, torch.compile and JAX, all checked.",
+    ),
+    "explain": (
+        "monotile.cli.explain:command",
+        "Print how many kernels a model compiles to, and why.",
+    ),
     "inspect": ("monotile.cli.inspect:command", "Print the plan, source or PTX of a model."),
     "calibrate": (
         "monotile.cli.calibrate:command",
         "Measure this machine's figures and use them from now on.",
     ),
-    "doctor": ("monotile.cli.doctor:command", "Say what this machine can compile for and run."),
+    "doctor": ("monotile.cli.doctor:command", "Report what this machine can compile for and run."),
 }
 
 
 class Commands(click.Group):
-    """Commands by name, imported on demand; a user's mistake ends in a message, not in a traceback."""
+    """Commands by name, imported on demand. A MonotileError is printed as a message without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -50,7 +59,7 @@ class Commands(click.Group):
         except MonotileError as error:
             raise click.ClickException(str(error)) from error
         except InternalError:
-            click.echo("This is a mistake of Monotile's, not yours. Please report it:", err=True)
+            click.echo("This is a bug in Monotile. Please report it:", err=True)
             raise
 
 
@@ -59,10 +68,12 @@ class Commands(click.Group):
 def main() -> None:
     """Compile a whole PyTorch model into one kernel.
 
-    MODEL is an example (bert_base, lstm, lstm_unrolled, mmoe), a .pt2 file that torch.export.save wrote, or
-    module:function where function() gives (model, args) or (model, args, kwargs).
+    MODEL is an example (bert_base, lstm, lstm_unrolled, mmoe), a .pt2 file written by torch.export.save,
+    or module:function, where function() returns (model, args) or (model, args, kwargs).
     """
-    sys.path.insert(0, os.getcwd())  # "module:function" may be a file here, as for `python -m`
+    sys.path.insert(
+        0, os.getcwd()
+    )  # so that "module:function" finds files of this folder, as `python -m` does
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the commands that compile have in common."""
+"""The argument and options that all compiling commands share."""
 
 import functools
 from collections.abc import Callable
@@ -19,21 +19,31 @@ _SHARED = (
         show_default=True,
         help='"auto", "cpu", "cuda", or an architecture: "cuda:sm_90a".',
     ),
-    click.option("--dtype", help="Of parameters and inputs, such as float16."),
-    click.option("--workers", type=int, help="Resident blocks or threads; all by default."),
-    click.option("--fast-math", is_flag=True, help="Approximate division and functions."),
+    click.option("--dtype", help="Type of parameters and inputs, such as float16."),
+    click.option("--workers", type=int, help="Resident thread blocks or threads; default: all."),
+    click.option(
+        "--fast-math", is_flag=True, help="Approximate division and transcendental functions."
+    ),
     click.option(
         "--arrange-parameters",
         is_flag=True,
-        help="Move them to the order in memory that suits the kernel.",
+        help="Change the strides of the parameters to the order that the kernel reads fastest.",
     ),
     click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
-    click.option("--dump", metavar="FOLDER", help="Write every step's product there."),
+    click.option(
+        "--dump", metavar="FOLDER", help="Write the result of every compilation step to FOLDER."
+    ),
+)
+
+given_plan = click.option(
+    "--plan",
+    metavar="FILE",
+    help="Use this Plan instead of scheduling: JSON, as `monotile inspect MODEL` prints it.",
 )
 
 
 def compiling(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds MODEL and the options of a compilation; the command gets `spec`, `dtype`, `target` and `options`."""
+    """Adds MODEL and the compilation options; the command receives `spec`, `dtype`, `target` and `options`."""
 
     @functools.wraps(command)
     def wrapper(
@@ -62,5 +72,5 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def named_model(spec: str, dtype: str | None) -> tuple[Model, Call]:
-    """The example, file or function that `spec` names."""
+    """The model of the example, file or function `spec`."""
     return load_model(EXAMPLES.get(spec, spec), dtype)

@@ -1,4 +1,4 @@
-"""What the commands print about a compiled model."""
+"""The summary that the commands print of a compiled model."""
 
 from collections.abc import Iterator
 
@@ -18,14 +18,14 @@ def summary(fast: CompiledModule, seconds: float) -> str:
         "launch": f"{launch.workers} workers x {launch.threads} threads,"
         f" {launch.shared_bytes / 1024:.1f} KiB on chip each",
         "memory": f"{launch.workspace_bytes / 1024:.1f} KiB of workspace",
-        "stages": f"{len(stages)}, run {rounds} times in all",
+        "stages": f"{len(stages)}, {rounds} executions in all",
         "source": f"{len(fast.source.splitlines())} lines, built by {fast.artifact.binary.compiler}",
     }
     return "\n".join(f"{name:12s} {words}" for name, words in lines.items())
 
 
 def _stages(body: tuple[PlanNode, ...], times: int = 1) -> Iterator[tuple[Stage, int]]:
-    """Every stage, with how often a call runs it."""
+    """Every stage and its number of executions per call."""
     for node in body:
         match node:
             case Stage():

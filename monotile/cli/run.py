@@ -5,7 +5,7 @@ import time
 
 import click
 
-from monotile.cli.options import compiling, named_model
+from monotile.cli.options import compiling, given_plan, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
@@ -14,7 +14,7 @@ from monotile.runtime.reference import (
     distance,
     eager,
     eager_float64,
-    fresh,
+    random_inputs,
     to_device,
     tolerance,
 )
@@ -23,35 +23,42 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
-@click.option("--seconds", default=1.0, show_default=True, help="To time each side for.")
-@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@given_plan
+@click.option("--seconds", default=1.0, show_default=True, help="Time to spend on each side.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 def command(
-    spec: str, dtype: str | None, target: str, options: Options, seconds: float, seed: int
+    spec: str,
+    dtype: str | None,
+    target: str,
+    options: Options,
+    plan: str | None,
+    seconds: float,
+    seed: int,
 ) -> None:
     """Compile MODEL, run it on fresh random inputs, check it against PyTorch in float64, and time both."""
     device = device_of(target, options)
     model, call = to_device(*named_model(spec, dtype), device)
     start = time.perf_counter()
-    fast = compile(model, *call, target=target, options=options)
+    fast = compile(model, *call, target=target, options=options, plan=plan)
     click.echo(summary(fast, time.perf_counter() - start))
 
-    args, kwargs = given = fresh(call, seed)
+    args, kwargs = given = random_inputs(call, seed)
     plain = eager(model, given)
     exact = eager_float64(model, given)
     judge = plain if exact is None else exact
     ours, theirs = distance(fast(*args, **kwargs), judge), distance(plain, judge)
     name = "PyTorch" if exact is None else "PyTorch in float64"
-    click.echo(f"error        {ours.relative:.2e} of {name}'s largest value")
+    click.echo(f"error        {ours.relative:.2e} of the largest value of {name}")
     if exact is not None:
         click.echo(f"  PyTorch's  {theirs.relative:.2e}")
 
     own = measure(lambda: fast(*args, **kwargs), device, seconds)
     rival = measure(lambda: eager(model, given), device, seconds)
-    click.echo(f"time         {duration(own.median)} a call (median of {own.samples})")
+    click.echo(f"time         {duration(own.median)} per call (median of {own.samples})")
     click.echo(
         f"  PyTorch's  {duration(rival.median)} ({rival.median / own.median:.2f} times as long)"
     )
     allowed = max(4 * theirs.relative, tolerance(model, call))
     if not ours.equal or ours.relative > allowed:
-        click.echo(f"WRONG: the error may be {allowed:.1e} at most", err=True)
+        click.echo(f"WRONG: the error exceeds the tolerance {allowed:.1e}", err=True)
         sys.exit(1)

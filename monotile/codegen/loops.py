@@ -14,6 +14,7 @@ from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
 from monotile.codegen.writer import Block
 from monotile.config import Options
+from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -29,7 +30,7 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Program, Scatter, value_of
+from monotile.ir.program import Compute, Program, Scatter, value_of
 from monotile.plan.nodes import Plan
 from monotile.targets.target import Target
 
@@ -314,3 +315,14 @@ def plain(a: Affine, variable: Axis) -> bool:
 def stride(a: Affine, variable: Axis) -> int | None:
     """The coefficient of `variable`, None where it does not stand alone."""
     return a.coefficient(variable) if plain(a, variable) else None
+
+
+def write_element(e: Loops, site: Site, point: Point) -> None:
+    """One element of a step without a reduction."""
+    match site.anchor:
+        case Compute(reduce=(), body=body):
+            e.finish(site, point, e.body(body, point), body.dtype)
+        case Scatter(value=value):
+            e.finish(site, point, e.body(value, point), value.dtype)
+        case Compute():
+            raise InternalError(f"{site.anchor.out.name} reduces, but not by its method")

@@ -8,7 +8,7 @@ from monotile.ir.expr import Axis, Expr, add, idx, mul
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ThreadMap:
     """Which threads take which vectors of a map: thread `first` takes the first of `groups`, each of `width` elements, at each of
     `windows` neighbours along the range before the last."""
 
@@ -50,5 +50,5 @@ class Turn:
 class Early:
     """What a map's threads asked for before, and the texts under which they know it."""
 
-    turn: Turn
+    turn: ThreadMap
     names: Mapping[Hashable, str]

@@ -7,7 +7,7 @@ mt::store(y_5 + o6, s4);
 """
 
 import math
-from collections.abc import Generator, Hashable, Mapping, Sequence, Set
+from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -80,7 +80,7 @@ class VectorEmitter(StageEmitter):
 
     busy: int = 0
     cells: Mapping[str, int] = MappingProxyType({})
-    early: Mapping[Step, Early] = MappingProxyType({})
+    early: MutableMapping[Step, Early]
     _vector: _Vector | None = None
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The forms of a network that a rival is given: as the user has it, written plainly, with its channels last."""
+"""The forms of a network on which a rival is timed: unchanged, written plainly, in channels-last memory format."""
 
 import copy
 import importlib
@@ -20,7 +20,7 @@ def named(spec: str) -> Callable[..., Any]:
 
 
 def forms_of(network: Network) -> tuple[str, ...]:
-    """Those that make sense for the network."""
+    """The forms that exist for the network."""
     plain = ("plain",) if network.plain else ()
     return ("module", *plain, *(("channels-last",) if network.images else ()))
 

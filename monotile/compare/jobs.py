@@ -1,4 +1,4 @@
-"""What is asked of a process, and what it answers."""
+"""The job that a benchmark process receives, and the outcome that it returns."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ ARRANGED = "parameters arranged"  # of ours
 
 
 class Network(msgspec.Struct, frozen=True):
-    """A model to compare. name: as it is reported. spec, dtype, arguments: as `runtime.models.load_model` takes them.
+    """A model to compare. name: for reports. spec, dtype, arguments: of `runtime.models.load_model`.
 
-    plain: "module:function" where function(model) is the same network written plainly, with the model's weights, which
-    takes the model's arguments and gives the tensors of its results in their order; the rivals get both. xla: "module:function" where
-    function(model, args, kwargs) is the network in JAX: (function, parameters, inputs), pure, called with the two.
-    images: the rivals get it with its channels last too.
+    plain: "module:function"; function(model) returns the same network written plainly, with the model's weights. It takes the
+    model's arguments and returns the tensors of its results in their order. Rivals are timed on both.
+    xla: "module:function"; function(model, args, kwargs) returns the network in JAX as (function, parameters, inputs), a pure
+    function of the other two. images: rivals are also timed in channels-last memory format.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One way to run a network. way: OURS, PROFILE, XLA or a rival of `compare.rivals`. form: of the network, of `compare.forms`.
-    seconds: to time for. folder: where pictures of a profile go."""
+    """One way to run a network. way: OURS, PROFILE, XLA or a rival of `compare.rivals`. form: one of `compare.forms`.
+    seconds: time to spend on timing. folder: for the files of a profile."""
 
     network: Network
     way: str
@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """The least work of a call, in bytes and operations, and the seconds that it takes the target."""
+    """The minimum bytes and operations of a call, and the seconds that they take at the target's peak rates."""
 
     moved: int
     operations: int
@@ -60,9 +60,9 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds: call as it is called, graph within a CUDA graph (of XLA: a loop on the device), compile to the first result, again the
-    same from the disk. error: relative to float64, in the norm. kernels: launches a call. failure: why there is no time. note: what a reader must know. absent: the
-    failure is that it is not installed, or not meant for this."""
+    """Seconds: call: an ordinary call; graph: in a CUDA graph (XLA: in a loop on the device); compile: to the first result;
+    again: the same with the disk cache. error: relative to float64, in the norm. kernels: launches per call. failure: why there
+    is no time. absent: it is not installed or has no version of this network. note: a remark for the reader."""
 
     call: float | None = None
     graph: float | None = None
@@ -81,10 +81,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> float | None:
-        """The faster of its two times."""
+        """The faster of call and graph."""
         times = [t for t in (self.call, self.graph) if t is not None]
         return min(times, default=None)
 
 
 class Absent(Exception):
-    """A rival is not there."""
+    """A rival is not available."""

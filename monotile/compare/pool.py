@@ -1,4 +1,4 @@
-"""Runs jobs in processes of their own: several make themselves ready at once, one at a time is timed while all others stand still."""
+"""Runs each job in a process of its own. Several prepare at a time; one at a time is timed while all others are stopped."""
 
 import os
 import select
@@ -23,7 +23,7 @@ Process = subprocess.Popen[bytes]
 
 
 def run(jobs: Sequence[Job], *, at_once: int, limit: float, report: Report) -> None:
-    """Gives each job's Outcome to `report` as it comes, never two at a time. limit: seconds for a job, from its start."""
+    """Calls `report` with each job's Outcome as it arrives, one at a time. limit: seconds for a job, from its start."""
     turns = _Turns()
     telling = threading.Lock()
 
@@ -38,7 +38,7 @@ def run(jobs: Sequence[Job], *, at_once: int, limit: float, report: Report) -> N
 
 
 class _Turns:
-    """Whose turn it is to be timed. Processes are groups, so that one stands still with all that it started."""
+    """Which process may be timed. Processes are groups, so that a stopped one stops with all its children."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -47,7 +47,7 @@ class _Turns:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]
     ) -> Process:
-        """Not while another is timed."""
+        """Waits until no other process is timed."""
         with self._turn:
             child = subprocess.Popen(
                 command,
@@ -73,7 +73,7 @@ class _Turns:
                     _signal(group, signal.SIGCONT)
 
     def end(self, child: Process) -> None:
-        """With all that it started."""
+        """Kills the process and its children."""
         self._alive.discard(child.pid)
         _signal(child.pid, signal.SIGKILL)
         with child:  # closes its pipes and waits
@@ -115,7 +115,7 @@ def _run(job: Job, turns: _Turns, limit: float, at_once: int) -> Outcome:
 
 
 def _answer(child: Process, until: float) -> Outcome | None:
-    """The next line; None where the process ended without one. Raises TimeoutError."""
+    """The next line; None if the process ended without one. Raises TimeoutError."""
     assert child.stdout is not None
     line = b""
     while not line.endswith(b"\n"):

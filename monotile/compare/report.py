@@ -1,4 +1,4 @@
-"""A log as tables, and as a picture of bars."""
+"""A log as tables and as a bar chart."""
 
 import importlib
 from pathlib import Path
@@ -18,14 +18,14 @@ def title(entry: Entry) -> str:
 
 
 def table(entry: Entry) -> Table:
-    """One network: us first, then the rivals, the fastest first."""
+    """One network: Monotile first, then the rivals, fastest first."""
     graphs = any(t.graph is not None for t in _timings(entry))
     shown = Table(title=title(entry), title_justify="left", box=SIMPLE)
     columns = [
         "",
-        "a call",
-        *(["in a graph"] if graphs else []),
-        "of ours",
+        "per call",
+        *(["in a CUDA graph"] if graphs else []),
+        "of Monotile's",
         "kernels",
         "compile",
         "error",
@@ -47,13 +47,13 @@ def table(entry: Entry) -> Table:
 
 
 def notes(entry: Entry) -> list[str]:
-    """What the table has no room for: the floor, and who is absent."""
+    """Lines below the table: the floor, and absent rivals."""
     lines: list[str] = []
     if entry.floor is not None and entry.own is not None:
         f = entry.floor
         lines.append(
             f"floor {duration(f.time * 1e-6)}: {f.bytes / 1e6:.1f} MB to move, {f.operations / 1e9:.2f} G operations;"
-            f" ours is {entry.own / f.time:.1f} times that"
+            f" Monotile takes {entry.own / f.time:.1f} times that"
             if f.time
             else "nothing to move"
         )
@@ -64,7 +64,7 @@ def notes(entry: Entry) -> list[str]:
 
 
 def markdown(log: Log) -> str:
-    """A row a network: ours, the fastest rival, the module as it is."""
+    """One row per network: Monotile, the fastest rival, eager."""
     lines = [
         "| | Monotile | fastest rival | | eager | | floor |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -90,7 +90,7 @@ def markdown(log: Log) -> str:
 
 
 def chart(log: Log, path: Path) -> None:
-    """Bars of each network's times relative to ours, lower is faster. Raises ImportError without matplotlib."""
+    """Bars of each network's times; lower is faster. Raises ImportError without matplotlib."""
     figures: Any = importlib.import_module("matplotlib.figure")
     entries = [e for e in log.entries if e.own and e.rivals]
     rows = max(1, (len(entries) + 2) // 3)

@@ -1,4 +1,4 @@
-"""What was found, in the form of the measurement log (bench/results/README.md), written anew after each answer."""
+"""Outcomes in the form of the measurement log (bench/results/README.md), which is rewritten after each of them."""
 
 import datetime
 import subprocess
@@ -22,7 +22,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Floor(msgspec.Struct, frozen=True):
-    """bytes, operations: the least of a call. time: what they take the target, microseconds."""
+    """bytes, operations: the minimum of a call. time: microseconds that they take at the target's peak rates."""
 
     bytes: int
     operations: int
@@ -30,7 +30,7 @@ class Floor(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """arranged: ours with `Options(arrange_parameters=True)`. absent: rivals without a time, and why."""
+    """arranged: Monotile with `Options(arrange_parameters=True)`. absent: rivals without a time, and the reason."""
 
     model: str
     arguments: dict[str, Any]
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The fastest rival, and its better time."""
+        """The fastest rival and its time."""
         times = {name: min(t.call, t.graph or t.call) for name, t in self.rivals.items()}
         name = min(times, key=lambda n: times[n], default=None)
         return None if name is None else (name, times[name])
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Log(msgspec.Struct, kw_only=True):
-    """Fills itself by `add`."""
+    """Filled by `add`."""
 
     date: str
     device: str
@@ -76,7 +76,7 @@ class Log(msgspec.Struct, kw_only=True):
         )
 
     def add(self, job: Job, outcome: Outcome) -> Entry:
-        """The entry of the job's network, with this outcome in it."""
+        """Adds the outcome; the entry of the job's network."""
         self.device = self.device or outcome.device
         self.versions |= outcome.versions
         if "cuda" in outcome.versions and "driver" not in self.versions:

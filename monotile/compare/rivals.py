@@ -1,6 +1,6 @@
-"""Other ways to run a PyTorch module: one small function each, from a module to something that calls it.
+"""Other ways to run a PyTorch module: one function each, which takes a module and returns a callable.
 
-On a GPU every one is also captured in a CUDA graph, by the process that times it, so none captures for itself.
+On a GPU the timing process captures each of them in a CUDA graph, so none does so itself.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Networks beside their rivals: who runs, and what is written meanwhile."""
+"""Compares networks with their rivals: which jobs run, and which files are written."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ _SLOWEST_FIRST = ("max-autotune", "compile", XLA, "eager")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """at_once: processes that make themselves ready at a time. limit: seconds for one. seconds: to time each for. folder: where all
-    that is written goes. commit: of Monotile, where git cannot tell.
-    options: with `arrange_parameters` ours is timed without, too."""
+    """at_once: processes that prepare at a time. limit: seconds for one process. seconds: time to spend on timing each.
+    folder: for all files. commit: of Monotile, if git is not available. options: with `arrange_parameters`, Monotile is
+    also timed without it."""
 
     target: str = "auto"
     options: Options = Options()
@@ -37,10 +37,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs_of(network: Network, rivals: Sequence[str], settings: Settings) -> list[Job]:
-    """The slow ones first. Raises InputError for a rival that there is none of."""
+    """Slow ones first. Raises InputError for an unknown rival."""
     unknown = [name for name in rivals if name not in EVERY]
     if unknown:
-        raise InputError(f"no rival {', '.join(unknown)}: there are {', '.join(EVERY)}")
+        raise InputError(f"unknown rival {', '.join(unknown)}: choose from {', '.join(EVERY)}")
     ways = [
         (name, form) for name in _SLOWEST_FIRST if name in rivals for form in _forms(name, network)
     ]
@@ -64,7 +64,7 @@ def _forms(rival: str, network: Network) -> tuple[str, ...]:
 
 
 def compare(jobs: Sequence[Job], settings: Settings, console: Console, stem: str) -> Log:
-    """Runs the jobs; prints a line for each, then a table for each network; writes the log as it goes, and at last the pictures."""
+    """Runs the jobs. Prints a line for each and a table for each network; writes the log after each, the pictures at the end."""
     log = Log.new(settings.commit, settings.notes)
     folder = settings.folder
     if folder is not None:
@@ -97,7 +97,7 @@ def show(log: Log, console: Console) -> None:
 
 
 def draw(log: Log, folder: Path, stem: str, console: Console) -> None:
-    """Writes the log as a page and as a picture."""
+    """Writes the log as Markdown and as a picture."""
     (folder / f"{stem}.md").write_text(report.markdown(log))
     try:
         report.chart(log, folder / f"{stem}.png")
@@ -111,7 +111,5 @@ def _words(outcome: Outcome) -> str:
         return f"{'absent' if outcome.absent else 'FAILED'}: {outcome.failure}"
     if outcome.call is None:
         return "done"
-    graph = f", {duration(outcome.graph)} in a graph" if outcome.graph is not None else ""
-    return (
-        f"{duration(outcome.call)} a call{graph}, error {outcome.error:.1e} {outcome.note}".rstrip()
-    )
+    graph = f", {duration(outcome.graph)} in a CUDA graph" if outcome.graph is not None else ""
+    return f"{duration(outcome.call)} per call{graph}, error {outcome.error:.1e} {outcome.note}".rstrip()

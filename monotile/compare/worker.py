@@ -1,7 +1,7 @@
 """The process of one job: `python -m monotile.compare.worker JOB`.
 
-It makes everything ready and checks the answer, says so by a line, waits for a line, times, and answers with an Outcome. In between its parent
-may stop it, so that what another process times is not disturbed.
+It compiles and checks the answer, reports that by a line, waits for a line, times, and writes an Outcome. In between its
+parent may stop it, so that it does not disturb the timing of another process.
 """
 
 import contextlib
@@ -30,22 +30,22 @@ from monotile.runtime.accuracy import error, exact, tensors
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.models import load_model
 from monotile.runtime.module import CompiledModule
-from monotile.runtime.reference import Call, eager, fresh, to_device
+from monotile.runtime.reference import Call, eager, random_inputs, to_device
 from monotile.targets.detect import device_of
 
 Timing = Callable[[Outcome], Outcome]
 
 
 def prepare(job: Job) -> tuple[Outcome, Timing]:
-    """Everything but the times, and what adds these. Raises what went wrong; Absent for a rival that is not there."""
+    """The outcome without times, and the function that adds them. Raises Absent for a rival that is not available."""
     spec = EXAMPLES.get(job.network.spec, job.network.spec)
     loaded, call = load_model(spec, job.network.dtype, job.network.arguments)
     device = device_of(job.target, job.options)
     model, call = to_device(loaded, call, device)
     if not isinstance(model, torch.nn.Module):
-        raise Absent("an exported program has no float64 answer to be judged by: name its module")
+        raise Absent("an exported program cannot be checked in float64: give the module instead")
     model.requires_grad_(False)
-    given = fresh(call, seed=1)
+    given = random_inputs(call, seed=1)
     torch.set_grad_enabled(False)
     if job.way in (OURS, PROFILE):
         return _ours(job, model, given, device)
@@ -95,7 +95,7 @@ def _ours(
 
 
 def _profiled(outcome: Outcome, job: Job, fast: CompiledModule, given: Call) -> Outcome:
-    """Writes the profile of one call, after some others, into the job's folder."""
+    """Writes the profile of one warm call into the job's folder."""
     folder = Path(job.folder or ".")
     folder.mkdir(parents=True, exist_ok=True)
     args, kwargs = given
@@ -134,9 +134,9 @@ def _xla(
 def _checked(
     outcome: Outcome, found: Any, right: Any, model: torch.nn.Module, limit: float = 0.0
 ) -> Outcome:
-    """The outcome with its error; a failure where that is more than rounding in the network's own dtypes, or than `limit`, explains.
+    """The outcome with its error. Raises if the error exceeds `limit` or, without one, the rounding of the network's dtypes.
 
-    A rival may round as PyTorch does by default, which for convolutions and cuDNN's recurrences in float32 is TF32.
+    A rival may round as PyTorch does by default: convolutions and cuDNN's recurrences of float32 run in TF32.
     """
     away = error(found, right)
     dtypes = {p.dtype for p in model.parameters()}
@@ -144,7 +144,7 @@ def _checked(
     allowed = max(limit, 1e-5) if limit else rounding
     if not away <= allowed:
         raise MonotileError(
-            f"a wrong answer: its error is {away:.1e}, and {allowed:.1e} is allowed"
+            f"wrong answer: the error is {away:.1e}, at most {allowed:.1e} is allowed"
         )
     return msgspec.structs.replace(outcome, error=away)
 
@@ -167,12 +167,12 @@ def _timed(
 
 
 def _least(device: torch.device) -> int:
-    """Timings that a median is of, however slow."""
+    """The minimum number of timings for a median."""
     return 100 if device.type == "cuda" else 5
 
 
 def _kernels(call: Callable[[], Any]) -> int | None:
-    """What a call launches, copies and fills included; None where PyTorch's profiler cannot see the device."""
+    """Launches of a call, copies and fills included; None if PyTorch's profiler cannot see the device."""
     torch.cuda.synchronize()
     with observe(activities=[ProfilerActivity.CUDA]) as seen:
         call()
@@ -210,7 +210,7 @@ def _first_line(problem: BaseException) -> str:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else prints to standard output does not mix with the answers
+    os.dup2(2, 1)  # other prints must not mix with the outcomes
     job = msgspec.json.decode(sys.argv[1], type=Job)
     try:
         outcome, timing = prepare(job)
@@ -219,11 +219,11 @@ def main() -> None:
             _say(answers, timing(outcome))
     except Absent as problem:
         _say(answers, Outcome(failure=str(problem), absent=True))
-    except Exception as problem:  # a rival's, of whatever kind: it is reported
+    except Exception as problem:  # any failure of a rival is reported
         words = str(problem) if isinstance(problem, MonotileError) else _first_line(problem)
         _say(answers, Outcome(failure=words))
     answers.flush()
-    os._exit(0)  # no library's clean-up may wait, or fail, now
+    os._exit(0)  # skip the clean-up of libraries, which may hang or fail
 
 
 def _say(answers: IO[bytes], outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""JAX, as a rival: a pure function under jax.jit, timed call by call and in a loop on the device."""
+"""JAX as a rival: a pure function under jax.jit, timed per call and in a loop on the device."""
 
 import importlib
 import os
@@ -13,13 +13,13 @@ from monotile.compare.jobs import Absent, Network
 from monotile.runtime.measure import Times, median_of
 from monotile.runtime.reference import Call
 
-_LOOP = 50  # calls in one loop on the device
+_LOOP = 50  # calls per loop on the device
 _QUEUED = 20  # calls in a row from the host
-_LEAST = 5  # timings of either
+_LEAST = 5  # minimum number of timings of either
 
 
 def arrays(x: Any) -> Any:
-    """Tensors of a dict or a list, as JAX's arrays of their types."""
+    """The tensors of a dict or a list as JAX arrays of equal types."""
     jnp = importlib.import_module("jax.numpy")
     if isinstance(x, dict):
         return {name: arrays(value) for name, value in x.items()}
@@ -31,7 +31,7 @@ def arrays(x: Any) -> Any:
 
 
 class XlaRun:
-    """Raises Absent where there is no JAX, or none for the device."""
+    """Raises Absent if JAX is not installed, or not for this device."""
 
     def __init__(self, network: Network, model: torch.nn.Module, call: Call, kind: str) -> None:
         assert network.xla is not None
@@ -42,7 +42,7 @@ class XlaRun:
             raise Absent("JAX is not installed") from error
         backend = self._jax.default_backend()
         if (backend == "gpu") != (kind == "cuda"):
-            raise Absent(f"this JAX runs on the {backend}")
+            raise Absent(f"the installed JAX runs on the {backend}")
         function, parameters, inputs = named(network.xla)(model, *call)
         self._function: Callable[..., Any] = function
         self._given = (arrays(parameters), *arrays(inputs))
@@ -61,7 +61,7 @@ class XlaRun:
         return self._jax.__version__
 
     def prepare(self) -> None:
-        """Compiles the loop. Its body may not leave it: what it reads passes through a barrier with what it gives."""
+        """Compiles the loop. An optimisation barrier over inputs and results keeps XLA from hoisting the body out of it."""
         jax = self._jax
         lax = jax.lax
 
@@ -81,7 +81,7 @@ class XlaRun:
         self._jax.block_until_ready(self._many(*self._given))
 
     def times(self, seconds: float) -> tuple[Times, Times]:
-        """By the wall clock, until the last result of several calls in a row is there: of one call, and of one in the loop."""
+        """Wall-clock time until the last result of several calls is ready: per ordinary call, and per call in the loop."""
         return (
             median_of(lambda: self._queued(self._jit, _QUEUED), seconds, _LEAST),
             median_of(lambda: self._queued(self._many, 1) / _LOOP, seconds, _LEAST),

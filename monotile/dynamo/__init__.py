@@ -1,1 +1,1 @@
-"""torch.compile(model, backend="monotile"): the graphs that Dynamo cuts a model into, each as one kernel where it can be."""
+"""torch.compile(model, backend="monotile"): each graph of Dynamo as one kernel where possible."""

@@ -1,7 +1,7 @@
 """Results of a graph that are views of its inputs or of each other.
 
-A kernel gives tensors of their own. So that writing to one result is seen in what shares its memory, the kernel
-gives the tensors that were viewed, and the views are taken of these by PyTorch, which launches nothing.
+The results of a kernel are separate tensors. To preserve aliasing, the kernel returns the base tensors, and PyTorch makes the
+views of them, which launches nothing.
 """
 
 from collections import Counter
@@ -17,16 +17,16 @@ from monotile.frontends.torch.layouts import Layout
 
 
 class Cut(NamedTuple):
-    """kernel: the graph with the tensors that results share memory with as its results, each in the order in which it lies.
-    views: makes all of the results of the graph's inputs, then of the kernel's results."""
+    """kernel: the graph, returning the base tensors of its results, each with its dimensions in memory order.
+    views: makes all results from the graph's inputs followed by the kernel's results."""
 
     kernel: fx.GraphModule
     views: fx.GraphModule
 
 
 def separate(module: fx.GraphModule, args: Sequence[Any]) -> Cut | None:
-    """None where the results are tensors of their own and lie row by row. Raises ValueError where a result shares memory in
-    another way than as a view of an input or of another result. args: of a call."""
+    """None if the results are separate row-major tensors. Raises ValueError if a result shares memory other than as a view
+    of an input or of another result. args: of a call."""
     where = places(module, args)
     owner = _owners(where)
     (output,) = module.graph.find_nodes(op="output")
@@ -36,7 +36,7 @@ def separate(module: fx.GraphModule, args: Sequence[Any]) -> Cut | None:
     chains = _chains(views, owner)
     for n in {owner[n] for n in views if owner[n] is not n}:
         if n.op != "placeholder" and not _dense(where[n]):
-            raise ValueError(f"results are views of {n.name}, which lies with gaps in memory")
+            raise ValueError(f"results are views of {n.name}, which has gaps in memory")
     given = {owner[n] for n in views} | {n for n in results if n not in views}
     given = [n for n in module.graph.nodes if n in given and n.op != "placeholder"]
     orders = {n: order for n in given if (order := _order(where[n]))}
@@ -46,7 +46,7 @@ def separate(module: fx.GraphModule, args: Sequence[Any]) -> Cut | None:
 
 
 def _owners(where: Mapping[fx.Node, tuple[Place, ...]]) -> dict[fx.Node, fx.Node]:
-    """Of every node that is a tensor, or several with one memory, the first node with its memory."""
+    """For every node whose tensors share one memory, the first node with that memory."""
     first: dict[Memory, fx.Node] = {}
     out: dict[fx.Node, fx.Node] = {}
     for node, found in where.items():
@@ -57,7 +57,7 @@ def _owners(where: Mapping[fx.Node, tuple[Place, ...]]) -> dict[fx.Node, fx.Node
 
 
 def _order(where: tuple[Place, ...]) -> list[int] | None:
-    """The dimensions of a tensor in the order in which they lie in memory without gaps; None if that is row by row."""
+    """The dimensions of a dense tensor in memory order; None if it is row-major or not dense."""
     layout = where[0].layout
     if not _dense(where) or layout is None or _contiguous(layout, range(len(layout.shape))):
         return None
@@ -65,7 +65,7 @@ def _order(where: tuple[Place, ...]) -> list[int] | None:
 
 
 def _dense(where: tuple[Place, ...]) -> bool:
-    """Whether it is known to be one tensor without gaps."""
+    """Whether it is known to be one dense tensor."""
     (layout, *more) = (p.layout for p in where)
     return layout is not None and not more and _contiguous(layout, layout.order)
 
@@ -76,7 +76,7 @@ def _contiguous(layout: Layout, order: Sequence[int]) -> bool:
 
 
 def _chains(views: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> set[fx.Node]:
-    """The nodes between the views and what they are views of."""
+    """The nodes between the views and their bases."""
     found: set[fx.Node] = set()
     todo = [n for n in views if owner[n] is not n]
     while todo:
@@ -101,7 +101,7 @@ _VIEWS = frozenset(
 
 
 def _in_place(node: fx.Node) -> bool:
-    """Whether `node` changes its first argument and gives it back. (The kernel has done so already.)"""
+    """Whether `node` updates its first argument in place and returns it. (The kernel has done so already.)"""
     return (node.op == "call_method" and _name(node).endswith("_")) or (
         node.op == "call_function" and _name(node) in _ASSIGNMENTS
     )
@@ -118,7 +118,7 @@ def _name(node: fx.Node) -> str:
 def _only(
     module: fx.GraphModule, given: list[fx.Node], orders: Mapping[fx.Node, list[int]]
 ) -> fx.GraphModule:
-    """`module`, but its results are `given`, with the dimensions in those orders."""
+    """`module` with the results `given`, their dimensions in those orders."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     graph.graph_copy(module.graph, copied)

@@ -1,4 +1,4 @@
-"""The entry point that PyTorch finds by name; nothing has to be imported for it."""
+"""The backend that PyTorch finds by its entry point, without an import."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,14 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Graph:
-    """What runs instead of `module`. It is compiled at its first call, for the shapes of that call.
+    """The replacement of `module`, compiled at its first call for the shapes of that call.
 
-    options: fields of `monotile.Options`, and "target". Raises InputError for others.
+    options: fields of `monotile.Options`, and "target". Raises InputError for anything else.
     """
     if mode is not None:
-        raise InputError(f'mode="{mode}" is Inductor\'s: give options={{...}} of monotile.Options')
+        raise InputError(
+            f'mode="{mode}" is an option of Inductor: use options={{...}} with fields of monotile.Options'
+        )
     return Graph(module, settings(options or {}))
 
 
@@ -33,6 +35,6 @@ def settings(options: Mapping[str, Any]) -> Settings:
     known = {f.name for f in msgspec.structs.fields(Options)}
     if unknown := sorted(fields.keys() - known):
         raise InputError(
-            f"unknown options {', '.join(unknown)}: there are target, {', '.join(sorted(known))}"
+            f"unknown options {', '.join(unknown)}: choose from target, {', '.join(sorted(known))}"
         )
     return Settings(target, Options(**fields))

@@ -1,4 +1,4 @@
-"""How many kernels a model is, and why not one."""
+"""How many kernels a model compiles to, and why it is more than one."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _WORDS = {"generic_jump TensorVariable()": "a branch on a tensor's value"}
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One graph of Dynamo's. reasons: why it is not one kernel: operators, each with the user's line."""
+    """One graph of Dynamo. reasons: why it is not one kernel: operators, each with the user's line."""
 
     kernels: int
     reasons: tuple[str, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """obstacle: why `monotile.compile` refuses the model; "" if it does not, and one kernel is the whole of it.
-    parts: the graphs that PyTorch's compiler makes of the model, as they ran. breaks: where it cut, and why."""
+    """obstacle: why `monotile.compile` refuses the model; "" if it compiles to one kernel.
+    parts: the graphs that Dynamo made of the model, as they ran. breaks: its graph breaks and their reasons."""
 
     obstacle: str
     parts: tuple[Part, ...]
@@ -37,17 +37,17 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def kernels(self) -> int:
-        """Kernels of Monotile's in a call under torch.compile; what PyTorch runs in between is not counted."""
+        """Kernels of Monotile per call under torch.compile, without those that PyTorch runs in between."""
         return sum(p.kernels for p in self.parts)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What PyTorch runs under torch.compile: operators, each with the user's line."""
+        """The operators that PyTorch runs under torch.compile, each with the user's line."""
         return tuple(dict.fromkeys(r for p in self.parts for r in p.reasons))
 
     @property
     def whole(self) -> bool:
-        """Whether the model is one kernel and nothing else under torch.compile."""
+        """Whether the model is exactly one kernel under torch.compile."""
         return not self.breaks and [p.kernels for p in self.parts] == [1] and not self.reasons
 
     def __str__(self) -> str:
@@ -71,9 +71,9 @@ def explain(
     target: str = "auto",
     options: Options = Options(),
 ) -> Explanation:
-    """Compiles `model` both ways, runs it once under torch.compile, without gradients, and says what became of it.
+    """Compiles `model` both ways, runs it once under torch.compile without gradients, and reports the result.
 
-    What the model changes in place is changed. PyTorch forgets what it has compiled so far in this process.
+    In-place updates of the model take effect. Dynamo's compiled code of this process is reset.
     """
     try:
         compile(model, args, kwargs, target=target, options=options)
@@ -96,7 +96,7 @@ def explain(
     before = dict(counters["unimplemented"])
     with torch.no_grad():
         torch.compile(runnable, backend=record, dynamic=False)(*args, **(kwargs or {}))
-    if not graphs:  # it left all to Python
+    if not graphs:  # Dynamo left everything to Python
         now = counters["unimplemented"]
         missed = [words for words, count in now.items() if before.get(words) != count]
         breaks += [str(words).partition("\n")[0] for words in missed]

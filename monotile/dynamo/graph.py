@@ -1,4 +1,4 @@
-"""One graph of Dynamo's: compiled at its first call, and again for other shapes and parameters."""
+"""One graph of Dynamo: compiled at its first call, and again for other shapes and parameters."""
 
 import logging
 import warnings
@@ -29,25 +29,25 @@ _log = logging.getLogger("monotile")
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """target: None: where the graph's tensors are."""
+    """target: None: the device of the graph's tensors."""
 
     target: str | None
     options: Options
 
 
 class Graph:
-    """Runs like `module`, a flat list of arguments to its results.
+    """Runs like `module`: takes a flat list of arguments, returns its results.
 
-    Parameters and buffers of the user's modules are read where they lie; a call with others of the same types
-    makes a new variant, as new shapes do, up to PyTorch's own limit of recompilations.
+    Parameters and buffers of the user's modules are read where they are. A call with other parameters of the same types
+    compiles a new variant, as new shapes do, up to PyTorch's limit of recompilations.
 
-    kernels: of the newest variant. reasons: why that is not one.
+    kernels: of the newest variant. reasons: why that is not a single kernel.
     """
 
     def __init__(self, module: fx.GraphModule, settings: Settings) -> None:
         self._module = module
         self.called = False
-        self._whole = 0  # kernels that are not a part's
+        self._whole = 0  # kernels of this graph itself, not of its parts
         self._parts: list[Graph] = []
         self._reasons: tuple[str, ...] = ()
         self._settings = settings
@@ -59,7 +59,9 @@ class Graph:
     def __call__(self, *args: Any) -> Any:
         self.called = True
         if torch.is_grad_enabled() and any(_needs_grad(x) for x in args):
-            self._tell(0, ("it needs gradients, and runs in PyTorch: Monotile compiles inference",))
+            self._tell(
+                0, ("it needs gradients, so it runs in PyTorch: Monotile compiles inference only",)
+            )
             _warn_training()
             return self._module(*args)
         if self._held is None:
@@ -77,7 +79,7 @@ class Graph:
             run = self._variants[key] = self._variant(args)
         try:
             return run(*args)
-        except InputError as e:  # arguments that share memory, say; nothing has run yet
+        except InputError as e:  # such as arguments that share memory; nothing has run yet
             return self._eager(str(e))(*args)
 
     @property
@@ -98,7 +100,7 @@ class Graph:
                     stacklevel=4,
                 )
             return self._module
-        # Dynamo's own tracing is over, but its context is still there: export brings one of its own.
+        # Dynamo's tracing has ended but its context is still set; export needs its own.
         with tracing(None), torch.no_grad():
             return self._compiled(args)
 
@@ -113,7 +115,7 @@ class Graph:
         return lambda *given: views(*given, *run(*given))
 
     def _kernel(self, module: fx.GraphModule, args: Sequence[Any]) -> Run:
-        """One kernel, else several with PyTorch between them, else PyTorch alone."""
+        """One kernel; if that fails several, with PyTorch between them; if that fails PyTorch alone."""
         assert self._held is not None
         numbers = {k: _Number(args[k].item()) for k in self._numbers}
         bound = _Bound(module, {k: args[k] for k in self._held}, numbers, len(args))
@@ -128,9 +130,7 @@ class Graph:
                 run = self._split(bound, given)
         except MonotileError as e:
             return self._eager(str(e), module)
-        except (
-            Exception
-        ) as e:  # a mistake of ours, or of the exporter's: the model runs all the same
+        except Exception as e:  # a bug in Monotile or torch.export: the model still has to run
             return self._eager(f"{type(e).__name__}: {e}. Please report this", module)
         return lambda *given: run(*(given[k] for k in free))
 
@@ -154,7 +154,7 @@ class Graph:
 
 
 class _Bound(torch.nn.Module):
-    """`module` with some of its arguments as parameters and buffers, and some as numbers."""
+    """`module` with some arguments bound as parameters and buffers, and some as Python numbers."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Bound(torch.nn.Module):
 
 
 class _Number(msgspec.Struct, frozen=True):
-    """In the place of a tensor of which only the number is taken."""
+    """Stands for a tensor whose only use is `item()`."""
 
     value: float
 
@@ -197,7 +197,7 @@ class _Number(msgspec.Struct, frozen=True):
 
 
 def _numbers(module: fx.GraphModule) -> list[int]:
-    """The arguments that are Python floats: Dynamo passes them as tensors and takes the number of each."""
+    """The arguments that are Python floats: Dynamo passes them as tensors and calls `item()`."""
 
     def is_item(node: fx.Node) -> bool:
         return (node.op, node.target) == ("call_method", "item")
@@ -207,7 +207,7 @@ def _numbers(module: fx.GraphModule) -> list[int]:
 
 
 def _is_held(x: object) -> bool:
-    """Whether the kernel may read `x` where it lies, call after call: a parameter or buffer of the user's modules."""
+    """Whether `x` is a parameter or buffer of the user's modules that the kernel can read directly in every call."""
     if not isinstance(x, torch.Tensor) or not x.is_contiguous() or x.data_ptr() % 16:
         return False
     return isinstance(x, torch.nn.Parameter) or hasattr(x, "_dynamo_static_input_type")
@@ -233,7 +233,7 @@ def _warn_training() -> None:
     if not _warned:
         _warned.append(True)
         warnings.warn(
-            "Monotile compiles inference: what needs gradients runs in PyTorch. Call the model under"
+            "Monotile compiles inference only: what needs gradients runs in PyTorch. Call the model under"
             " torch.no_grad()",
             stacklevel=3,
         )

@@ -1,6 +1,6 @@
-"""Where the tensors of one of Dynamo's graphs lie when PyTorch runs it: in what order, and which share memory.
+"""The memory layout of the tensors of a Dynamo graph when PyTorch runs it, and which of them share memory.
 
-PyTorch's tracer guesses both, and not always right. So each node is run once, alone, on zeros that lie as its arguments do.
+PyTorch's tracer is sometimes wrong about both. So each node is run once by itself, on zeros with the layouts of its arguments.
 """
 
 import operator
@@ -17,19 +17,19 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.layouts import Layout, layout_of, storage_of
 
 SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
-Memory = tuple[fx.Node, int]  # the node that made it, and which of its results has it
+Memory = tuple[fx.Node, int]  # the node that allocated it, and the index of its result
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of a tensor. layout: None where it is not known."""
+    """Memory and layout of a tensor. layout: None if unknown."""
 
     memory: Memory
     layout: Layout | None
 
 
 def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[Place, ...]]:
-    """Of every node's tensors. args: of a call."""
+    """The places of every node's tensors. args: of a call."""
     run = _Run(module)
     devices = {x.device for x in args if isinstance(x, torch.Tensor) and x.is_cuda}
     given = iter(args)
@@ -46,7 +46,7 @@ def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[P
 
 
 class _Run:
-    """value: of every node, with places for tensors; a tensor of one element that is no result stays itself."""
+    """value: of every node, with Places for tensors; tensors whose `item()` the graph takes stay as they are."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.value: dict[fx.Node, Any] = {}
@@ -55,10 +55,10 @@ class _Run:
         self._known: dict[str, tuple[Any, tuple[int | None, ...]]] = {}
 
     def placed(self, node: fx.Node, value: Any) -> Any:
-        """`value` in memory of its own, as an argument or attribute of the graph is. Numbers that the graph takes stay."""
+        """`value` as an argument or attribute of the graph, in its own memory. Tensors whose `item()` is taken stay as they are."""
         if isinstance(value, torch.Tensor) and any(n.target == "item" for n in node.users):
             return value
-        self._fake(node)  # so that what the tracer takes for a view of it is one
+        self._fake(node)  # so that the tracer's views of it are known as views
         return pytree.tree_map_only(torch.Tensor, lambda x: Place((node, 0), layout_of(x)), value)
 
     def node(self, node: fx.Node) -> None:
@@ -76,7 +76,7 @@ class _Run:
         self.value[node] = self._ran(node)
 
     def _ran(self, node: fx.Node) -> Any:
-        """What the node gives when it is run; what the tracer says of it where that is impossible or something else."""
+        """The result of running the node; the tracer's result if that is impossible or of another type."""
         traced = self._fake(node)
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: self.value[n])
         leaves = pytree.tree_leaves((args, kwargs))
@@ -87,7 +87,7 @@ class _Run:
         try:
             if key not in self._known:
                 self._known[key] = self._alone(node, args, kwargs)
-        except Exception:  # an operator that cannot take zeros, say
+        except Exception:  # such as an operator that does not accept zeros
             return traced
         found, sources = self._known[key]
         which = iter(range(len(sources)))
@@ -101,7 +101,7 @@ class _Run:
         return made if _alike(made, traced) else traced
 
     def _alone(self, node: fx.Node, args: Any, kwargs: Any) -> tuple[Any, tuple[int | None, ...]]:
-        """The results, with layouts for tensors, and which of the arguments each of these shares memory with."""
+        """The results with Layouts for tensors, and the argument with which each shares memory."""
         zeros: list[torch.Tensor] = []
 
         def zero(x: Place) -> torch.Tensor:
@@ -120,7 +120,7 @@ class _Run:
         return pytree.tree_map(layout_of, found), tuple(memory.get(storage_of(x)) for x in results)
 
     def _fake(self, node: fx.Node) -> Any:
-        """What the tracer says."""
+        """The tracer's result."""
         value = node.meta.get("example_value", node.meta.get("val"))
         number = iter(range(len(pytree.tree_leaves(value))))
 
@@ -136,8 +136,8 @@ class _Run:
 
 
 def _harmless(node: fx.Node, leaves: Sequence[Any]) -> bool:
-    """Whether to run the node alone tells something and changes nothing: functions without tensors may change PyTorch's own
-    state, those of others anything."""
+    """Whether running the node by itself is informative and has no side effects. Functions without tensors may change
+    PyTorch's state; functions of other libraries may do anything."""
     if node.op == "call_module" or any(isinstance(x, SYMBOLS) for x in leaves):
         return False
     module = getattr(node.target, "__module__", None) or "torch"
@@ -151,7 +151,7 @@ def _harmless(node: fx.Node, leaves: Sequence[Any]) -> bool:
 
 
 def _alike(made: Any, traced: Any) -> bool:
-    """Whether both have tensors of the same shapes and types, as far as they are known."""
+    """Whether both have tensors of equal shapes and types, as far as these are known."""
     mine, theirs = (
         [x for x in pytree.tree_leaves(v) if isinstance(x, Place)] for v in (made, traced)
     )

@@ -1,4 +1,4 @@
-"""A graph with operators that Monotile does not lower: kernels for the others, and PyTorch between them."""
+"""Splits a graph with unsupported operators: kernels for the supported ones, PyTorch between them."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ _MARK = "monotile"
 
 
 class Split(NamedTuple):
-    """module: runs like what was split. parts: its submodules that are to be kernels. reasons: why it is not one."""
+    """module: runs like the original. parts: its submodules that are to become kernels. reasons: why it is not one kernel."""
 
     module: fx.GraphModule
     parts: tuple[str, ...]
@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 def split(exported: ExportedProgram) -> Split:
-    """As few parts as the order of the operators allows."""
+    """Splits into as few parts as the order of the operators allows."""
     plain, problems = obstacles(exported)
     for node in plain.graph.nodes:
         node.meta[_MARK] = node.name in problems
@@ -39,7 +39,7 @@ def split(exported: ExportedProgram) -> Split:
 
 
 def replace(module: fx.GraphModule, name: str, run: Callable[..., object]) -> None:
-    """Puts `run` in the place of the submodule `name`."""
+    """Replaces the submodule `name` by `run`."""
     delattr(module, name)
     module.add_submodule(name, _Part(run))
 
@@ -59,7 +59,7 @@ class _Lowered(OperatorSupportBase):
 
 
 def _computes(node: fx.Node) -> bool:
-    """Whether `node` is more than a view or the choice of a result."""
+    """Whether `node` is more than a view or a getitem."""
     if node.target is operator.getitem:
         return False
     return not (isinstance(node.target, OpOverload) and node.target.is_view)

@@ -1,5 +1,5 @@
-"""Models to try Monotile on. Each module's `make(dtype)` gives a model in eval mode with random weights, and
-its arguments; nothing is downloaded."""
+"""Example models. `make(dtype)` of each module returns a model in eval mode with random weights, and its arguments.
+Nothing is downloaded."""
 
 EXAMPLES = {
     "bert_base": "monotile.examples.bert_base:make",

@@ -1,8 +1,8 @@
-"""python -m monotile.examples.demo: a model by PyTorch, by torch.compile and by Monotile, side by side.
+"""python -m monotile.examples.demo: times PyTorch, torch.compile and Monotile side by side on one model.
 
-Each runs in a process of its own with an empty cache, so that none of them profits from another or takes
-another down; one that fails is named absent, with its reason. Every answer is checked against PyTorch in float64.
-On a GPU each is timed as it is called and inside a CUDA graph.
+Each runs in a process of its own with an empty cache, so that none affects the others; one that fails is reported as
+absent, with the reason. Every answer is checked against PyTorch in float64. On a GPU each is timed per call and inside a
+CUDA graph.
 """
 
 import os
@@ -24,7 +24,7 @@ import monotile
 from monotile.examples import EXAMPLES
 from monotile.runtime.measure import duration, graphed, measure
 from monotile.runtime.models import load_model
-from monotile.runtime.reference import distance, eager, eager_float64, fresh, to_device
+from monotile.runtime.reference import distance, eager, eager_float64, random_inputs, to_device
 
 _NAMES = {
     "eager": "PyTorch",
@@ -35,8 +35,8 @@ _NAMES = {
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Seconds, but error: relative to the largest value of PyTorch's float64 answer. again: compiling a second
-    time, from the disk. kernels: launches a call, where it is known."""
+    """Times in seconds. error: relative to the largest value of PyTorch's float64 answer. again: compiling a second time,
+    with the disk cache. kernels: launches per call, if known."""
 
     compile: float
     again: float | None
@@ -47,13 +47,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--model", default="bert_base", show_default=True, help="An example's name.")
-@click.option("--dtype", help="float16 on a GPU by default, float32 on a CPU.")
-@click.option("--seconds", default=2.0, show_default=True, help="To time each for.")
-@click.option("--autotune", is_flag=True, help="torch.compile's max-autotune too; takes minutes.")
+@click.option("--model", default="bert_base", show_default=True, help="Name of an example.")
+@click.option("--dtype", help="Default: float16 on a GPU, float32 on a CPU.")
+@click.option("--seconds", default=2.0, show_default=True, help="Time to spend on each.")
+@click.option(
+    "--autotune", is_flag=True, help="Also torch.compile with max-autotune, which takes minutes."
+)
 @click.option("--only", type=click.Choice(list(_NAMES)), hidden=True)
 def main(model: str, dtype: str | None, seconds: float, autotune: bool, only: str | None) -> None:
-    """Time a model by PyTorch, by torch.compile and by Monotile."""
+    """Time PyTorch, torch.compile and Monotile on one model."""
     dtype = dtype or ("float16" if torch.cuda.is_available() else "float32")
     if only is not None:
         click.echo(msgspec.json.encode(_measured(only, model, dtype, seconds)).decode())
@@ -75,7 +77,7 @@ def main(model: str, dtype: str | None, seconds: float, autotune: bool, only: st
 
 
 def _table(found: dict[str, Outcome | str], gpu: bool) -> Table:
-    columns = ["", "compile", "again", "a call", *(["in a CUDA graph"] if gpu else []), "error"]
+    columns = ["", "compile", "again", "per call", *(["in a CUDA graph"] if gpu else []), "error"]
     table = Table(*columns, "kernels", box=SIMPLE)
     for way, outcome in found.items():
         if isinstance(outcome, Outcome):
@@ -93,7 +95,7 @@ def _table(found: dict[str, Outcome | str], gpu: bool) -> Table:
 
 
 def _in_a_process(way: str, model: str, dtype: str, seconds: float) -> Outcome | str:
-    """What a process of its own measured, or why there is nothing."""
+    """What a separate process measured, or the reason for its failure."""
     command = [sys.executable, "-m", "monotile.examples.demo", "--only", way]
     command += ["--model", model, "--dtype", dtype, "--seconds", str(seconds)]
     with tempfile.TemporaryDirectory(prefix="monotile-demo-") as empty:
@@ -120,7 +122,7 @@ def _measured(way: str, name: str, dtype: str, seconds: float) -> Outcome:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, call = to_device(*load_model(EXAMPLES[name], dtype), device)
     assert isinstance(model, torch.nn.Module)
-    args, kwargs = given = fresh(call)
+    args, kwargs = given = random_inputs(call)
     exact = eager_float64(model, given)
     judge = eager(model, given) if exact is None else exact
     start = time.perf_counter()
@@ -145,7 +147,7 @@ def _measured(way: str, name: str, dtype: str, seconds: float) -> Outcome:
 def _ready(
     way: str, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[[], Any], int | None]:
-    """The model made ready, and how many kernels a call launches."""
+    """A callable of the prepared model, and its launches per call."""
     match way:
         case "monotile":
             fast = monotile.compile(model, args, kwargs)

@@ -1,4 +1,4 @@
-"""The same recurrence written as Python loops over cells: its graph has every cell of every step of its own."""
+"""The same recurrence as Python loops over cells: its graph contains every cell of every step separately."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ class Cell(nn.Module):
 
 
 class Unrolled(nn.Module):
-    """Steps outside, layers inside."""
+    """The outer loop is over steps, the inner over layers."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()

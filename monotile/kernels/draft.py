@@ -1,13 +1,16 @@
 """A group cut into tasks, and what cutting needs to know."""
 
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from monotile.ir.program import Program
-from monotile.kernels.matmul.blocks import Ways
-from monotile.plan.nodes import BoxDim, Contract, Step
-from monotile.schedule.groups import Group
+from monotile.kernels.group import Group
+from monotile.plan.nodes import BoxDim, Step
 from monotile.targets.target import Target
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +37,34 @@ class Draft:
         return math.prod(self.grid)
 
 
-# A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
-Choice = tuple[float, Contract, int, tuple[int, int]]
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What was found so far, by what it depends on."""
+
+    found: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, or gave under this key before."""
+        if key not in self.found:
+            self.found[key] = make()
+        return self.found[key]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
 
-    drafts, ways, choices: what was found for groups and for products so far.
+    drafts: groups that were cut so far. memo: what depends on the number of workers. of_worker: what does not, shared
+    by the contexts of parts of the machine.
     """
 
     tables: dict[str, int]
     target: Target
-    drafts: "dict[Group, Draft | None]" = field(default_factory=dict, repr=False)
-    ways: Ways = field(default_factory=Ways, repr=False)
-    choices: "dict[tuple[object, ...], Choice | None]" = field(default_factory=dict, repr=False)
+    drafts: "dict[Group, Draft | None]" = field(
+        default_factory=dict["Group", "Draft | None"], repr=False
+    )
+    memo: Memo = field(default_factory=Memo, repr=False)
+    of_worker: Memo = field(default_factory=Memo, repr=False)
 
     @staticmethod
     def of(program: Program, target: Target) -> "Context":

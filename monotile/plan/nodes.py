@@ -13,12 +13,12 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   `stage` is None is walked whole by every task. A step's dims name each axis of the anchor once.
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
-  stage's first step, once that has found its addresses (`schedule/prefetch/late.py` says which steps can). In a Repeat with
+  stage's first step, once that has found its addresses (`schedule/prefetch.py` says which steps can). In a Repeat with
   `messages` tasks hand on values themselves.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -37,162 +37,82 @@ class Dim(Frozen, frozen=True):
     lead: int = 0
 
 
-# How a step computes its anchor over one task's region.
+class Prefetch(Frozen, frozen=True):
+    """Data that a step asks for before it uses it.
 
-
-class Map(Frozen, frozen=True, tag="map"):
-    """Independent elements; a thread takes `vector` neighbours along the last axis at once.
-
-    early: a thread asks for what its element reads from memory before the stage's first step, not when its turn comes.
-    together: turns of a thread whose loads are on their way at the same time.
+    what:     an operand of the method by its name ("left", "right"); "weights": what no launch changes; "all": all that is read from memory.
+    at:       when the request goes out:
+              "stage"   before the stage's first step, and before its hand-off where that is waited for within the step;
+              "handoff" between the arrival at the hand-off and the wait;
+              "task"    while the worker's task before this one stores its results;
+              "loop"    at the beginning of `distance` iterations of a thread's loop, for all of them;
+              "use"     where it is used, in the method's own pipeline.
+    distance: how far ahead: chunks of an operand, or iterations of a loop.
+    cache:    "evict_first": nobody asks for it again before the last-level cache has had other weights instead.
     """
 
-    vector: int = 1
-    early: bool = False
-    together: int = 1
+    what: str
+    at: Literal["stage", "handoff", "task", "loop", "use"]
+    distance: int = 1
+    cache: Literal["normal", "evict_first"] = "normal"
+
+    def describe(self) -> str:
+        """In a few words."""
+        far = f" x{self.distance}" if self.distance > 1 else ""
+        text = f"{self.what} prefetched{far} at {self.at}" if self.at != "use" else self.what
+        return text + (" evicted first" if self.cache == "evict_first" else "")
 
 
-class Turn(Frozen, frozen=True, tag="turn"):
-    """A copy in another order of axes. A thread reads `vector` neighbours of the last axis with all that lies behind them, which
-    are neighbours in memory, and writes a vector for each position of the dim `behind`, which every task walks whole."""
+class Method:
+    """How a step computes its anchor over one task's region. Each kernel family has methods of its own (`kernels/*/method.py`), which are
+    Frozen as well; what the Plan, its checks and its passes ask of all of them is here.
 
-    vector: int
-    behind: int
-
-
-class Interleave(Frozen, frozen=True, tag="interleave"):
-    """Elements whose last axis is short, and is not where neighbours lie in what is read: a thread takes `vector` neighbours of the axis
-    before it, where these do, with all of the last, and writes them as one run."""
-
-    vector: int
-
-
-class Serial(Frozen, frozen=True, tag="serial"):
-    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never
-    do; each walks the other dims in row-major order."""
-
-    parallel: tuple[int, ...] = ()
-
-
-class Reduce(Frozen, frozen=True, tag="reduce"):
-    """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
-
-    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
-    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
-    Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
-    axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
-    early: a thread asks for the weights that it multiplies with before the stage's first step, and before its hand-off where it waits late.
+    light: leaves most registers of a thread to what a loop keeps there.
+    reads_shared: its operands may lie in on-chip memory, where messages arrive.
+    has_lead: its dims may have a lead.
+    has_followers: what stands behind the anchor follows it element by element.
+    pins: what it reads of a weight may be kept on chip through a loop (`Family.pinnable`).
+    copies: a copy that computes nothing, whose tasks may be made finer (`Family.finer`).
     """
 
-    lanes: int
-    vector: int = 1
-    order: tuple[int, ...] = ()
-    outputs: int = 1
-    windows: int = 1
-    early: bool = False
+    __slots__ = ()
+    light: ClassVar[bool] = False
+    reads_shared: ClassVar[bool] = True
+    has_lead: ClassVar[bool] = False
+    copies: ClassVar[bool] = False
+    has_followers: ClassVar[bool] = True
+    pins: ClassVar[bool] = False
 
     @property
-    def by_columns(self) -> bool:
-        """Whether lanes share outputs that lie side by side."""
-        return self.outputs > 1 and self.lanes > 1
+    def anchor(self) -> int:
+        """The number of the anchor among the step's computes: those before it are not stored, but for what a row has one of."""
+        return 0
+
+    @property
+    def teams(self) -> int:
+        """How many tasks a worker does at a time."""
+        return 1
+
+    @property
+    def prefetches(self) -> tuple[Prefetch, ...]:
+        """What the step asks for ahead."""
+        return ()
+
+    def with_prefetch(self, more: "tuple[Prefetch, ...]") -> "Method":
+        """The method, asking for `more` as well."""
+        raise NotImplementedError
+
+    def ahead(self, at: str, what: str | None = None) -> int:
+        """How far ahead it asks at that point, for `what` if given; 0 where it does not."""
+        found = (p.distance for p in self.prefetches if p.at == at and what in (None, p.what))
+        return max(found, default=0)
+
+    def describe(self) -> str:
+        """In a few words, for the printed Plan."""
+        raise NotImplementedError
 
 
-class Operand(Frozen, frozen=True):
-    """How a contraction reads one side.
-
-    major:  the direction in which neighbours in memory lie: along "k", along "mn" (m of the left side, n of
-            the right), or "none".
-    vector: elements one copy moves.
-    copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
-            memory), "element" (evaluated one by one into shared memory).
-    ahead:  of a stage that waits late: chunks asked for before its hand-off. No stage makes what they are copied from.
-    once:   nobody asks for it again before the last-level cache has had other weights instead: it leaves that first.
-    """
-
-    major: Literal["k", "mn", "none"]
-    vector: int
-    copy: Literal["direct", "async", "element"]
-    ahead: int = 0
-    once: bool = False
-
-
-class Contract(Frozen, frozen=True, tag="contract"):
-    """A sum of products as a tiled matrix product; `m` and `n` are positions in the step's dims.
-
-    Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in
-    which they are flattened. A task's region is walked in blocks of block_m x block_n; inside, every
-    warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
-    block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
-    of `depth` chunks in shared memory; the slices are added up at the end.
-    runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
-    the axes before the last of k: the channels of a group. What they read together is copied as one line.
-    teams: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
-    tasks a worker has several: the teams take these in turn, and one's products go on while another finishes its sums.
-    following: how many chunks of the worker's next task are asked for when this one's products are done, before its sums are stored;
-    these stay clear of so many stages of the ring. It is the only step of its stage then.
-    On the CPU a block is one register tile, and slices, warps and depth are 1.
-    """
-
-    m: int
-    n: int
-    k: tuple[int, ...]
-    block_m: int
-    block_n: int
-    block_k: int
-    instruction: Literal["wgmma", "mma.m16n8k16", "fma", "dot", "outer"]
-    left: Operand
-    right: Operand
-    warps_m: int = 1
-    warps_n: int = 1
-    slices: int = 1
-    depth: int = 1
-    runs: int = 1
-    teams: int = 1
-    following: int = 0
-
-
-class Attend(Frozen, frozen=True, tag="attend"):
-    """A softmax-weighted sum, streamed along the keys (FlashAttention): `analysis.attention` says what its computes are.
-
-    The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
-    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. A task takes
-    blocks of block_m rows. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
-    own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
-    warp, by wgmma block_m / 16 of them, each with 16 rows.
-    """
-
-    result: int
-    m: int
-    n: int
-    block_m: int
-    chunk: int
-    depth: int
-    query: Operand
-    key: Operand
-    value: Operand
-    instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
-
-    def slices(self, warps: int) -> int:
-        """Of `warps` of a worker."""
-        return warps * 16 // self.block_m if self.instruction == "wgmma" else warps
-
-
-class HoldRows(Frozen, frozen=True, tag="hold_rows"):
-    """Rows that are read, reduced and written from registers: `analysis.rowwise` says what its computes are.
-
-    The anchor is the first wide one, number `result` of the step's computes: before it stands what a row has one of. A group
-    of `lanes` neighbouring threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a
-    stage that waits late, what no launch changes is asked for before that.
-    moments: sums of squared distances from the mean that are found together with the sum, in one pass over the row.
-    """
-
-    result: int
-    lanes: int
-    vector: int
-    moments: tuple[str, ...] = ()
-
-
-Method = Map | Turn | Interleave | Serial | Reduce | Contract | Attend | HoldRows
+Methods = Mapping[str, type[Method]]  # by the tag that JSON gives them
 
 
 class Step(Frozen, frozen=True):
@@ -209,17 +129,7 @@ class Step(Frozen, frozen=True):
     @property
     def anchor(self) -> int:
         """The number of the anchor among `computes`."""
-        return self.method.result if isinstance(self.method, (Attend, HoldRows)) else 0
-
-    @property
-    def teams(self) -> int:
-        """How many tasks a worker does at a time."""
-        return self.method.teams if isinstance(self.method, Contract) else 1
-
-    @property
-    def following(self) -> int:
-        """How many chunks of the next task are asked for during one."""
-        return self.method.following if isinstance(self.method, Contract) else 0
+        return self.method.anchor
 
 
 # Where a tensor lives. A tensor of the program's inputs, weights or outputs has a Pointer.
@@ -396,8 +306,23 @@ class Plan(Frozen, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
     @staticmethod
-    def from_json(text: str) -> "Plan":
-        return msgspec.json.decode(text, type=Plan)
+    def from_json(text: str | bytes, methods: Methods) -> "Plan":
+        """methods: those that its steps may have (`kernels.registry.METHODS`). Raises msgspec.ValidationError."""
+        return msgspec.json.decode(text, type=Plan, dec_hook=decoder(methods))
+
+
+def decoder(methods: Methods) -> Callable[[type, Any], Any]:
+    """What msgspec asks for the Method of a step, whose type its tag tells."""
+
+    def decode(kind: type, value: Any) -> Any:
+        if kind is not Method:
+            raise NotImplementedError(kind)
+        found = methods.get(value["type"])
+        if found is None:
+            raise ValueError(f"no kernel family has a method {value['type']!r}")
+        return msgspec.convert(value, found, dec_hook=decode)
+
+    return decode
 
 
 def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:

@@ -1,36 +1,26 @@
 """A Plan as text: one line a stage, one a step, one a tensor.
 
 stage_y: grid [3, 32], workers from 0, after grid barrier
-  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; contract mma.m16n8k16 ...
+  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; matmul mma.m16n8k16 ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from monotile.plan.nodes import (
-    Attend,
-    Contract,
     Dim,
     Handoff,
-    HoldRows,
-    Interleave,
-    Map,
-    Method,
-    Operand,
     Place,
     Plan,
     PlanNode,
     Pointer,
-    Reduce,
     Register,
     Repeat,
     Rotate,
-    Serial,
     Shared,
     Slice,
     Stage,
     Step,
-    Turn,
     Workspace,
 )
 
@@ -58,9 +48,19 @@ def show_stages(plan: Plan) -> str:
     return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
 
 
+def show_body(body: tuple[PlanNode, ...]) -> str:
+    """Stages and loops without a launch: of a Plan that is not finished."""
+    return "".join(f"{line}\n" for line in _nodes(body, ""))
+
+
 def show_places(plan: Plan) -> str:
     """Where every tensor lives."""
-    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in plan.places.items())
+    return show_each_place(plan.places)
+
+
+def show_each_place(places: Mapping[str, tuple[Place, ...]]) -> str:
+    """The places of tensors, by name."""
+    lines = (f"{n}: {', '.join(map(show_place, p))}" for n, p in places.items())
     return "\n".join(lines) + "\n"
 
 
@@ -93,7 +93,7 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
 def _step(s: Step) -> str:
     wait = "(block barrier) " if s.barrier else ""
     dims = "; ".join(_dim(d) for d in s.dims) or "one element"
-    return f"{wait}{', '.join(s.computes)}: {dims}; {show_method(s.method)}"
+    return f"{wait}{', '.join(s.computes)}: {dims}; {s.method.describe()}"
 
 
 def _dim(d: Dim) -> str:
@@ -103,52 +103,6 @@ def _dim(d: Dim) -> str:
     )
     part += f" after {d.lead}" if d.lead else ""
     return f"{axes}: {part}"
-
-
-def show_method(m: Method) -> str:
-    """How a step is computed, in a few words."""
-    match m:
-        case Map(vector, early, together):
-            return f"map x{vector}" + (", early" if early else "") + (f", {together} turns together" if together > 1 else "")  # fmt: skip
-        case Turn(vector):
-            return f"turn x{vector}"
-        case Interleave(vector):
-            return f"interleave x{vector}"
-        case Serial(parallel):
-            return f"serial, but for dims {list(parallel)}" if parallel else "serial"
-        case Reduce(by_columns=True):
-            return f"reduce, {m.outputs} outputs side by side, {m.lanes} lanes"
-        case Reduce(outputs=outputs, windows=windows) if outputs > 1:
-            return f"reduce, {outputs} outputs side by side" + (f" in {windows} windows" if windows > 1 else "")  # fmt: skip
-        case Reduce(lanes, vector):
-            return f"reduce, {lanes} lanes x{vector}" + (", weights early" if m.early else "")
-        case Contract():
-            parts = [f"contract {m.instruction} {m.block_m}x{m.block_n}x{m.block_k}"]
-            if (m.warps_m, m.warps_n, m.slices, m.depth) != (1, 1, 1, 1):
-                warps = f"{m.warps_m}x{m.warps_n} warps x {m.slices} slices"
-                warps += f" x {m.teams} teams" if m.teams > 1 else ""
-                parts.append(f"{warps}, rings of {m.depth}")
-            if m.runs > 1:
-                parts.append(f"{m.runs} runs of columns")
-            if m.following:
-                parts.append(f"{m.following} chunks of the next task ahead")
-            return ", ".join((*parts, f"left {_operand(m.left)}", f"right {_operand(m.right)}"))
-        case Attend():
-            by = "attend wgmma" if m.instruction == "wgmma" else "attend"
-            parts = [f"{by}, {m.block_m} rows, chunks of {m.chunk} keys, rings of {m.depth}"]
-            for side, operand in (("query", m.query), ("key", m.key), ("value", m.value)):
-                parts.append(f"{side} {_operand(operand)}")
-            return ", ".join(parts)
-        case HoldRows(_, lanes, vector, moments):
-            once = ", sum and squares in one pass" if moments else ""
-            return f"rows in registers, {lanes} lanes x{vector}{once}"
-        case _:
-            assert_never(m)
-
-
-def _operand(o: Operand) -> str:
-    text = f"{o.copy} x{o.vector} along {o.major}" if o.major != "none" else o.copy
-    return text + (f", {o.ahead} ahead" if o.ahead else "") + (", once" if o.once else "")
 
 
 def show_place(p: Place) -> str:

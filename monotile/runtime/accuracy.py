@@ -1,4 +1,4 @@
-"""How far an answer is from the exact one, and what the exact one is."""
+"""The exact answer of a model, and the error of another answer against it."""
 
 from typing import Any
 
@@ -6,19 +6,19 @@ import torch
 import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
 
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.reference import Call, map_tensors
 
 
 def error(found: Any, exact: Any) -> float:
-    """||found - exact|| / ||exact||, the largest of all results'; infinite where shapes or non-finite places differ."""
+    """||found - exact|| / ||exact||, the largest over all results; infinite if shapes or non-finite places differ."""
     pairs = zip(tensors(found), tensors(exact), strict=True)
     return max(_error(x.double(), y.double()) for x, y in pairs)
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
-    """Those among the leaves, in order."""
-    return [x for x in pytree.tree_leaves(apart(tree)) if isinstance(x, torch.Tensor)]
+    """The tensors of a tree, in order."""
+    return [x for x in pytree.tree_leaves(flatten_objects(tree)) if isinstance(x, torch.Tensor)]
 
 
 def _error(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -30,23 +30,23 @@ def _error(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def exact(model: torch.nn.Module, call: Call) -> Any:
-    """PyTorch's answer in float64, one operator at a time: nothing is copied but what an operator reads, and what
-    a model casts to a dtype it names (statistics in float32) is float64 as well."""
+    """PyTorch's answer in float64, operator by operator. Only the operands of the current operator are copied; casts to an
+    explicit dtype in the model (statistics in float32) become float64 as well."""
     args, kwargs = map_tensors(call, _wide)
     with torch.no_grad(), _Float64():
         return model(*args, **kwargs)
 
 
 class _Float64(TorchFunctionMode):
-    """Every function of PyTorch's gets floating-point tensors as float64, gives them so, and is asked for no other."""
+    """Floating-point operands, results and explicit dtypes of every PyTorch function become float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         named = dict(kwargs or {})
-        if getattr(func, "__name__", "") == "__get__":  # an attribute: no work on the tensor
+        if getattr(func, "__name__", "") == "__get__":  # an attribute access, no computation
             found = func(*args, **named)
             return torch.float64 if _narrow(found) else found
-        if _writes(func, args):  # into the model's own tensor, where it is read later
+        if _writes(func, args):  # an update of the model's own tensor, which is read later
             return func(*args, **named)
         args, named = pytree.tree_map(_widest, (args, named))
         return pytree.tree_map(_widest, func(*args, **named))

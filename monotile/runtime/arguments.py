@@ -1,4 +1,4 @@
-"""A call's arguments to tensors and a kernel's outputs to the model's results, by the Signature."""
+"""Converts a call's arguments to tensors and a kernel's outputs to the model's results, by the Signature."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,17 +9,17 @@ import torch.utils._pytree as pytree
 from monotile.errors import InputError
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
-from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, plain, torch_dtype
+from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
 from monotile.runtime.trees import children, constructor, describe_call, is_leaf
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Arguments:
-    """Checks and flattens arguments. Everything that can be known before a call is.
+    """Checks and flattens arguments, with everything precomputed that is known before a call.
 
-    signature: of the model. wanted: the names of the Program's inputs as the launch wants them. orders: of dimensions in memory,
-    of those inputs that the kernel does not read row by row.
+    signature: of the model. wanted: the names of the Program's inputs, in the launch's order. orders: memory order of the
+    dimensions of those inputs that the kernel does not read row-major.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Arguments:
             if isinstance(leaf, TensorLeaf)
         }
         read = [place.pop(name) for name in wanted]
-        self._tensors = [*read, *place.values()]  # those the kernel does not read are checked too
+        self._tensors = [*read, *place.values()]  # unused arguments are checked too
         self._read = len(read)
         self._flat = _is_flat(signature)
 
     def leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Sequence[object]:
-        """The leaves of a call's arguments. Raises InputError where their structure differs."""
+        """The leaves of a call's arguments. Raises InputError if their structure differs."""
         if self._flat and not kwargs and len(args) == len(self._signature.inputs):
             return args
         expected = self._signature.input_tree
@@ -60,19 +60,19 @@ class Arguments:
         leaves, tree = pytree.tree_flatten(call)
         if tree != expected:
             try:
-                found = expected.flatten_up_to(call)  # the order of a dict's keys means nothing
+                found = expected.flatten_up_to(call)  # the order of a dict's keys is irrelevant
                 if len(found) == len(leaves):
                     return found
             except ValueError:
                 pass
             raise InputError(
-                f"the arguments' structure differs from the one at compilation: expected"
-                f" {describe_call(expected)}, got {describe_call(tree)}. Call it as it was compiled, or compile again"
+                f"the structure of the arguments differs from the compiled one: expected"
+                f" {describe_call(expected)}, got {describe_call(tree)}. Pass the same structure, or compile again"
             )
         return leaves
 
     def tensors(self, leaves: Sequence[object]) -> list[torch.Tensor]:
-        """The tensors for the launch, in its order, each readable through its pointer.
+        """The tensors of the launch, in its order, each readable through its pointer.
 
         Raises InputError for the first argument that does not fit.
         """
@@ -86,7 +86,7 @@ class Arguments:
             x = leaves[position]
             if (
                 type(x) not in _PLAIN
-                or not isinstance(x, torch.Tensor)  # says the same, to the type checker
+                or not isinstance(x, torch.Tensor)  # already implied; for the type checker
                 or x.dtype is not dtype
                 or x.shape != shape
                 or x.device != device
@@ -97,13 +97,13 @@ class Arguments:
             if order is not None:
                 x = x.permute(order)
             if not x.is_contiguous() or x.is_neg() or x.data_ptr() % ALIGNMENT:
-                x = plain(x)
+                x = kernel_readable(x)
             found.append(x)
         del found[self._read :]
         return found
 
     def originals(self, leaves: Sequence[object]) -> list[tuple[str, torch.Tensor]]:
-        """The tensors as they were given, with their names, in the launch's order."""
+        """The caller's tensors with their names, in the launch's order."""
         found = ((self._signature.names[k], leaves[k]) for k, *_ in self._tensors[: self._read])
         return [(name, x) for name, x in found if isinstance(x, torch.Tensor)]
 
@@ -111,7 +111,7 @@ class Arguments:
         leaf, name = self._signature.inputs[position], self._signature.names[position]
         if isinstance(leaf, ValueLeaf):
             return InputError(
-                f"{name} was {leaf.value!r} when the model was compiled, and is compiled in; got {given!r}."
+                f"{name} was {leaf.value!r} when the model was compiled, and its value is compiled in; got {given!r}."
                 " Compile again for another value"
             )
         expected = f"{name}: expected {_type_words(leaf.tensor)} on {self._device}"
@@ -120,7 +120,7 @@ class Arguments:
             return InputError(f"{expected}, got {type(given).__name__}: {hint}")
         if type(given) not in _PLAIN:
             return InputError(
-                f"{expected}, got a {type(given).__name__}: give a plain torch.Tensor"
+                f"{expected}, got a {type(given).__name__}: pass a plain torch.Tensor"
             )
         got = f"{list(given.shape)} {_dtype_words(given.dtype)} on {given.device}"
         if given.layout is not torch.strided:
@@ -134,13 +134,13 @@ class Arguments:
         else:
             return InputError(
                 f"{name} requires a gradient, and Monotile computes none: call under torch.no_grad(),"
-                f" or give {name}.detach()"
+                f" or pass {name}.detach()"
             )
         return InputError(f"{expected}, got {got}: {hint}")
 
 
 class Results:
-    """Makes the outputs, and the model's own structure from them."""
+    """Allocates the outputs and assembles the model's results from them."""
 
     def __init__(
         self, signature: Signature, outputs: Sequence[Tensor], device: torch.device
@@ -153,7 +153,7 @@ class Results:
         self._assemble = constructor(signature.output_tree)
 
     def empty(self) -> list[torch.Tensor]:
-        """Fresh outputs, in the Program's order."""
+        """Newly allocated outputs, in the Program's order."""
         empty = self._empty
         return [empty(shape, strides, dtype) for shape, strides, dtype in self._types]
 
@@ -173,7 +173,7 @@ class Results:
 
 
 def _is_flat(signature: Signature) -> bool:
-    """Every argument is positional and a leaf of its own."""
+    """Whether every argument is positional and a single leaf."""
     positional, keywords = children(signature.input_tree)
     return keywords.num_leaves == 0 and all(is_leaf(c) for c in children(positional))
 

@@ -1,16 +1,16 @@
-"""Parameters are moved to the order in memory in which a kernel reads them."""
+"""Changes the strides of parameters to the order in which a kernel reads them."""
 
 from collections.abc import Mapping
 
 import torch
 
-from monotile.runtime.tensors import plain
+from monotile.runtime.tensors import kernel_readable
 from monotile.transform.layout.align_axes import Order
 
 
 def move(parameters: Mapping[str, torch.Tensor], orders: Mapping[str, Order]) -> None:
-    """Gives `parameters` memory of their own in these orders: dimension k in memory is `order[k]` of the tensor's own. Whoever holds
-    the same Parameter sees it moved. One that shares its memory with another tensor stays: a kernel reads a copy."""
+    """Moves `parameters` to new memory in these orders: dimension k in memory is dimension `order[k]` of the tensor. All
+    holders of the Parameter see the new strides. A parameter that shares its memory stays; the kernel reads a copy."""
     for name, order in orders.items():
         x = parameters.get(name)
         if x is not None and not x.permute(order).is_contiguous() and _alone(x):
@@ -18,13 +18,13 @@ def move(parameters: Mapping[str, torch.Tensor], orders: Mapping[str, Order]) ->
 
 
 def in_order(x: torch.Tensor, order: Order) -> torch.Tensor:
-    """`x` as a kernel can read it, dense in this order; itself if it is already."""
+    """`x`, dense in this order and readable by a kernel; `x` itself if it already is."""
     back = sorted(range(len(order)), key=order.__getitem__)
-    return plain(x.permute(order)).permute(back)
+    return kernel_readable(x.permute(order)).permute(back)
 
 
-def composed(first: Order | None, then: Order) -> Order:
-    """The order of what has been arranged by `first`, and then by `then`."""
+def compose_orders(first: Order | None, then: Order) -> Order:
+    """The composition of two orders: `first`, then `then`."""
     return then if first is None else tuple(first[d] for d in then)
 
 

@@ -1,4 +1,4 @@
-"""Everything a compilation makes, but the model's parameters: what the disk cache and saved files hold."""
+"""The result of a compilation without the model's parameters; what the disk cache and saved files store."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
-from monotile.plan.nodes import Plan
+from monotile.kernels.registry import METHODS
+from monotile.plan.nodes import Plan, decoder
 from monotile.targets.binary import Binary
 from monotile.targets.target import Target
 
@@ -18,12 +19,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """outputs: the Program's, in order. source, entry, checks: the emitter's text, the symbol to run and
-    the message of each run-time index check. constants: the values of those `plan.weights` that the
-    model's caller does not hold. states: the inputs and parameters that a call updates in place. tied: other
-    names of parameters, and the name that `plan.weights` has for each. profiled: the kernel wants memory for records
-    (`plan/records.py`), a pointer after those of the weights. work: the least that a call has to do. orders: of inputs and
-    parameters that the kernel reads in another order than row by row: dimension k in memory is `order[k]` of the tensor's own."""
+    """outputs: of the Program, in order.
+    source, entry, checks: generated text, the symbol to run, and the message of each run-time index check.
+    constants: the values of those `plan.weights` that the caller does not hold.
+    states: the inputs and parameters that a call updates in place.
+    tied: other names of parameters, with the name that `plan.weights` has for each.
+    orders: of inputs and parameters that the kernel does not read row-major: dimension k in memory is dimension `order[k]`
+        of the tensor.
+    profiled: the kernel takes a pointer to memory for records (`plan/records.py`) after those of the weights.
+    work: the minimum bytes and operations of a call."""
 
     target: Target
     plan: Plan
@@ -42,12 +46,12 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of the tensors that the model's caller holds."""
+        """Names of the tensors that the caller holds."""
         return tuple(dict.fromkeys(n for n in self.plan.weights if n not in self.constants))
 
 
 def encode(artifact: Artifact) -> bytes | None:
-    """As bytes; None where the signature holds values or containers that have no faithful text."""
+    """The artifact as bytes; None if the signature contains values or containers without an exact textual form."""
     signature = _encode_signature(artifact.signature)
     if signature is None:
         return None
@@ -74,9 +78,9 @@ def encode(artifact: Artifact) -> bytes | None:
 
 
 def decode(content: bytes) -> Artifact | None:
-    """The Artifact of `encode`; None for what another version of Monotile wrote."""
+    """The Artifact that `encode` wrote; None for one of another version of Monotile."""
     try:
-        flat = msgspec.msgpack.decode(content, type=_Stored)
+        flat = msgspec.msgpack.decode(content, type=_Stored, dec_hook=decoder(METHODS))
         signature = _decode_signature(flat.signature)
     except (msgspec.DecodeError, ValueError, NotImplementedError, KeyError):
         return None
@@ -101,7 +105,7 @@ def decode(content: bytes) -> Artifact | None:
     )
 
 
-# The stored form. Each leaf is one of four tags; a compiled-in value is a scalar whose type msgpack keeps.
+# The stored form. A leaf has one of four tags; a compiled-in value is a scalar whose type msgpack preserves.
 
 Scalar = None | bool | int | float | str
 
@@ -179,7 +183,7 @@ def _encode_signature(signature: Signature) -> _Signature | None:
         trees = [pytree.treespec_dumps(t) for t in (signature.input_tree, signature.output_tree)]
         same = [pytree.treespec_loads(t) for t in trees]
     except (NotImplementedError, TypeError, ValueError, KeyError):
-        return None  # a container that its library has not registered with a name
+        return None  # a container registered without a name
     if same != [signature.input_tree, signature.output_tree]:
         return None
     return _Signature(tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1])
@@ -212,7 +216,7 @@ def _decode_signature(stored: _Signature) -> Signature:
 
 
 def _is_scalar(value: object) -> bool:
-    """None, bool, int (of 64 bits), float or str, and no subclass of them (an enum, say)."""
+    """None, bool, 64-bit int, float or str, but no subclass such as an enum."""
     if type(value) is int:
         return -(2**63) <= value < 2**63
     return value is None or type(value) in (bool, float, str)

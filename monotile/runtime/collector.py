@@ -1,4 +1,4 @@
-"""Python's collector of cycles, out of the way while compiling."""
+"""Pauses Python's garbage collector while compiling."""
 
 import gc
 from collections.abc import Generator
@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collecting_later() -> Generator[None]:
-    """Runs its body without the collector: the body makes many objects that live to its end, and PyTorch's own are
-    many more, so that looking through all of them again and again takes a twentieth of the time."""
+def gc_paused() -> Generator[None]:
+    """Runs its body without the garbage collector. A compilation allocates many objects that live to its end, beside
+    PyTorch's many more; scanning them repeatedly takes a twentieth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What this machine has of what Monotile needs."""
+"""Checks this machine for what Monotile needs."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ KERNEL = 'extern "C" __global__ void k() {}'
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """good: None where there is nothing to judge."""
+    """good: None if the finding is only information."""
 
     subject: str
     good: bool | None
@@ -31,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine() -> list[Finding]:
-    """Everything there is to say; each builder is tried on a kernel of one line."""
+    """All findings. Each builder is tried on a one-line kernel."""
     return [
         Finding("Python", None, f"{platform.python_version()} on {platform.platform()}"),
         _torch(),

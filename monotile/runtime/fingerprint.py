@@ -1,11 +1,10 @@
-"""A key for a whole compilation that is known after `torch.export`, long before a kernel is.
+"""The cache key of a compilation, computed right after `torch.export`.
 
-The exported graph is the model: the key is over every node, its operands, types and source lines, the calling
-convention, the types of the parameters and which of them are one tensor, and the content of every
-constant. Parameter values are not part of it, as a kernel does not depend on them. Anything this file has no
-exact text for makes the key None: such a model is compiled anew. Why not a key over the module before its export
-(its classes' source, its attributes): a second on BERT would be saved, and what a `forward` may reach
-(globals, registries, patched methods, the environment) cannot be listed.
+The key covers the exported graph: every node with its operands, types and source lines, the calling convention, the types of
+the parameters and which of them are tied, and the content of every constant. Parameter values are not part of it, because a
+kernel does not depend on them. A value without an exact textual form makes the key None, and the model is compiled
+without the cache. A key over the module before its export (source of its classes, attributes) would save a second on BERT, but what a
+`forward` can reach (globals, registries, patched methods, the environment) cannot be enumerated.
 """
 
 import hashlib
@@ -19,6 +18,7 @@ from torch.export import ExportedProgram
 
 from monotile.cache import key
 from monotile.config import Options
+from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
@@ -27,23 +27,25 @@ _WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class _Unknown(Exception):
-    """A value without an exact text."""
+    """A value without an exact textual form."""
 
 
-def exported_key(exported: ExportedProgram, target: Target, options: Options) -> str | None:
-    """The cache key of compiling `exported`; None where it cannot be told apart safely."""
+def exported_key(
+    exported: ExportedProgram, target: Target, options: Options, plan: Plan | None = None
+) -> str | None:
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
     built_by = backend_of(target).toolchain()
-    return key("exported", str(torch.__version__), text, target, options, built_by)
+    return key("exported", str(torch.__version__), text, target, options, built_by, plan)
 
 
 def parameters_of(
     exported: ExportedProgram, names: tuple[str, ...]
 ) -> dict[str, torch.Tensor] | None:
-    """The tensors that `names` mean in the model; None where it has no such tensor."""
+    """The model's tensors of these names; None if one does not exist."""
     found: dict[str, torch.Tensor] = {}
     for name in names:
         x = exported.state_dict.get(name)

@@ -1,4 +1,4 @@
-"""Time of a call, on either kind of device."""
+"""Times calls on a CPU or a GPU."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ import torch
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds a call: the median of `samples` timings, and the fastest."""
+    """Seconds per call: the median of `samples` timings, and the fastest."""
 
     median: float
     best: float
@@ -17,7 +17,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person would say them."""
+    """Seconds as readable text."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.1f} us"
     return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
@@ -28,8 +28,8 @@ def measure(
 ) -> Times:
     """Times `call` for about `budget` seconds and at least `least` times, after warming up for a fifth of that.
 
-    On a GPU between two events on the current stream, several calls to a timing so that launches run
-    ahead; on the CPU by the wall clock, call by call.
+    On a GPU between two events on the current stream, several calls per timing so that launches are queued ahead; on the
+    CPU by the wall clock, one call per timing.
     """
     once = _timed(call, device, 1)
     warm = time.perf_counter() + budget / 5
@@ -40,7 +40,7 @@ def measure(
 
 
 def median_of(once: Callable[[], float], budget: float, least: int) -> Times:
-    """Of what `once` measures, for about `budget` seconds and at least `least` times."""
+    """The median of what `once` returns, over about `budget` seconds and at least `least` times."""
     samples: list[float] = []
     end = time.perf_counter() + budget
     while len(samples) < least or (time.perf_counter() < end and len(samples) < 10000):
@@ -49,7 +49,7 @@ def median_of(once: Callable[[], float], budget: float, least: int) -> Times:
 
 
 def _timed(call: Callable[[], object], device: torch.device, repeat: int) -> float:
-    """Seconds of one of `repeat` calls in a row."""
+    """Seconds per call, over `repeat` calls in a row."""
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
@@ -65,7 +65,7 @@ def _timed(call: Callable[[], object], device: torch.device, repeat: int) -> flo
 
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
-    """`call` captured in a CUDA graph, replayed; inputs and outputs stay where they were."""
+    """A replay of `call` captured in a CUDA graph; inputs and outputs keep their addresses."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""A model named on the command line: an exported program in a file, or what a Python function gives."""
+"""Loads a model named on the command line: an exported program in a file, or the result of a Python function."""
 
 import importlib
 import inspect
@@ -20,22 +20,22 @@ def load_model(
 ) -> tuple[Model, Call]:
     """The model that `spec` names and its example arguments.
 
-    spec: a .pt2 file, or "module:function" where function() gives (model, args) or (model, args, kwargs).
-    dtype: for parameters and floating-point arguments, such as "float16"; None: as they come.
-    arguments: more of the function's, such as a batch size.
-    Raises InputError where there is none, or the dtype cannot be had.
+    spec: a .pt2 file, or "module:function", where function() returns (model, args) or (model, args, kwargs).
+    dtype: of parameters and floating-point arguments, such as "float16"; None: unchanged.
+    arguments: further arguments of the function, such as a batch size.
+    Raises InputError if there is no such model, or the dtype is not possible.
     """
     if spec.endswith(".pt2"):
         if arguments:
             raise InputError(
-                f"{spec} is compiled for its own sizes: it takes no {', '.join(arguments)}"
+                f"{spec} was exported for fixed sizes: it takes no {', '.join(arguments)}"
             )
         return _exported(Path(spec), dtype)
     module, _, name = spec.partition(":")
     if not name:
         raise InputError(
-            f'"{spec}" names no model: give an example\'s name, a .pt2 file, or "module:function" where'
-            " function() gives (model, args)"
+            f'"{spec}" is not a model: give the name of an example, a .pt2 file, or "module:function", where'
+            " function() returns (model, args)"
         )
     try:
         make = getattr(importlib.import_module(module), name)
@@ -46,13 +46,15 @@ def load_model(
 
 def _exported(path: Path, dtype: str | None) -> tuple[Model, Call]:
     if dtype is not None:
-        raise InputError(f"{path} has its dtypes in its graph: export the model in {dtype} instead")
+        raise InputError(
+            f"the dtypes of {path} are fixed in its graph: export the model in {dtype} instead"
+        )
     try:
         exported = torch.export.load(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{path} cannot be loaded: {error}") from error
     if exported.example_inputs is None:
-        raise InputError(f"{path} brings no example inputs: export the model again, with them")
+        raise InputError(f"{path} has no example inputs: export the model again with them")
     return exported, call_of(*exported.example_inputs)
 
 
@@ -64,7 +66,7 @@ def _made(
     except (TypeError, ValueError):  # not callable, or written in C
         takes: Mapping[str, inspect.Parameter] = {}
     if not callable(make):
-        raise InputError(f"{spec} is no function")
+        raise InputError(f"{spec} is not a function")
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
     unknown = [name for name in arguments if name not in takes]
     if unknown and not anything:
@@ -79,7 +81,7 @@ def _made(
         case (torch.nn.Module() as model, tuple() | list() as args, dict() as kwargs):
             call = call_of(args, kwargs)
         case _:
-            raise InputError(f"{spec}() must give (model, args) or (model, args, kwargs)")
+            raise InputError(f"{spec}() must return (model, args) or (model, args, kwargs)")
     if dtype is not None and not takes_dtype:
         model = model.to(dtype)
         call = map_tensors(call, lambda x: x.to(dtype) if x.is_floating_point() else x)
@@ -91,5 +93,7 @@ def _dtype(name: str | None) -> torch.dtype | None:
         return None
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise InputError(f'"{name}" is no floating-point dtype: try float32, float16 or bfloat16')
+        raise InputError(
+            f'"{name}" is not a floating-point dtype: use float32, float16 or bfloat16'
+        )
     return found

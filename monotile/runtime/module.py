@@ -1,4 +1,4 @@
-"""What a user holds: the compiled model."""
+"""The compiled model, as the user holds it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
-from monotile.runtime.tensors import from_numpy, plain
+from monotile.runtime.tensors import from_numpy, kernel_readable
 from monotile.targets.backend import Kernel
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
 
 class _Weights(msgspec.Struct, frozen=True):
-    """One set of weights: whoever holds it may read through its pointers."""
+    """One set of weights. Its pointers are valid while it is referenced."""
 
     tensors: dict[str, torch.Tensor]
     pointers: tuple[int, ...]
@@ -34,20 +34,20 @@ class _Weights(msgspec.Struct, frozen=True):
 
 
 class CompiledModule:
-    """A model as one kernel. Call it as the model was called: same arguments, same results.
+    """A model as one kernel. It is called like the model, with the same arguments and results.
 
-    The kernel reads the model's own parameters where they lie: a change in place (an optimiser's step,
-    `copy_`, `load_state_dict`) is seen at the next call. A parameter whose memory is replaced
-    (`module.to(...)`, `p.data = ...`) is not: give its new tensor to `load_parameters`. Parameters that were
-    not dense when the model was compiled (on the CPU: not contiguous) were copied, and need `load_parameters` as well.
-    With `Options(arrange_parameters=True)` they were moved, and a change in place is seen as before.
+    The kernel reads the model's own parameters: the next call sees a change in place (a step of an optimiser, `copy_`,
+    `load_state_dict`). It does not see a replaced tensor (`module.to(...)`, `p.data = ...`): pass the new one to
+    `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and
+    need `load_parameters` as well. With `Options(arrange_parameters=True)` their strides changed, and changes in place are seen
+    as before.
 
-    Buffers and arguments that the model changes in place are changed where they lie, by the same launch. As in
-    PyTorch, calls that change the same tensor must not overlap.
+    Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the
+    same tensor must not overlap.
 
-    Results never require a gradient, and share no memory with an argument, a parameter or each other, but for an
-    argument that the model returns unchanged, which is given back itself, and a tensor that it returns twice. On a GPU the launch goes to PyTorch's current stream and may be
-    captured in a CUDA graph. Threads and streams may call at once.
+    Results never require a gradient. They share no memory with an argument, a parameter or each other, except that an
+    argument that the model returns unchanged is returned itself, and a tensor returned twice is one tensor. On a GPU the launch
+    goes to PyTorch's current stream and may be captured in a CUDA graph. Several threads and streams may call at once.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CompiledModule:
         *,
         device: torch.device | None = None,
     ) -> None:
-        """parameters: by name, at least `artifact.parameters`. device: None: that of the parameters, else
-        the current GPU for a CUDA target.
+        """parameters: by name, at least `artifact.parameters`. device: None: the device of the parameters or,
+        for a CUDA target without any, the current GPU.
 
-        Raises InputError for parameters on another device; TargetError where this machine's GPU or driver
-        cannot run the kernel. With no GPU at all a CUDA artifact can still be looked at, but not called.
+        Raises InputError for parameters on another device, TargetError if this machine's GPU or driver cannot run the
+        kernel. Without a GPU, a CUDA artifact can be inspected but not called.
         """
         self._artifact = artifact
         backend = backend_of(artifact.target)
@@ -93,7 +93,7 @@ class CompiledModule:
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results. Raises InputError for arguments that do not fit what was compiled."""
+        """The model's results. Raises InputError for arguments that differ from the compiled ones."""
         kernel = self._kernel
         if kernel is None:
             raise TargetError(self._obstacle)
@@ -102,7 +102,7 @@ class CompiledModule:
         outputs = self._results.empty()
         pointers = [x.data_ptr() for x in inputs]
         pointers += [x.data_ptr() for x in outputs]
-        weights = self._weights  # held for the call: another thread may load new ones meanwhile
+        weights = self._weights  # referenced during the call: another thread may load new ones
         if self._states:
             self._launch_stateful(kernel, pointers, weights, inputs, leaves)
         else:
@@ -136,19 +136,19 @@ class CompiledModule:
         )
 
     def profile(self, *args: Any, **kwargs: Any) -> Profile:
-        """Calls once and gives what the kernel wrote down: when each worker began and ended each task, and its waits.
+        """Calls once and returns the kernel's records: when each worker began and ended each task, and its waits.
 
-        Call the model a few times before, so that caches and clocks are warm. Other calls must not overlap.
-        Raises InputError where the model was compiled without `Options(profile=True)`.
+        Call the model a few times first, so that caches and clocks are warm. No other call may overlap.
+        Raises InputError if the model was compiled without `Options(profile=True)`.
         """
         self(*args, **kwargs)
         if self._records is None:
-            raise InputError("compiled without records: compile with Options(profile=True)")
+            raise InputError("the model was compiled without a profile: use Options(profile=True)")
         return decode(self.plan, self._records.cpu().numpy().view(np.uint64))
 
     @property
     def kernels(self) -> int:
-        """Launches a call makes."""
+        """Launches per call."""
         return 1
 
     @property
@@ -161,12 +161,12 @@ class CompiledModule:
 
     @property
     def artifact(self) -> Artifact:
-        """Everything but the parameters."""
+        """The result of the compilation without the parameters."""
         return self._artifact
 
     @property
     def work(self) -> Work:
-        """Bytes and operations that a call cannot do without; `work.seconds(target)` is the time that they take."""
+        """The minimum bytes and operations of a call; `work.seconds(target)` is their time at peak rates."""
         return self._artifact.work
 
     @property
@@ -176,29 +176,29 @@ class CompiledModule:
 
     @property
     def ptx(self) -> str:
-        """Of a CUDA kernel; "" on the CPU."""
+        """PTX of a CUDA kernel; "" on the CPU."""
         return self._artifact.binary.ptx
 
     @property
     def cubin(self) -> bytes:
-        """Of a CUDA kernel; empty on the CPU."""
+        """Machine code of a CUDA kernel; empty on the CPU."""
         return self._artifact.binary.image if self.ptx else b""
 
     def save(self, path: str | Path) -> None:
-        """Writes the kernel and the parameters as they are now to one file, for `monotile.load`.
+        """Writes the kernel and the current parameters to one file, for `monotile.load`.
 
-        Raises InputError where the model's arguments or results have no stored form.
+        Raises InputError if the model's arguments or results cannot be stored.
         """
         weights = self._weights
         saved.save(path, self._artifact, {**weights.tensors, **weights.states.own})
 
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
-        """New values without a new compilation: from now on the kernel reads these tensors.
+        """Makes the kernel read other tensors, without recompiling.
 
-        state: all of the parameters or some, by the names that the model's `state_dict` gives them; those that
-        the kernel does not read are passed over. A tensor that lies as it did at compilation and on the kernel's device is
-        read (and updated, if the model changes it) where it lies, any other is copied. A call captured in a CUDA graph keeps the old ones.
-        Raises InputError where a shape or dtype differs; nothing is changed then.
+        state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are
+        ignored. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates
+        it) directly; any other is copied. A call captured in a CUDA graph keeps the old tensors.
+        Raises InputError if a shape or dtype differs; nothing is changed then.
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
@@ -208,7 +208,7 @@ class CompiledModule:
             if x.shape != old.shape or x.dtype != old.dtype:
                 raise InputError(
                     f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
-                    f" {x.dtype}. Compile again for parameters of another type"
+                    f" {x.dtype}. Compile again for parameters of another shape or type"
                 )
         here = {name: x.detach().to(self._device) for name, x in known.items()}
         moved = {name: self._alias(name, x) for name, x in here.items()}
@@ -216,7 +216,7 @@ class CompiledModule:
         self._point({**self._weights.tensors, **moved}, own)
 
     def _known(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the kernel reads of `state`, by the kernel's names. Raises InputError where tied names disagree."""
+        """The tensors of `state` that the kernel reads, by the kernel's names. Raises InputError if tied names disagree."""
         out: dict[str, torch.Tensor] = {}
         first: dict[str, str] = {}
         for given, x in state.items():
@@ -225,24 +225,24 @@ class CompiledModule:
                 continue
             if name in out and not _same(out[name], x):
                 raise InputError(
-                    f"parameters {first[name]} and {given} were one tensor when the model was compiled: give"
-                    " both the same tensor, or compile again"
+                    f"parameters {first[name]} and {given} were one tensor when the model was compiled: pass"
+                    " the same tensor for both, or compile again"
                 )
             out[name], first[name] = x, given
         return out
 
     def _alias(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """`x` as the kernel reads it; keeps the memory alive even where the module's own tensor gets another."""
+        """`x` as the kernel reads it; keeps its memory alive even if the module's tensor is replaced."""
         if x.device != self._device:
             raise InputError(
                 f"parameter {name} is on {x.device}, and the kernel runs on {self._device}. Move the model"
                 f' there before you compile it, model.to("{self._device}"), or compile with target="{x.device.type}"'
             )
         order = self._artifact.orders.get(name)
-        return plain(x.detach()) if order is None else in_order(x.detach(), order)
+        return kernel_readable(x.detach()) if order is None else in_order(x.detach(), order)
 
     def _point(self, held: dict[str, torch.Tensor], states: dict[str, torch.Tensor]) -> None:
-        """states: of the buffers that are updated, as the caller has them."""
+        """states: the caller's tensors of the buffers that are updated."""
         others = [(name, x) for name, x in held.items() if name not in states]
         refuse_shared([*states.items()], others)
         pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
@@ -265,10 +265,10 @@ def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def load(path: str | Path) -> CompiledModule:
-    """The compiled model that `CompiledModule.save` wrote, on the current GPU or the CPU.
+    """Loads a compiled model written by `CompiledModule.save`, on the current GPU or the CPU.
 
-    Its results' containers must be known: for a library's own output classes, import the library first.
-    Raises InputError for a file that is none of Monotile's.
+    If its results are containers of a library's own classes, import that library first.
+    Raises InputError for a file that Monotile did not write.
     """
     artifact, parameters = saved.load(path)
     backend = backend_of(artifact.target)

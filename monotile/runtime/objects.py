@@ -1,8 +1,8 @@
-"""Results that are objects of a library's own, such as Hugging Face's caches of keys and values.
+"""Results that are objects of a library's classes, such as Hugging Face's caches of keys and values.
 
-PyTorch's exporter takes apart the containers that it knows. An object of a plain Python class is its `__dict__`, as
-`copy.copy` sees it: what holds tensors in there are parts, everything else is fixed. In `apart` of a tree a `Parts`
-stands for each such object, a container that PyTorch knows; `together` gives the object again.
+PyTorch's exporter flattens only registered containers. An object of a plain Python class is its `__dict__`, as `copy.copy`
+sees it: attributes with tensors are children, all others are fixed. `flatten_objects` replaces each such object of a tree by
+a `Parts`, a registered container; `rebuild` makes the object again.
 """
 
 import copy
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-_HEAP_TYPE = 1 << 9  # a class made by a class statement (CPython's Py_TPFLAGS_HEAPTYPE)
+_HEAP_TYPE = 1 << 9  # a class defined in Python (CPython's Py_TPFLAGS_HEAPTYPE)
 _SETTLED = (type(None), bool, int, float, str, type, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """names: of the attributes that hold tensors. fixed: the other attributes."""
+    """names: attributes with tensors. fixed: the other attributes."""
 
     type: type
     names: tuple[str, ...]
@@ -33,8 +33,8 @@ class Parts:
     form: Form
 
 
-def apart(tree: Any) -> Any:
-    """`tree` with a `Parts` in the place of every object in it that holds tensors and that PyTorch would not open."""
+def flatten_objects(tree: Any) -> Any:
+    """`tree` with a `Parts` for every object that holds tensors and is not a registered container."""
     return _apart(tree, ())
 
 
@@ -54,7 +54,7 @@ def _opened(x: Any, around: tuple[int, ...]) -> Any:
 
 
 def _is_its_dict(cls: type) -> bool:
-    """Whether an object of this class is its `__dict__` and nothing besides: no state in C, slots or reduction."""
+    """Whether the state of an object of this class is only its `__dict__`: no C state, slots or custom reduction."""
     own = cls.__mro__[:-1]
     return (
         not issubclass(cls, torch.Tensor)
@@ -70,7 +70,7 @@ def _holds_tensors(tree: Any) -> bool:
     return any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(tree))
 
 
-def together(values: Iterable[Any], form: Form) -> Any:
+def rebuild(values: Iterable[Any], form: Form) -> Any:
     """The object whose attributes `form.names` are `values`."""
     made = object.__new__(form.type)
     for name, value in form.fixed.items():
@@ -79,7 +79,7 @@ def together(values: Iterable[Any], form: Form) -> Any:
     return made
 
 
-# As text: a class by its name, which is looked up among what is imported, never imported.
+# As text: a class by its name, which is looked up among imported modules, never imported.
 
 
 def _dumped(form: Form) -> Any:
@@ -102,7 +102,7 @@ def _value_out(x: Any) -> Any:
         return {type(x).__name__: [_value_out(v) for v in x]}
     if type(x) is dict:
         return {"dict": [[_value_out(k), _value_out(v)] for k, v in x.items()]}
-    raise NotImplementedError(f"a {type(x).__name__} has no stored form")
+    raise NotImplementedError(f"a {type(x).__name__} cannot be stored")
 
 
 def _value_in(x: Any) -> Any:
@@ -116,7 +116,7 @@ def _value_in(x: Any) -> Any:
             for part in name.split("."):
                 found = vars(found)[part]
             if not isinstance(found, type) or not _is_its_dict(found):
-                raise ValueError(f"{module}.{name} is no plain class")
+                raise ValueError(f"{module}.{name} is not a plain class")
             return found
         case "dtype":
             return getattr(torch, value)

@@ -1,4 +1,4 @@
-"""When each worker did what in one call, as the kernel itself wrote it down (`Options(profile=True)`)."""
+"""The profile of one call: when each worker ran what, recorded by the kernel itself (`Options(profile=True)`)."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ from monotile.plan.records import (
 
 
 class Record(msgspec.Struct, frozen=True):
-    """stage: its name in the Plan. iteration: of each loop round it, outermost first. task: 0 where kind is no task.
+    """stage: its name in the Plan. iteration: of each enclosing loop, outermost first. task: 0 if kind is not "task".
     start, end: seconds since the first record of the call began."""
 
     stage: str
@@ -40,11 +40,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """Of one stage, or of what it keeps on chip ("fill ..."); each figure is a mean over its iterations.
+    """Times of one stage, or of filling its pinned weights ("fill ..."); each figure is a mean over its iterations.
 
-    rounds: iterations. tasks: of one. mean, slowest: seconds that a worker which had tasks spent on them. wait: seconds
-    that the worker which waited least did so before the stage, what the hand-off itself costs. share: of all the stages' time, by
-    slowest + wait.
+    rounds: iterations. tasks: per iteration. mean, slowest: seconds that a worker with tasks spent on them. wait: shortest
+    wait of any worker before the stage, i.e. the cost of the hand-off itself. share: of the time of all stages, by slowest + wait.
     """
 
     stage: str
@@ -57,7 +56,7 @@ class StageTimes(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """records: by worker, and for each in the order in which they were made. dropped: for which there was no room."""
+    """records: by worker, each worker's in order. dropped: number of records that did not fit in memory."""
 
     records: tuple[Record, ...]
     workers: int
@@ -65,11 +64,11 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end."""
+        """Seconds from the first start to the last end."""
         return max((r.end for r in self.records), default=0.0)
 
     def stages(self) -> tuple[StageTimes, ...]:
-        """In the order in which they first began."""
+        """Stages in the order in which they first began."""
         rounds: dict[str, dict[tuple[int, ...], list[Record]]] = {}
         for r in sorted(self.records, key=lambda r: r.start):
             name = r.label if r.kind == "fill" else r.stage
@@ -81,7 +80,7 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
     def table(self) -> str:
-        """One line a stage; times in microseconds."""
+        """One line per stage; times in microseconds."""
         stages = self.stages()
         width = max((len(s.stage) for s in stages), default=5)
         head = ("rounds", "tasks", "mean", "slowest", "wait", "share")
@@ -93,11 +92,11 @@ class Profile(msgspec.Struct, frozen=True):
             )
         lines.append(f"{self.seconds * 1e6:.1f} us in all, {self.workers} workers")
         if self.dropped:
-            lines.append(f"{self.dropped} records found no room")
+            lines.append(f"{self.dropped} records did not fit in memory")
         return "\n".join(lines)
 
     def trace(self) -> str:
-        """For Perfetto (ui.perfetto.dev) or chrome://tracing: a row a worker, and what it did by name."""
+        """A trace for Perfetto (ui.perfetto.dev) or chrome://tracing: one row per worker."""
         names = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": w, "args": {"name": f"worker {w}"}}
             for w in range(self.workers)
@@ -118,11 +117,14 @@ class Profile(msgspec.Struct, frozen=True):
         return json.dumps({"traceEvents": [*names, *events], "displayTimeUnit": "ns"})
 
     def timeline(self, path: str | Path) -> None:
-        """Draws it: time to the right, a row a worker, a colour a stage. Needs matplotlib (`pip install monotile[bench]`)."""
+        """Draws the profile: time to the right, a row per worker, a colour per stage. Needs matplotlib
+        (`pip install monotile[bench]`)."""
         try:
             picture = importlib.import_module("monotile.runtime.timeline")
         except ImportError as error:
-            raise InputError("a picture needs matplotlib: pip install 'monotile[bench]'") from error
+            raise InputError(
+                "drawing a timeline needs matplotlib: pip install 'monotile[bench]'"
+            ) from error
         picture.draw(self, Path(path))
 
 
@@ -143,14 +145,14 @@ def _times(stage: str, rounds: list[list[Record]]) -> StageTimes:
 
 
 def decode(plan: Plan, memory: NDArray[np.uint64]) -> Profile:
-    """What a profiled kernel of the Plan left in its memory."""
+    """Decodes the memory that a profiled kernel of the Plan wrote."""
     room, workers = capacity(plan), plan.launch.workers
     of_worker = memory.reshape(workers, HEADER_WORDS + RECORD_WORDS * room)
     header = of_worker[:, :HEADER_WORDS].astype(np.int64)
     rows = of_worker[:, HEADER_WORDS:].reshape(workers, room, RECORD_WORDS).astype(np.int64)
     counts = np.minimum(header[:, 0], room)
     clock, nanoseconds = header[:, 1], header[:, 2]
-    # Nanoseconds since the first worker began, as float64. Clocks began anywhere, and do not tick alike: under load
+    # Nanoseconds since the first worker began, as float64. Clocks have different origins and rates: under load
     # those of the H100's multiprocessors drift apart by more than 1 %.
     cycles = np.maximum(header[:, 3] - clock, 1)
     rate = ((header[:, 4] - nanoseconds) / cycles)[:, None, None]

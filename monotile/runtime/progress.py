@@ -1,4 +1,4 @@
-"""Progress on standard error, for what takes over a second."""
+"""Reports steps that take over a second on standard error."""
 
 import contextlib
 import threading
@@ -6,12 +6,12 @@ from collections.abc import Generator
 
 from rich.console import Console
 
-_PATIENCE = 1.0  # seconds before a step is worth a word
+_PATIENCE = 1.0  # seconds before a step is reported
 
 
 @contextlib.contextmanager
 def step(words: str, *, shown: bool) -> Generator[None]:
-    """Runs its body; if that takes over a second, says `words` with a spinner until it ends."""
+    """Runs its body; if that takes over a second, shows `words` with a spinner until it ends."""
     if not shown:
         yield
         return

@@ -1,4 +1,4 @@
-"""Fresh inputs, PyTorch's own answer in float64, and how far another answer is from it."""
+"""Random inputs, PyTorch's answer in float64, and the distance of another answer from it."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.trees import alike
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -24,9 +24,9 @@ def to_device(
     return model.to(device), map_tensors(call, lambda x: x.to(device))
 
 
-def fresh(call: Call, seed: int = 0) -> Call:
-    """Random arguments like those of `call`: floats from the normal distribution, integers within the range
-    of the example's own (they may be indices)."""
+def random_inputs(call: Call, seed: int = 0) -> Call:
+    """Random arguments like those of `call`: normally distributed floats, and integers within the range of the
+    example's (they may be indices)."""
     generator = torch.Generator().manual_seed(seed)
 
     def one(x: torch.Tensor) -> torch.Tensor:
@@ -52,9 +52,9 @@ def runnable(model: torch.nn.Module | ExportedProgram) -> torch.nn.Module:
 
 
 def eager_float64(model: torch.nn.Module | ExportedProgram, call: Call) -> Any | None:
-    """PyTorch's answer in float64; None where the model does not run so (it names dtypes itself)."""
+    """PyTorch's answer in float64; None if the model does not run in it because it names dtypes explicitly."""
     if isinstance(model, ExportedProgram):
-        return None  # its graph names the dtypes it was exported with
+        return None  # its graph fixes the dtypes
     wide = copy.deepcopy(model).double()
     try:
         return eager(wide, map_tensors(call, lambda x: x.double() if x.is_floating_point() else x))
@@ -63,8 +63,8 @@ def eager_float64(model: torch.nn.Module | ExportedProgram, call: Call) -> Any |
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """absolute: largest difference. relative: that over the largest magnitude of the expected tensor; the worst
-    of all results. equal: the results' structure, shapes and places of NaN and infinity agree, and so do integers.
+    """absolute: largest difference. relative: absolute over the largest magnitude of the expected tensor; the maximum over
+    all results. equal: structure, shapes, integers and the places of NaN and infinity agree.
     """
 
     absolute: float
@@ -73,8 +73,8 @@ class Distance(msgspec.Struct, frozen=True):
 
 
 def distance(found: Any, expected: Any) -> Distance:
-    a, tree_a = pytree.tree_flatten(apart(found))
-    b, tree_b = pytree.tree_flatten(apart(expected))
+    a, tree_a = pytree.tree_flatten(flatten_objects(found))
+    b, tree_b = pytree.tree_flatten(flatten_objects(expected))
     absolute = relative = 0.0
     equal = alike(tree_a, tree_b)
     for x, y in zip(a, b, strict=False):
@@ -97,7 +97,7 @@ def distance(found: Any, expected: Any) -> Distance:
 
 
 def tolerance(model: torch.nn.Module | ExportedProgram, call: Call) -> float:
-    """The relative distance from float64 that a whole network in its own dtypes may show."""
+    """The tolerated relative distance of a whole network in its own dtypes from float64."""
     dtypes = {x.dtype for x in pytree.tree_leaves(call) if isinstance(x, torch.Tensor)}
     held = model.parameters() if isinstance(model, torch.nn.Module) else model.state_dict.values()
     dtypes |= {x.dtype for x in held}

@@ -1,6 +1,6 @@
 """A compiled model in one file: an uncompressed zip of the artifact and the parameters. No pickle.
 
-artifact            what `artifact.encode` gives
+artifact            the bytes of `artifact.encode`
 parameters.json     [{"name", "dtype", "shape"}, ...], in the order of the entries below
 parameters/0, ...   the elements, row-major, little-endian
 """
@@ -17,10 +17,10 @@ from monotile.config import Options
 from monotile.errors import InputError
 from monotile.ir.dtype import DType
 from monotile.runtime.artifact import Artifact, decode, encode
-from monotile.runtime.tensors import plain, torch_dtype
+from monotile.runtime.tensors import kernel_readable, torch_dtype
 from monotile.targets.registry import backend_of
 
-_STAMP = (1980, 1, 1, 0, 0, 0)  # equal models make equal files
+_STAMP = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -30,12 +30,12 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Tensor]) -> None:
-    """Writes the file. Raises InputError where the model's arguments or results have no stored form."""
+    """Writes the file. Raises InputError if the model's arguments or results cannot be stored."""
     content = encode(artifact)
     if content is None:
         raise InputError(
-            "this model cannot be saved: its arguments or results hold values or containers that have no"
-            " stored form. Give it and have it return tensors, numbers, strings, tuples, lists and dicts"
+            "this model cannot be saved: its arguments or results contain values or containers that cannot"
+            " be stored. Use only tensors, numbers, strings, tuples, lists and dicts"
         )
     names = artifact.parameters
     index = [
@@ -48,7 +48,7 @@ def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Te
         file.writestr(zipfile.ZipInfo("artifact", _STAMP), content)
         file.writestr(zipfile.ZipInfo("parameters.json", _STAMP), msgspec.json.encode(index))
         for k, name in enumerate(names):
-            flat = plain(parameters[name].detach()).cpu().flatten().view(torch.uint8)
+            flat = kernel_readable(parameters[name].detach()).cpu().flatten().view(torch.uint8)
             with file.open(
                 zipfile.ZipInfo(f"parameters/{k}", _STAMP), "w", force_zip64=True
             ) as entry:
@@ -56,10 +56,10 @@ def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Te
 
 
 def load(path: str | Path) -> tuple[Artifact, dict[str, torch.Tensor]]:
-    """Reads what `save` wrote; the parameters lie in host memory.
+    """Reads a file that `save` wrote; the parameters are in host memory.
 
-    A kernel that was built for another processor than this machine's is built again from its source.
-    Raises InputError for a file that is none of Monotile's, or of another version of it.
+    A CPU kernel that was built for another processor is rebuilt from its source.
+    Raises InputError for a file that Monotile did not write, or of another version.
     """
     try:
         with zipfile.ZipFile(path) as file:

@@ -1,7 +1,7 @@
 """Tensors that a call updates in place: inputs of the call and buffers of the model.
 
-The kernel writes where it reads, so nothing else that it is given may lie there. A tensor that it cannot read where it lies
-(not contiguous, say) is copied in before the launch and back after it.
+The kernel writes where it reads, so no other argument may share that memory. A tensor that the kernel cannot access directly
+(for example not contiguous) is copied before the launch and copied back after it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ import torch
 
 from monotile.errors import InputError
 
-_WORK = 10_000  # steps of proving that two interleaved views do not meet
+_WORK = 10_000  # search limit of the proof that two interleaved views do not overlap
 
 Named = tuple[str, torch.Tensor]
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Buffers that are updated, as the caller has them, and as the kernel sees them."""
+    """Updated buffers: the caller's tensors and those that the kernel accesses."""
 
     own: Mapping[str, torch.Tensor]
     seen: Mapping[str, torch.Tensor]
@@ -34,7 +34,7 @@ def copy_in(held: Held) -> None:
 
 
 def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """given: updated inputs, as the caller has them and as the kernel saw them."""
+    """given: updated inputs: the caller's tensors and those that the kernel accessed."""
     for own, seen in (*held.copied(), *given):
         if own.data_ptr() != seen.data_ptr():
             own.copy_(seen)
@@ -43,12 +43,12 @@ def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) ->
 
 
 def refuse_shared(changed: Sequence[Named], others: Sequence[Named]) -> None:
-    """Raises InputError where one of the `changed` shares memory with another, or with one of `others`."""
+    """Raises InputError if one of `changed` shares memory with another, or with one of `others`."""
     for k, (name, x) in enumerate(changed):
         for other, y in (*changed[k + 1 :], *others):
             if _meet(x, y):
                 raise InputError(
-                    f"{other} shares memory with {name}, which the model changes in place: give it a clone"
+                    f"{other} shares memory with {name}, which the model updates in place: pass a clone"
                 )
 
 
@@ -65,7 +65,7 @@ def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
-    """First byte, and the one after the last."""
+    """Address of the first byte, and of the byte after the last."""
     first = x.data_ptr()
     if x.numel() == 0:
         return first, first
@@ -74,7 +74,7 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
 
 
 class _Outline:
-    """Addresses without access: memory may be a GPU's."""
+    """An array interface of addresses only: the memory may be on a GPU."""
 
     def __init__(self, x: torch.Tensor) -> None:
         size = x.element_size()

@@ -1,4 +1,4 @@
-"""Between PyTorch's tensors and the launch's pointers."""
+"""Converts between PyTorch's tensors and the pointers of a launch."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 from monotile.ir.dtype import DType
 from monotile.targets.cuda.streams import current_gpu
 
-ALIGNMENT = 16  # bytes; the launch's ABI promises that every pointer is a multiple of it
+ALIGNMENT = 16  # bytes; every pointer of a launch is a multiple of it
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -18,7 +18,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> torch.Tensor:
-    """A tensor of its own memory with the array's values; bfloat16 comes from ml_dtypes."""
+    """A new tensor with the array's values; bfloat16 by way of ml_dtypes."""
     array = np.array(array, order="C", copy=True)
     if DType.from_numpy(array.dtype) is DType.BF16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -29,7 +29,7 @@ EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.T
 
 
 def fast_empty_strided(device: torch.device) -> EmptyStrided:
-    """`torch.empty_strided` on `device`, by Inductor's own short cut where this PyTorch has it (a third of the time)."""
+    """`torch.empty_strided` on `device`, by Inductor's faster function if this PyTorch has it (a third of the time)."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # pyright: ignore[reportPrivateUsage]
     short: EmptyStrided | None = getattr(guards, f"_empty_strided_{device.type}", None)
 
@@ -39,7 +39,7 @@ def fast_empty_strided(device: torch.device) -> EmptyStrided:
     def on_gpu(
         shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        # The short cut knows only the current GPU.
+        # The faster function only allocates on the current GPU.
         make = short if short and current_gpu() == device.index else full
         return make(shape, strides, dtype)
 
@@ -48,7 +48,7 @@ def fast_empty_strided(device: torch.device) -> EmptyStrided:
     return on_gpu if device.type == "cuda" else short
 
 
-def plain(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself where the kernel can read it through its pointer, else a copy: contiguous, aligned, no lazy sign."""
+def kernel_readable(x: torch.Tensor) -> torch.Tensor:
+    """`x` if the kernel can read it through its pointer (contiguous, aligned, no lazy negation or conjugation), else a copy."""
     x = x.resolve_neg().contiguous()
     return x.clone() if x.data_ptr() % ALIGNMENT else x

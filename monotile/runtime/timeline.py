@@ -1,4 +1,4 @@
-"""A profile as a picture; the only place that draws one. matplotlib is optional and has no part in anything else."""
+"""Draws a profile. Only this module needs matplotlib, which is optional."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ _WAIT = "#e4e4e4"
 
 
 def draw(profile: Profile, path: Path) -> None:
-    """Rows from the top are workers; what is white is not recorded: the way from one record to the next."""
+    """One row per worker, from the top. White is time between records."""
     names = list(dict.fromkeys(r.stage for r in sorted(profile.records, key=lambda r: r.start)))
     palette: Any = colormaps["tab20"]
     colours = {name: palette(k % 20) for k, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""What Monotile asks of PyTorch's pytree structures."""
+"""Helpers for PyTorch's pytrees."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import cast
 import torch
 import torch.utils._pytree as pytree
 
-from monotile.runtime.objects import Parts, together
+from monotile.runtime.objects import Parts, rebuild
 
 Constructor = Callable[[Iterator[object]], object]
 
@@ -24,8 +24,8 @@ def is_leaf(tree: pytree.TreeSpec) -> bool:
 
 
 def constructor(tree: pytree.TreeSpec) -> Constructor:
-    """What makes `tree` from its leaves in order: `tree_unflatten` with all that is known beforehand done, and objects
-    that were taken apart together again."""
+    """A function that builds `tree` from its leaves: `tree_unflatten` with everything precomputed, which also rebuilds
+    flattened objects."""
     if is_leaf(tree):
         return next
     parts = [constructor(c) for c in children(tree)]
@@ -38,7 +38,7 @@ def constructor(tree: pytree.TreeSpec) -> Constructor:
         return lambda leaves: [make(leaves) for make in parts]
     context = tree.context
     if tree.type is Parts:
-        return lambda leaves: together([make(leaves) for make in parts], context)
+        return lambda leaves: rebuild([make(leaves) for make in parts], context)
     unflatten = pytree.SUPPORTED_NODES[tree.type].unflatten_fn
     ordered = isinstance(tree.type, type) and issubclass(tree.type, OrderedDict)
     if ordered and (copy := _copier(unflatten, context, len(parts))):
@@ -49,9 +49,9 @@ def constructor(tree: pytree.TreeSpec) -> Constructor:
 def _copier(
     unflatten: Callable[[list[object], object], object], context: object, count: int
 ) -> Callable[[list[object]], object] | None:
-    """`unflatten` without what a class's `__init__` finds out anew in every call (a Hugging Face output takes 15 us).
+    """`unflatten` without running a class's `__init__` (15 us for a Hugging Face output).
 
-    None where an object is more than a dict in order and its attributes, each of them a part or None.
+    None if an object is more than an ordered dict and its attributes, each of them a child or None.
     """
     marks: list[object] = [torch.empty(0) for _ in range(count)]
     made = unflatten(marks, context)
@@ -79,7 +79,7 @@ def _copier(
 
 
 def alike(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
-    """Whether the structures are equal, but for what objects hold besides tensors (of what dtype they are, say)."""
+    """Whether the structures are equal, except for attributes of objects that are not tensors (such as a dtype)."""
     if a.type is not Parts:
         return (
             (a.type, a.context) == (b.type, b.context)
@@ -94,7 +94,7 @@ def alike(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
 
 
 def describe_call(tree: pytree.TreeSpec) -> str:
-    """The structure of (args, kwargs) as a person would write the call, "*" for a leaf: "(*, [*, *], mask=*)"."""
+    """The structure of (args, kwargs) written as a call, with "*" for a leaf: "(*, [*, *], mask=*)"."""
     positional, keywords = children(tree)
     parts = [_describe(c) for c in children(positional)]
     named = zip(keywords.context, children(keywords), strict=True)

@@ -7,8 +7,7 @@ that are no one else's (a wavefront's starting values): its `lead`.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine, affine
@@ -16,46 +15,11 @@ from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
+from monotile.kernels.group import Group, Row, single
 from monotile.transform.gather import joins
-
-Row = tuple[
-    tuple[str, int, int], ...
-]  # (tensor, position of the axis, lead) for every Compute of the group
-
-
-@dataclass(frozen=True)
-class Group:
-    """steps: of Computes, which Scatters may follow, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
-    before, though not read: what is made of a state's old value before its memory gets the new one. streamed: the
-    group is a softmax-weighted sum in one step, and joins no other."""
-
-    steps: tuple[tuple[Compute | Scatter, ...], ...]
-    rows: tuple[Row, ...]
-    waits: frozenset[str] = frozenset()
-    streamed: bool = False
-
-    def statements(self) -> Iterator[Compute | Scatter]:
-        for step in self.steps:
-            yield from step
-
-    @functools.cached_property
-    def tensors(self) -> frozenset[str]:
-        return frozenset(s.out.name for s in self.statements())
-
-    @functools.cached_property
-    def reads(self) -> frozenset[str]:
-        """Tensors from outside."""
-        read = frozenset(t.name for s in self.statements() for t in used(s))
-        return (read | self.waits) - self.tensors
-
 
 Node = Group | Loop
 Allowed = Callable[[Group], bool]
-
-
-def single(s: Compute | Scatter, waits: Waits = MappingProxyType({})) -> Group:
-    rows = tuple(((s.out.name, p, 0),) for p in range(len(s.axes)))
-    return Group(((s,),), rows, waits.get(s.out.name, frozenset()))
 
 
 def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> list[Node]:
@@ -121,8 +85,8 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
         (s, x) for s in second.statements() for x in loads_of(s) if x.tensor.name in first.tensors
     ]
     if (
-        first.streamed
-        or second.streamed
+        first.matched
+        or second.matched
         or not crossing
         or any(isinstance(s, Scatter) for s in (*first.statements(), *second.statements()))
     ):

@@ -16,11 +16,9 @@ from monotile.ir.expr import Tensor
 from monotile.ir.program import Loop, Program, Scatter, statements
 from monotile.plan.access import Old
 from monotile.plan.hazards import apart
+from monotile.plan.messages import TAGGED, WIDEST, message_stride
 from monotile.plan.nodes import (
-    Attend,
     BoxDim,
-    Contract,
-    HoldRows,
     Message,
     Place,
     PlanNode,
@@ -41,8 +39,6 @@ from monotile.targets.target import Target
 
 ALIGN = 256
 CHIP_ALIGN = 128
-TAGGED = 8  # bytes of a value with its tag
-WIDEST = 4  # bytes of a value
 FEWEST = 4  # iterations that repay the barrier before them
 CACHE_PART = 4  # of the last-level cache, for messages of a Plan
 
@@ -146,7 +142,7 @@ class _Hander:
     def _possible(self, w: "_Wanted") -> bool:
         """Whether the steps can read it on chip, and values can carry a tag."""
         plain = all(
-            not isinstance(step.method, (Contract, Attend, HoldRows))
+            step.method.reads_shared
             for step, _, _ in loads_in(w.stage, w.tensor.name, self.computes)
         )
         return plain and w.tensor.dtype.itemsize <= WIDEST and w.tensor.nbytes > 0
@@ -203,8 +199,3 @@ class _Wanted:
     stage: Stage
     tensor: Tensor
     message: str
-
-
-def message_stride(t: Tensor) -> int:
-    """Bytes from the message of one iteration to that of the next."""
-    return -(-math.prod(t.shape) * TAGGED // 16) * 16

@@ -5,55 +5,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from monotile.analysis.unconditional import unconditional
-from monotile.ir.expr import Axis, Load, axes_of, loads
+from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
-from monotile.plan.nodes import (
-    Dim,
-    HoldRows,
-    Map,
-    PlanNode,
-    Reduce,
-    Repeat,
-    Resident,
-    Stage,
-    Step,
-)
+from monotile.kernels.registry import family_of
+from monotile.plan.nodes import PlanNode, Repeat, Resident, Stage, Step
 from monotile.targets.target import Target
 
 ALIGN = 128
 OWN_REGISTERS = 96  # that a thread needs for all else
 FEWEST = 4  # iterations that repay the copy
-
-
-def distinct_loads(c: Compute) -> tuple[Load, ...]:
-    """The Loads of a body, each once, in order."""
-    return tuple(dict.fromkeys(loads(c.body)))
-
-
-def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
-    """The positions of the dims that `x` depends on."""
-    used = frozenset[Axis]().union(*(axes_of(i) for i in x.index))
-    return tuple(k for k, d in enumerate(dims) if any(c.axes[p] in used for p in d.axes))
-
-
-def multiplied(c: Compute, weights: frozenset[str]) -> tuple[Load, ...]:
-    """What a reduction reads of `weights`: another element for each point of the reduction, in any case, found without a lookup."""
-    always = set(unconditional(c.body))
-    return tuple(
-        x
-        for x in distinct_loads(c)
-        if x in always
-        and x.tensor.name in weights
-        and not any(loads(i) for i in x.index)
-        and set(c.reduce) <= frozenset[Axis]().union(*map(axes_of, x.index))
-    )
-
-
-def task_bytes(x: Load, c: Compute, dims: tuple[Dim, ...]) -> int:
-    """What a task reads of it."""
-    points = math.prod(a.extent for a in c.reduce)
-    return math.prod(dims[k].tile for k in rows_of(x, c, dims)) * points * x.dtype.itemsize
 
 
 def keep(
@@ -82,7 +42,11 @@ def kept_bytes(body: tuple[PlanNode, ...]) -> int:
 
 
 def hold(
-    body: tuple[PlanNode, ...], target: Target, room: int | None = None
+    body: tuple[PlanNode, ...],
+    computes: Mapping[str, Compute | Scatter],
+    weights: frozenset[str],
+    target: Target,
+    room: int | None = None,
 ) -> tuple[PlanNode, ...]:
     """`body` with what is kept held in registers where these suffice; outer loops first.
 
@@ -95,15 +59,16 @@ def hold(
             out.append(node)
             continue
         steps = {s.computes[0]: s for _, s in _steps(node.body)}
-        light = all(isinstance(s.method, (Map, Reduce, HoldRows)) for s in steps.values())
+        light = all(s.method.light for s in steps.values())
         free = left if light else 0
         residents: list[Resident] = []
         for r in node.resident:
-            method, words = steps[r.compute].method, -(-r.nbytes // (4 * target.threads))
-            held = isinstance(method, Reduce) and method.vector > 1 and words <= free
+            found = family_of(steps[r.compute].method).pinnable(steps[r.compute], computes, weights)
+            words = -(-r.nbytes // (4 * target.threads))
+            held = any(p.number == r.load and p.in_registers for p in found) and words <= free
             free -= words if held else 0
             residents.append(msgspec.structs.replace(r, held=held))
-        inner = hold(node.body, target, free)
+        inner = hold(node.body, computes, weights, target, free)
         out.append(msgspec.structs.replace(node, body=inner, resident=tuple(residents)))
     return tuple(out)
 
@@ -147,19 +112,12 @@ class _Keeper:
 
     def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[tuple[int, int]]:
         """Loads that are the same in every iteration, and the bytes that a task reads of them."""
-        anchor = self.computes[step.computes[0]]
-        if (
-            not isinstance(step.method, Reduce)
-            or step.method.outputs > 1
-            or not isinstance(anchor, Compute)
-        ):
-            return []
         if math.prod(stage.grid) > self.workers:
             return []
         return [
-            (distinct_loads(anchor).index(x), task_bytes(x, anchor, step.dims))
-            for x in multiplied(anchor, self.weights)
-            if not any(a.name in inner for i in x.index for a in axes_of(i))
+            (p.number, p.nbytes)
+            for p in family_of(step.method).pinnable(step, self.computes, self.weights)
+            if not any(a.name in inner for i in p.load.index for a in axes_of(i))
         ]
 
 

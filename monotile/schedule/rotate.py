@@ -25,7 +25,7 @@ from monotile.ir.program import (
     used,
 )
 from monotile.kernels.draft import Context, Draft
-from monotile.kernels.matmul.product import product
+from monotile.kernels.registry import tiled
 from monotile.schedule.split import split_reductions
 from monotile.schedule.tree import Nest, Tree, build, seconds
 from monotile.targets.target import Target
@@ -81,10 +81,7 @@ def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) 
         and not group.reads & (made | states)
         and not group.waits
         and not group.tensors & kept
-        and all(
-            isinstance(s, Compute) and not product(s, context.tables, context.target)
-            for s in group.statements()
-        )
+        and all(isinstance(s, Compute) and not tiled(s, context) for s in group.statements())
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from monotile.kernels.draft import Context, Draft
-from monotile.plan.nodes import Turn
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import Nest, Tree
 from monotile.targets.target import Target
@@ -43,7 +42,7 @@ def _runs(tree: Tree) -> Iterator[Nest | list[Draft]]:
     """Loops, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
     run: list[Draft] = []
     for node in tree:
-        if isinstance(node, Nest) or isinstance(node.steps[0].method, Turn):
+        if isinstance(node, Nest) or node.steps[0].method.copies:
             if run:
                 yield run
             yield node if isinstance(node, Nest) else [node]
@@ -67,8 +66,8 @@ class _Sharing:
     def best(self) -> list[Draft]:
         """The longest stage as it is, the others with shares of what it leaves idle; or, if that is much faster, all with a share.
         The run as it was, if neither is worth it."""
-        longest = max(self.run, key=lambda d: d.seconds)
         worth = self.context.target.model.common.worth  # as the model only ranks
+        longest = max(self.run, key=lambda d: d.seconds)
         found = self._balanced(self.run, self.context.target.workers)
         others = [d for d in self.run if d is not longest]
         idle = self.context.target.workers - longest.tasks
@@ -109,7 +108,9 @@ class _Sharing:
         if workers not in self.contexts:
             # A worker is as fast: products are cut in the same ways.
             target = _part(self.context.target, workers)
-            self.contexts[workers] = Context(self.context.tables, target, ways=self.context.ways)
+            self.contexts[workers] = Context(
+                self.context.tables, target, of_worker=self.context.of_worker
+            )
         return self.contexts[workers]
 
 

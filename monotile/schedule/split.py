@@ -30,8 +30,8 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.product import product
-from monotile.schedule.groups import single
+from monotile.kernels.group import single
+from monotile.kernels.registry import tiled
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
@@ -90,7 +90,7 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[Instead]:
         return
     if _by_rows(c, context):
         yield _split(c, c.reduce[0].extent)
-    if len(c.reduce) != 1 or product(c, context.tables, context.target) is None:
+    if len(c.reduce) != 1 or not tiled(c, context):
         return
     whole = cut(single(c), context)
     found: list[tuple[float, int]] = []
@@ -115,7 +115,7 @@ def _by_rows(c: Compute, context: Context) -> bool:
         and FEW < c.out.size <= threads // 4
         and PARTS[-1] < c.reduce[0].extent <= MOST_ROWS
         and c.out.size * math.prod(a.extent for a in c.reduce) >= LEAST
-        and product(c, context.tables, context.target) is None
+        and not tiled(c, context)
     )
 
 

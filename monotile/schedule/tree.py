@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from monotile.analysis.states import may_share, waits
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
-from monotile.kernels.attention.cuts import join_attention
 from monotile.kernels.draft import Context, Draft
-from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, singles, unite
+from monotile.kernels.group import Group
+from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite
+from monotile.schedule.matches import join_matches
 from monotile.schedule.tiles import cut
 from monotile.targets.target import Target
 
@@ -59,7 +60,7 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         return not program.states or may_share(g.steps, program)
 
     nodes = fuse_epilogues(singles(body, waits(program)), allowed)
-    nodes = join_attention(nodes, program, context.target, lambda g: cut(g, context) is not None)
+    nodes = join_matches(nodes, program, context)
     nodes = merge(nodes, join)
     return tuple(_node(n, context, program) for n in nodes)
 

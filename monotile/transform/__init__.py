@@ -1,1 +1,1 @@
-"""Program -> Program, one pass a file; `pipeline.py` holds the order."""
+"""Program -> Program, one pass a file; `monotile/pipeline.py` holds the order."""

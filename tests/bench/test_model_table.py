@@ -34,6 +34,6 @@ def test_page(tmp_path: Path) -> None:
 
 
 def test_line() -> None:
-    assert "TOO MUCH" in line(BAD)
-    assert "TOO MUCH" not in line(GOOD)
+    assert "TOO LARGE" in line(BAD)
+    assert "TOO LARGE" not in line(GOOD)
     assert "memory" in line(FAILED)

@@ -90,7 +90,7 @@ def test_page(tmp_path: Path) -> None:
         result("bad", Settings(), [("correct", ""), ("refused", "aten.bad of float32[2]")]),
         result("odd", Settings(), [("excluded", "random: aten.rand")]),
     ]
-    assert summary(found).startswith("2 operators counted: 1 refused, 1 correct; 50.0 % right")
+    assert summary(found).startswith("2 operators counted: 1 refused, 1 correct; 50.0 % correct")
     write(tmp_path / "page.md", found, 64)
     page = (tmp_path / "page.md").read_text()
     assert "| `bad` | cpu | 1 of 2 | aten.bad of float32[2] |" in page

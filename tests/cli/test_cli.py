@@ -44,14 +44,14 @@ def test_unknown_commands() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compile", "nothing"), '"nothing" names no model'),
+        (("compile", "nothing"), '"nothing" is not a model'),
         (("compile", "no.such:thing"), "cannot be imported"),
         (("compile", "monotile.config:absent"), "cannot be imported"),
         (("compile", "gone.pt2"), "gone.pt2 cannot be loaded"),
-        (("compile", "mmoe", "--dtype", "int8"), "no floating-point dtype"),
+        (("compile", "mmoe", "--dtype", "int8"), "not a floating-point dtype"),
         (("compile", "mmoe", "--target", "tpu"), 'unknown target "tpu"'),
         (("compile", "mmoe", "--workers", "100000"), "all workers run at once"),
-        (("compile", "builtins:dict"), "must give"),
+        (("compile", "builtins:dict"), "must return"),
         (("inspect", "gone.monotile"), "gone.monotile"),
     ],
 )
@@ -75,4 +75,4 @@ def test_a_function_in_the_current_folder(tmp_path: Path) -> None:
         check=False,
     )
     assert out.returncode == 1
-    assert "mine:make() must give (model, args)" in out.stderr
+    assert "mine:make() must return (model, args)" in out.stderr

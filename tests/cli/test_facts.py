@@ -15,4 +15,4 @@ def test_facts_of_a_model() -> None:
 def test_a_compiled_file_has_no_facts() -> None:
     found = CliRunner().invoke(main, ["inspect", "some.monotile", "--show", "facts"])
     assert found.exit_code == 2
-    assert "holds no Program" in found.output
+    assert "contains no Program" in found.output

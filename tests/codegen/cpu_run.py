@@ -11,8 +11,8 @@ from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
+from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan
-from monotile.schedule.schedule import schedule
 from monotile.targets.cpu.build import build, load
 from monotile.targets.cpu.emit import emit
 from monotile.targets.cpu.target import cpu_target

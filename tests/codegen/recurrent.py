@@ -12,16 +12,14 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, capture, export
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import Program
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, PlanNode, Repeat
 from monotile.plan.records import words
 from monotile.runtime.profile import Profile, decode
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import Memory, emulate, launch, launch_of
 
 H100 = cuda_target("sm_90a")

@@ -8,9 +8,10 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Binary, Cast, Load, Tensor, Unary, cast, idx
 from monotile.ir.program import Program, Weight, compute
+from monotile.kernels.reduction.method import Reduce
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Reduce, Stage
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate

@@ -11,27 +11,20 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.types import to_numpy
+from monotile.ir.program import Compute
 from monotile.ir.signature import TensorLeaf
 from monotile.kernels.common import cost
+from monotile.kernels.elementwise.method import Map
 from monotile.kernels.matmul import blocks as methods_of
 from monotile.kernels.matmul import cost as product_cost
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import (  # fmt: skip
-    Contract,
-    Interleave,
-    Map,
-    Plan,
-    Reduce,
-    Stage,
-    Step,
-    Turn,
-    repeats,
-)
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, Stage, Step, repeats
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -81,7 +74,7 @@ def methods(plan: Plan, kind: type) -> list[Any]:
 
 def copied(plan: Plan) -> bool:
     """Whether there are products, and all of them bring in runs of channels."""
-    found: list[Contract] = methods(plan, Contract)
+    found: list[Matmul] = methods(plan, Matmul)
     return bool(found) and all(side.vector > 1 for c in found for side in (c.left, c.right))
 
 
@@ -120,7 +113,7 @@ def test_a_network_of_blocks_that_roll(dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Residual(16) for _ in range(3)))
     plan = check(model, 1, 3, 17, 18, dtype=dtype)
     assert copied(plan)
-    assert methods(plan, Turn)
+    assert methods(plan, Transpose)
     assert list(repeats(plan.body))
 
 
@@ -212,7 +205,7 @@ def test_maps_of_many_turns() -> None:
             return self.last(nn.functional.pad(torch.cat([a, b, up, a * 2], 1), (1, 1, 1, 1)))
 
     plan = check(Net(), 1, 8, 40, 48)
-    assert any(m.together > 1 for m in methods(plan, Map))
+    assert any(m.ahead("loop") > 1 for m in methods(plan, Map))
 
 
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.AvgPool2d(3, 1, 1)])
@@ -286,19 +279,19 @@ def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     every, product, simple = methods_of.blocks, product_cost.contract_seconds, cost.simple_seconds
     several = product_cost.rounds_seconds
 
-    def blocks(*arguments: Any) -> list[Contract]:
+    def blocks(*arguments: Any) -> list[Matmul]:
         found = [*every(*arguments)]
         wanted = [c for c in found if c.runs > 1]
         return [wanted[number % len(wanted)]] if wanted else found
 
-    def product_seconds(c: Contract, *rest: Any) -> float:
+    def product_seconds(c: Matmul, *rest: Any) -> float:
         return 1e-9 if c.runs > 1 else product(c, *rest)
 
-    def rounds_seconds(c: Contract, *rest: Any) -> float:
+    def rounds_seconds(c: Matmul, *rest: Any) -> float:
         return 1e-9 if c.runs > 1 else several(c, *rest)
 
-    def simple_seconds(s: Any, extents: Any, method: Any, *rest: Any) -> float:
-        return simple(s, extents, method, *rest) * (1e3 if isinstance(method, Reduce) else 1)
+    def simple_seconds(s: Any, *rest: Any) -> float:
+        return simple(s, *rest) * (1e3 if isinstance(s, Compute) and s.reduce else 1)
 
     monkeypatch.setattr(methods_of, "blocks", blocks)
     monkeypatch.setattr(methods_of, "contract_seconds", product_seconds)
@@ -335,7 +328,7 @@ def test_groups_of_few_channels(
     after = nn.BatchNorm2d(run * groups), nn.ReLU(), nn.Conv2d(run * groups, 16, 1)
     model = nn.Sequential(nn.Conv2d(8, part * groups, 1), grouped, *after)
     plan = check(model, 2, 8, 12, 11, dtype=dtype)
-    assert any(c.runs > 1 for c in methods(plan, Contract))
+    assert any(c.runs > 1 for c in methods(plan, Matmul))
 
 
 def test_an_infinity_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,5 +345,5 @@ def test_an_infinity_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None
     in_runs(monkeypatch, 0)
     model = Net().eval().requires_grad_(False).half()
     plan, found = plan_of(model, torch.randn(1, 8, 9, 9).half())
-    assert any(c.runs > 1 for c in methods(plan, Contract))
+    assert any(c.runs > 1 for c in methods(plan, Matmul))
     assert np.isfinite(found).all(axis=(0, 2, 3)).tolist() == [not 4 <= c < 8 for c in range(32)]

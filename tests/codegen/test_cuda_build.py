@@ -3,8 +3,8 @@
 import pytest
 
 from monotile.config import Options
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.build import build
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target

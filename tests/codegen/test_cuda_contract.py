@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from monotile.ir.dtype import DType
+from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.memory import contract_bytes
-from monotile.plan.nodes import Contract, Operand
+from monotile.kernels.matmul.method import Matmul
 from tests.codegen.emulate import COMPILER, Launch, launch
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -134,7 +135,7 @@ extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
 
 def shared_bytes(case: Case) -> int:
     instruction = "mma.m16n8k16" if case.kernel == "MMA" else "fma"
-    method = Contract(
+    method = Matmul(
         0,
         1,
         (0,),

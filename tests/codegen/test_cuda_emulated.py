@@ -8,8 +8,8 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Load, Tensor, add, cast, idx, mul
 from monotile.ir.program import Program, Scatter, Weight, compute
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import every

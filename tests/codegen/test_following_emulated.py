@@ -10,9 +10,10 @@ from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
 from monotile.kernels.matmul import cost as product_cost
+from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Contract, Plan, Stage, Step, each_stage
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, Prefetch, Stage, Step, each_stage
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_teams_emulated import H100, agrees
@@ -31,9 +32,9 @@ WAYS = {  # rows, columns, k, type, workers, whether results leave by rows, inst
 def following(plan: Plan) -> list[int]:
     """Chunks of a next task, of each product of which a worker has several."""
     return [
-        s.steps[0].following
+        s.steps[0].method.ahead("task")
         for s in stages(plan)
-        if isinstance(s.steps[0].method, Contract) and math.prod(s.grid) > plan.launch.workers
+        if isinstance(s.steps[0].method, Matmul) and math.prod(s.grid) > plan.launch.workers
     ]
 
 
@@ -41,7 +42,7 @@ def only(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
     """Products that do not ask for a next task's operands, by this instruction, cost too much."""
     every = product_cost.rounds_seconds
 
-    def seconds(c: Contract, *rest: Any) -> float:
+    def seconds(c: Matmul, *rest: Any) -> float:
         wanted = c.following > 0 and c.instruction == instruction
         return every(c, *rest) * (1 if wanted else 1e3)
 
@@ -76,9 +77,11 @@ def test_what_the_verifier_refuses() -> None:
     def with_following(chunks: int) -> Plan:
         def changed(stage: Stage) -> Stage:
             first, *rest = stage.steps
-            if not isinstance(first.method, Contract):
+            if not isinstance(first.method, Matmul):
                 return stage
-            method = msgspec.structs.replace(first.method, following=chunks)
+            method = msgspec.structs.replace(
+                first.method, prefetch=(Prefetch("both", "task", chunks),) if chunks else ()
+            )
             made: Step = msgspec.structs.replace(first, method=method)
             return msgspec.structs.replace(stage, steps=(made, *rest))
 

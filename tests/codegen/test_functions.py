@@ -10,7 +10,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, mul
 from monotile.ir.program import Compute, Program, Weight, compute
-from monotile.schedule.schedule import schedule
+from monotile.pipeline import schedule
 from monotile.targets.cuda.build import build
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import monotile
-from monotile.plan.nodes import Contract, HoldRows, Plan, Step
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.rowwise.method import HoldRows
+from monotile.plan.nodes import Plan, Step
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_convolutions_emulated import plan_of, steps_of
 
@@ -73,7 +75,7 @@ def test_the_product_answers(question: str, value: float, normalised: bool) -> N
     model.layers[0].weight.data[5, 5] = 0.05
     plan = compare(model, x)
     (step,) = answered(plan)
-    assert isinstance(step.method, Contract)
+    assert isinstance(step.method, Matmul)
     assert not [s for s in steps_of(plan) if any(n.endswith("_parts") for n in s.computes)]
     assert any(isinstance(s.method, HoldRows) for s in steps_of(plan)) == normalised
 

@@ -8,9 +8,10 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, cast, const
 from monotile.ir.program import Carry, Loop, Program, Stack, Weight, compute
+from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Contract, Plan
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
@@ -80,7 +81,7 @@ def run(program: Program, plan: Plan, target: Target, *, late: bool) -> str:
 
 def instructions(plan: Plan) -> set[str]:
     methods = [s.method for stage in stages(plan) for s in stage.steps]
-    return {m.instruction for m in methods if isinstance(m, Contract)}
+    return {m.instruction for m in methods if isinstance(m, Matmul)}
 
 
 LINEAR = {  # rows, n, k, type, target, instruction

@@ -8,10 +8,10 @@ import pytest
 from monotile.config import Options
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
+from monotile.pipeline import schedule
 from monotile.plan import records
 from monotile.plan.nodes import Plan
 from monotile.runtime.profile import Profile, decode
-from monotile.schedule.schedule import schedule
 from monotile.targets.cpu import emit as cpu
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import emit as cuda

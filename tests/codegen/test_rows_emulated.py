@@ -16,13 +16,13 @@ from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
 from monotile.kernels.rowwise import cuts as hold_rows
+from monotile.kernels.rowwise.method import HoldRows
+from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import HoldRows, Plan, Stage
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

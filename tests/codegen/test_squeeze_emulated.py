@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from monotile.plan.nodes import Plan, Reduce, Stage
+from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Plan, Stage
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_convolutions_emulated import check
 
@@ -30,7 +31,7 @@ def early(plan: Plan) -> list[tuple[Stage, Reduce]]:
         for s in plan.body
         if isinstance(s, Stage)
         for step in s.steps
-        if isinstance(step.method, Reduce) and step.method.early
+        if isinstance(step.method, Reduce) and step.method.ahead("stage")
     ]
 
 

@@ -10,9 +10,10 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.kernels.matmul import cost as product_cost
+from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Contract, Plan
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear
@@ -35,7 +36,7 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products without teams cost too much."""
     every = product_cost.rounds_seconds
 
-    def seconds(c: Contract, *rest: Any) -> float:
+    def seconds(c: Matmul, *rest: Any) -> float:
         return every(c, *rest) * (1 if c.teams > 1 else 1e3)
 
     monkeypatch.setattr(product_cost, "rounds_seconds", seconds)
@@ -44,9 +45,9 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
 def teams(plan: Plan) -> set[tuple[int, bool]]:
     """How many of each product, and whether a worker has several tasks."""
     return {
-        (s.steps[0].teams, math.prod(s.grid) > plan.launch.workers)
+        (s.steps[0].method.teams, math.prod(s.grid) > plan.launch.workers)
         for s in stages(plan)
-        if isinstance(s.steps[0].method, Contract)
+        if isinstance(s.steps[0].method, Matmul)
     }
 
 

@@ -11,9 +11,9 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
 from monotile.kernels.transpose.match import behind_last
+from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Interleave, Turn
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
@@ -81,7 +81,7 @@ def test_copies(name: str, dtype: DType) -> None:
     verify(plan, program, TARGET)
     ((step,),) = (stage.steps for stage in stages(plan))
     if dtype is DType.F16:
-        assert isinstance(step.method, Turn) == (name in TURNED)
+        assert isinstance(step.method, Transpose) == (name in TURNED)
     values = inputs(program)
     (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
     (right,) = evaluate(program, values)

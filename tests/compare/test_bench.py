@@ -78,7 +78,7 @@ def test_the_fastest_rival_is_what_counts() -> None:
     assert entry.best == ("plain compile", pytest.approx(6))
     assert "| 2.0 | 6.0 (plain compile) | 3.00 × | 8.0 | 4.00 × | 1.0 |" in markdown(filled())
     assert title(entry) == "mmoe, float32, batch=2"
-    assert notes(entry)[0].endswith("ours is 2.0 times that")
+    assert notes(entry)[0].endswith("Monotile takes 2.0 times that")
     assert notes(entry)[1] == "xla: JAX is not installed"
 
 
@@ -95,5 +95,5 @@ def test_every_form_of_every_rival() -> None:
     images = msgspec.structs.replace(NETWORK, images=True, plain=None)
     names = {j.name for j in jobs_of(images, ("eager",), Settings())}
     assert names == {"monotile", "eager", "channels-last eager"}
-    with pytest.raises(InputError, match="no rival fastest"):
+    with pytest.raises(InputError, match="unknown rival fastest"):
         jobs_of(NETWORK, ("fastest",), Settings())

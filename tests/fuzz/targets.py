@@ -16,13 +16,11 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf
 from monotile.ir.verify import verify as verify_program
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.runtime.tensors import from_numpy
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
 from monotile.targets.cuda import emit as cuda
 from monotile.targets.cuda.target import cuda_target
-from monotile.transform.pipeline import transform
 from tests.codegen.emulate import emulate
 from tests.fuzz.graph import Graph, Network, arguments
 

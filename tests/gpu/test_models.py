@@ -10,10 +10,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
+from monotile.kernels.matmul import cuts
 from monotile.plan.records import recorded
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
-from monotile.schedule import tiles
 from tests.codegen.test_gather_emulated import QUESTIONS, Clamped, batches
 from tests.models.accuracy import error, exact, example, fresh, tensors
 
@@ -97,7 +97,7 @@ def test_small_products_in_several_rounds(
 ) -> None:
     """Teams of a worker's threads take their tasks in turn; or a task asks for operands of the next one."""
     if way == "teams":
-        monkeypatch.setattr(tiles, "followed", lambda c, k, target: c)
+        monkeypatch.setattr(cuts, "followed", lambda c, k, target: c)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(k, 1000), nn.GELU(), nn.Linear(1000, 32))
     model = model.eval().requires_grad_(False).half()
@@ -107,7 +107,7 @@ def test_small_products_in_several_rounds(
     options = monotile.Options(cache=False)
     fast = monotile.compile(model.cuda(), (x.cuda(),), options=options)
     steps = [r.stage.steps[0] for r in recorded(fast.plan)]
-    assert any(s.teams > 1 if way == "teams" else s.following for s in steps)
+    assert any(s.method.teams > 1 if way == "teams" else s.method.ahead("task") for s in steps)
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
 
 

@@ -8,15 +8,13 @@ import monotile
 from bench.zoo import Spec
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
+from monotile.pipeline import for_target, schedule, transform
 from monotile.runtime.accuracy import error, exact
-from monotile.runtime.objects import apart
-from monotile.runtime.reference import fresh
-from monotile.schedule.for_target import for_target
-from monotile.schedule.schedule import schedule
+from monotile.runtime.objects import flatten_objects
+from monotile.runtime.reference import random_inputs
 from monotile.targets.cuda import emit as cuda
 from monotile.targets.detect import detect_target
 from monotile.transform.legalise.stack_results import stack_results
-from monotile.transform.pipeline import transform
 
 pytest.importorskip("transformers")
 
@@ -51,7 +49,7 @@ def test_one_kernel_gives_pytorchs_answer(spec: Spec) -> None:
     model, call = deep(spec, 3).make()
     fast = monotile.compile(model, *call, target="cpu")
     assert fast.kernels == 1
-    args, kwargs = fresh(call, seed=1)
+    args, kwargs = random_inputs(call, seed=1)
     expected = exact(model, (args, kwargs))
     assert error(fast(*args, **kwargs), expected) <= 1e-5
     assert type(fast(*args, **kwargs)) is type(expected)
@@ -62,7 +60,7 @@ def source(spec: Spec) -> str:
     options = Options()
     target = detect_target("cuda:sm_90a", options)
     model, call = spec.make()
-    captured = capture(export(model, *call, results=apart))
+    captured = capture(export(model, *call, results=flatten_objects))
     program, _ = transform(captured.program, captured.constants, options, lambda *_: None)
     program, context = for_target(stack_results(program)[0], target)
     return cuda.emit(program, schedule(program, target, options, context), target, options).text

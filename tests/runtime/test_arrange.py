@@ -1,6 +1,7 @@
 """Parameters that are moved to the order that the kernel reads: the model's own, as `module.to(memory_format=...)` moves them."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,11 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.runtime.arrange import composed, move
+from monotile import pipeline
+from monotile.passes.programs import ProgramState, arrange_parameters
+from monotile.runtime.arrange import compose_orders, move
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.detect import detect_target
-from monotile.transform.layout.parameters import arrange
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
 
@@ -37,8 +39,14 @@ def as_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     has = msgspec.structs.replace(cpu.has, any_order=True)
     anyhow = msgspec.structs.replace(cpu, has=has)
     monkeypatch.setattr(compiler, "detect_target", lambda *_: anyhow)
-    gpu = cuda_target("sm_90a")
-    monkeypatch.setattr(compiler, "arrange", lambda p, _, movable: arrange(p, gpu, movable))  # pyright: ignore
+    passes = tuple(replace(p, run=for_gpu, where=p.where[:1]) if p.name == "arrange_parameters" else p for p in pipeline.PROGRAMS)  # fmt: skip
+    monkeypatch.setattr(pipeline, "PROGRAMS", passes)
+
+
+def for_gpu(s: ProgramState) -> ProgramState:
+    """The orders that a GPU would read parameters in."""
+    done = arrange_parameters(replace(s, target=cuda_target("sm_90a")))
+    return replace(done, target=s.target)
 
 
 def inputs() -> torch.Tensor:
@@ -114,10 +122,10 @@ def test_what_shares_its_memory_is_copied() -> None:
 
 
 def test_orders() -> None:
-    assert composed(None, (1, 0)) == (1, 0)
+    assert compose_orders(None, (1, 0)) == (1, 0)
     x = torch.empty(2, 3, 4)
     first, then = (2, 0, 1), (1, 2, 0)
-    assert x.permute(first).permute(then).shape == x.permute(composed(first, then)).shape
+    assert x.permute(first).permute(then).shape == x.permute(compose_orders(first, then)).shape
     held = {"w": torch.tensor([[0.0, 1, 2], [3, 4, 5]])}
     w = held["w"]
     move(held, {"w": (1, 0), "absent": (1, 0)})

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from monotile.runtime.collector import collecting_later
+from monotile.runtime.collector import gc_paused
 
 
 @pytest.mark.parametrize("collects", [True, False])
@@ -20,7 +20,7 @@ def test_the_collector_is_as_before_after_an_error(collects: bool) -> None:
 
 
 def _fail() -> None:
-    with collecting_later():
+    with gc_paused():
         assert not gc.isenabled()
         raise ValueError("in compiling")
 

@@ -46,5 +46,5 @@ def test_an_exported_program(tmp_path: Path) -> None:
     _, (args, kwargs) = load_model(str(path), None)
     assert torch.equal(args[0], torch.ones(1, 2))
     assert kwargs == {}
-    with pytest.raises(InputError, match="has its dtypes in its graph"):
+    with pytest.raises(InputError, match="are fixed in its graph"):
         load_model(str(path), "float16")

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 import monotile
-from monotile.runtime.objects import Parts, apart
+from monotile.runtime.objects import Parts, flatten_objects
 from monotile.runtime.trees import alike, constructor
 
 
@@ -75,7 +75,7 @@ def test_a_model_that_returns_an_object(tmp_path: Path) -> None:
 def test_there_and_back() -> None:
     cache = Cache()
     cache.add(torch.ones(2))
-    leaves, tree = pytree.tree_flatten(apart([cache, None]))
+    leaves, tree = pytree.tree_flatten(flatten_objects([cache, None]))
     assert len(leaves) == 2
     assert tree == pytree.treespec_loads(pytree.treespec_dumps(tree))
     made, none = constructor(tree)(iter(leaves))  # type: ignore[misc]
@@ -89,7 +89,7 @@ def test_structures_are_compared_without_what_else_objects_hold() -> None:
         cache = Cache()
         for _ in range(count):
             cache.add(torch.ones(2, dtype=dtype))
-        return pytree.tree_structure(apart((cache, {"a": 1})))
+        return pytree.tree_structure(flatten_objects((cache, {"a": 1})))
 
     assert tree(torch.float32) != tree(torch.float64)
     assert alike(tree(torch.float32), tree(torch.float64))
@@ -117,12 +117,12 @@ class Round:
     ids=lambda x: type(x).__name__,
 )
 def test_what_is_more_than_its_attributes_stays_whole(thing: object) -> None:
-    assert apart(thing) is thing
+    assert flatten_objects(thing) is thing
 
 
 def test_a_circle_ends() -> None:
     thing = Round(torch.ones(1))
     thing.parts.append(thing)
-    parts = apart(thing)
+    parts = flatten_objects(thing)
     assert isinstance(parts, Parts)
     assert parts.form.names == ("x",)

@@ -59,7 +59,7 @@ def test_nothing_is_copied(
     def refuse(_: torch.Tensor) -> torch.Tensor:
         raise AssertionError("copied")
 
-    monkeypatch.setattr(arguments, "plain", refuse)
+    monkeypatch.setattr(arguments, "kernel_readable", refuse)
     x = images(2)
     close(compiled(x), model(x))
     held = {p.data_ptr() for p in model.parameters()}

@@ -9,7 +9,7 @@ from monotile.runtime.reference import (
     distance,
     eager,
     eager_float64,
-    fresh,
+    random_inputs,
     runnable,
     to_device,
     tolerance,
@@ -22,17 +22,17 @@ def test_fresh_inputs_are_of_the_examples_kind() -> None:
     example = call_of(
         (torch.randn(3, 4).half(), torch.arange(5, 50), "text"), {"mask": torch.zeros(2) > 1}
     )
-    (x, ids, text), kwargs = fresh(example)
+    (x, ids, text), kwargs = random_inputs(example)
     assert (x.shape, x.dtype) == ((3, 4), torch.float16)
     assert ids.min() >= 5
     assert ids.max() < 50
     assert text == "text"
     assert kwargs["mask"].dtype == torch.bool
     assert not kwargs["mask"].any()  # an example of one value stays at it
-    again = fresh(example)[0]
+    again = random_inputs(example)[0]
     assert torch.equal(again[0], x)
-    assert not torch.equal(fresh(example, seed=1)[0][0], x)
-    assert fresh(call_of((torch.empty(0, dtype=torch.int64),)))[0][0].numel() == 0
+    assert not torch.equal(random_inputs(example, seed=1)[0][0], x)
+    assert random_inputs(call_of((torch.empty(0, dtype=torch.int64),)))[0][0].numel() == 0
 
 
 def test_float64_is_the_yardstick() -> None:

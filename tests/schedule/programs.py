@@ -14,8 +14,8 @@ from monotile.ir.program import (
     Weight,
     compute,
 )
+from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
-from monotile.schedule.schedule import schedule
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target

@@ -12,11 +12,10 @@ from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
-from monotile.schedule.for_target import for_target
+from monotile.pipeline import for_target, transform
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from monotile.transform.layout.parameters import arrange
-from monotile.transform.pipeline import transform
 
 TARGET = cuda_target("sm_90a")
 

@@ -12,12 +12,12 @@ from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Program
+from monotile.kernels.attention.method import Attend
+from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Attend, Plan, Stage
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
-from monotile.transform.pipeline import transform
 
 
 class Attention(torch.nn.Module):

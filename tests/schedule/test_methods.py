@@ -8,9 +8,9 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, cast, const, idx
 from monotile.ir.program import compute
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import Product, product, with_sides
 from monotile.kernels.matmul.blocks import MOST_HELD, blocks, scratch_bytes, within_run
-from monotile.kernels.matmul.product import Product, product, with_sides
-from monotile.plan.nodes import Operand
 from monotile.targets.cpu.target import cpu_target
 from tests.schedule import programs as p
 

@@ -9,9 +9,10 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, cast
 from monotile.ir.program import Carry, Loop, Program, Weight, compute
+from monotile.kernels.matmul.method import Matmul
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Contract, Plan, PlanNode, Repeat
-from monotile.schedule.schedule import schedule
+from monotile.plan.nodes import Plan, PlanNode, Repeat
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear
@@ -21,18 +22,18 @@ SMALL = msgspec.structs.replace(cuda_target("sm_90a"), l2_bytes=1 << 12)
 LARGE = cuda_target("sm_90a")
 
 
-def contracts(body: tuple[PlanNode, ...]) -> list[Contract]:
-    out: list[Contract] = []
+def contracts(body: tuple[PlanNode, ...]) -> list[Matmul]:
+    out: list[Matmul] = []
     for node in body:
         if isinstance(node, Repeat):
             out += contracts(node.body)
         else:
-            out += [s.method for s in node.steps if isinstance(s.method, Contract)]
+            out += [s.method for s in node.steps if isinstance(s.method, Matmul)]
     return out
 
 
 def once(plan: Plan) -> list[tuple[bool, bool]]:
-    return [(c.left.once, c.right.once) for c in contracts(plan.body)]
+    return [(c.evicts_first("left"), c.evicts_first("right")) for c in contracts(plan.body)]
 
 
 def layers(width: int, *, own: bool) -> Program:

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.scatter.method import Serial
 from monotile.plan.nodes import (
     BoxDim,
-    Contract,
     Dim,
     Launch,
-    Map,
-    Operand,
     Plan,
     Pointer,
-    Reduce,
     Register,
     Repeat,
     Resident,
     Rotate,
-    Serial,
     Shared,
     Slice,
     Stage,
@@ -29,7 +29,7 @@ from monotile.plan.printer import show
 def example() -> Plan:
     rows, columns = Dim((0,), 128, 64, 0), Dim((1, 2), 768, 24, 1)
     left, right = Operand("k", 8, "async"), Operand("none", 1, "element")
-    product = Contract(
+    product = Matmul(
         0, 1, (0,), 64, 24, 64, "mma.m16n8k16", left, right, warps_m=2, slices=4, depth=3
     )
     steps = (

@@ -1,6 +1,8 @@
 """Copies that a network begins with: as many tasks as workers, if they can be."""
 
-from monotile.plan.nodes import Dim, Map, Stage, Step, Turn
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.transpose.method import Transpose
+from monotile.plan.nodes import Dim, Stage, Step
 from monotile.schedule.spread import spread
 from monotile.targets.cuda.target import cuda_target
 
@@ -10,7 +12,7 @@ TARGET = cuda_target("sm_90a", workers=16)
 def copy(name: str, channels: int, behind: int = 9) -> Stage:
     tile = min(channels, 8 * TARGET.threads)
     dims = (Dim((0, 2), channels, tile, 0), Dim((1,), behind, behind, None))
-    return Stage(name, (-(-channels // tile),), (Step((name,), dims, Turn(8, 1)),), "none", 0)
+    return Stage(name, (-(-channels // tile),), (Step((name,), dims, Transpose(8, 1)),), "none", 0)
 
 
 def other(name: str) -> Stage:

@@ -1,8 +1,9 @@
 """Hand-offs: as many as needed, and no more."""
 
 from monotile.ir.program import Statement
+from monotile.kernels.elementwise.method import Map
 from monotile.plan.access import overlap, resolve, worker_of
-from monotile.plan.nodes import Handoff, Map, Pointer, Repeat, Stage, Step, Workspace
+from monotile.plan.nodes import Handoff, Pointer, Repeat, Stage, Step, Workspace
 from monotile.schedule.handoffs import synchronise
 from tests.schedule import programs as p
 

@@ -6,8 +6,13 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.program import Program
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.rowwise.method import HoldRows
+from monotile.kernels.scatter.method import Serial
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Contract, HoldRows, Map, Reduce, Register, Serial, Shared, Stage
+from monotile.plan.nodes import Register, Shared, Stage
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from tests.schedule import programs as p
@@ -44,7 +49,7 @@ def test_every_tile_is_computed_once_and_fits(name: str, target: Target) -> None
                 case Map(vector) | Reduce(_, vector):
                     assert vector & (vector - 1) == 0
                     assert vector <= target.vector_bytes
-                case Contract():
+                case Matmul():
                     assert {step.method.m, step.method.n} <= set(range(len(step.dims)))
                 case Serial():
                     pass

@@ -9,18 +9,20 @@ import pytest
 from monotile.errors import VerificationError
 from monotile.ir.expr import add
 from monotile.ir.program import Program
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.registry import read_plan
+from monotile.kernels.scatter.method import Serial
+from monotile.kernels.transpose.method import Interleave
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import (
-    Contract,
     Dim,
-    Interleave,
-    Map,
     Plan,
     PlanNode,
     Pointer,
-    Reduce,
+    Prefetch,
     Repeat,
-    Serial,
     Shared,
     Stage,
     Step,
@@ -73,10 +75,12 @@ def chain() -> Program:
 def asked(stage: Stage, **ahead: int) -> Stage:
     """`stage` with so many chunks of its first step's operands asked for ahead."""
     first, *rest = stage.steps
-    if not isinstance(first.method, Contract):
+    if not isinstance(first.method, Matmul):
         return stage
-    sides = {side: replace(getattr(first.method, side), ahead=n) for side, n in ahead.items()}
-    return replace(stage, steps=(replace(first, method=replace(first.method, **sides)), *rest))
+    kept = [p for p in first.method.prefetch if p.at != "handoff" or p.what not in ahead]
+    more = [Prefetch(side, "handoff", n) for side, n in ahead.items() if n]
+    method = replace(first.method, prefetch=(*kept, *more))
+    return replace(stage, steps=(replace(first, method=method), *rest))
 
 
 CHAIN, MLP, LOOP, UPDATE = chain(), p.mlp(64, 256, p.F16), p.recurrence(), p.update()
@@ -88,7 +92,7 @@ def test_what_the_scheduler_makes_is_valid(name: str) -> None:
     for target in p.TARGETS:
         plan = p.plan_of(EVERY[name], target)
         verify(plan, EVERY[name], target)
-        assert Plan.from_json(plan.to_json()) == plan
+        assert read_plan(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -120,11 +124,11 @@ def test_who_may_wait_late(name: str) -> None:
 
 def test_what_may_be_asked_for_ahead() -> None:
     plan = p.plan_of(MLP, p.H100)
-    (one,) = (s for s in p.stages(plan) if s.late and isinstance(s.steps[0].method, Contract))
+    (one,) = (s for s in p.stages(plan) if s.late and isinstance(s.steps[0].method, Matmul))
     method = one.steps[0].method
-    assert isinstance(method, Contract)
-    ahead, other = ("left", "right") if method.left.ahead else ("right", "left")
-    assert getattr(method, ahead).ahead > 0 == getattr(method, other).ahead
+    assert isinstance(method, Matmul)
+    ahead, other = ("left", "right") if method.ahead("handoff", "left") else ("right", "left")
+    assert method.ahead("handoff", ahead) > 0 == method.ahead("handoff", other)
     for change in (
         lambda s: asked(s, **{other: 1}) if s.late else s,
         lambda s: replace(s, late=False),
@@ -215,7 +219,7 @@ def _with(plan: Plan, kind: type[Any], f: Callable[[Step], Step]) -> Plan:
 
 def test_dims_that_name_an_axis_twice() -> None:
     plan = p.plan_of(MLP, p.H100)
-    broken = _with(plan, Contract, lambda s: replace(s, dims=(s.dims[0], s.dims[0])))
+    broken = _with(plan, Matmul, lambda s: replace(s, dims=(s.dims[0], s.dims[0])))
     refused(broken, MLP, "name each axis once")
 
 
@@ -229,7 +233,7 @@ def test_dims_of_another_extent() -> None:
 
 def test_warps_that_do_not_add_up() -> None:
     plan = p.plan_of(MLP, p.H100)
-    broken = _with(plan, Contract, lambda s: replace(s, method=replace(s.method, warps_m=3)))
+    broken = _with(plan, Matmul, lambda s: replace(s, method=replace(s.method, warps_m=3)))
     refused(broken, MLP, "warps of")
 
 
@@ -237,10 +241,10 @@ def test_teams_have_one_slice_and_one_step() -> None:
     plan = p.plan_of(MLP, p.H100)
 
     def halved(s: Step) -> Step:
-        assert isinstance(s.method, Contract)
-        return replace(s, method=replace(s.method, teams=2, slices=s.method.slices // 2))
+        assert isinstance(s.method, Matmul)
+        return replace(s, method=replace(s.method, tasks_at_once=2, slices=s.method.slices // 2))
 
-    refused(_with(plan, Contract, halved), MLP, "teams of")
+    refused(_with(plan, Matmul, halved), MLP, "teams of")
 
 
 def test_lanes_that_are_no_power_of_two() -> None:
@@ -253,7 +257,7 @@ def test_too_much_on_chip_memory() -> None:
     plan = p.plan_of(MLP, p.H100)
     most = p.H100.shared_bytes + 1
     refused(replace(plan, launch=replace(plan.launch, shared_bytes=most)), MLP, "the target has")
-    broken = _with(plan, Contract, lambda s: replace(s, scratch=plan.launch.shared_bytes))
+    broken = _with(plan, Matmul, lambda s: replace(s, scratch=plan.launch.shared_bytes))
     refused(broken, MLP, "bytes on chip")
 
 

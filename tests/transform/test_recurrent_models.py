@@ -11,7 +11,7 @@ from monotile.frontends.torch.capture import capture, export
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Loop, Program, statements
 from monotile.ir.verify import verify
-from monotile.transform.pipeline import transform
+from monotile.pipeline import transform
 
 WIDTH, BATCH = 4, 2
 

@@ -5,28 +5,25 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from monotile.codegen.base import Range, Site
+from monotile.codegen.block import BlockEmitter
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
-from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Const, Load, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.attention.match import Attention, attention
+from monotile.kernels.attention.match import Attention, stored
+from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
 from monotile.kernels.common.cuda_operands import write_side
-from monotile.kernels.common.cuda_threads import each_batch, fitting, vector_width
-from monotile.kernels.matmul.cuda import KERNEL, WIDTH, write_epilogue
-from monotile.plan.nodes import Attend
+from monotile.kernels.common.cuda_threads import each_batch, vector_width
+from monotile.kernels.common.vectors import fitting
 
 
-def write_attend(e: VectorEmitter, site: Site, method: Attend, await_: str) -> None:
-    """Batches one by one; in each, blocks of rows; in each, the whole block of threads.
-
-    await_: the functor that waits for what the step reads.
-    """
-    made = {name: s for name in site.step.computes if isinstance(s := e.computes[name], Compute)}
-    found = attention(made[site.anchor.out.name], made)
-    if found is None:
-        raise InternalError(f"step {site.step.computes} is no softmax-weighted sum")
+def write(e: BlockEmitter, site: Site) -> None:
+    """Batches one by one; in each, blocks of rows; in each, the whole block of threads."""
+    method, names = site.step.method, site.step.computes[: site.step.anchor + 1]
+    assert isinstance(method, Attend)
+    found = stored(method, [s for n in names if isinstance(s := e.computes[n], Compute)])
     m, n = site.ranges[method.m], site.ranges[method.n]
     key = Axis("key", found.key.extent)
     inner = replace(
@@ -57,7 +54,7 @@ def write_attend(e: VectorEmitter, site: Site, method: Attend, await_: str) -> N
             f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives an attention too little memory");'
         )
         w.write(
-            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, {await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
+            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
         )
 
 

@@ -1,22 +1,23 @@
-"""Softmax-weighted sums as one stage: streamed along the keys, with scores that never leave a worker's registers, or by rows."""
+"""Softmax-weighted sums as one step: streamed along the keys, with scores that never leave a worker's registers."""
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from monotile.analysis.contraction import contraction
-from monotile.analysis.uses import mentions
-from monotile.ir.program import Compute, Program, used
+from monotile.ir.program import Compute
+from monotile.kernels.attention.cost import attend_seconds
 from monotile.kernels.attention.match import Attention, attention
+from monotile.kernels.attention.memory import attend_bytes
+from monotile.kernels.attention.method import Attend
 from monotile.kernels.common import cost
-from monotile.kernels.matmul.cost import attend_seconds
-from monotile.kernels.matmul.memory import attend_bytes
-from monotile.kernels.matmul.product import product
-from monotile.plan.nodes import Attend, Dim, Operand, Step
-from monotile.schedule.groups import Group, Node, unite
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import product
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.family import Match
+from monotile.kernels.group import Group
+from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
@@ -30,52 +31,17 @@ GROUP_DEPTHS = (2, 3, 4, 5, 6)
 MOST_SUMS = 144  # registers of a thread for scores and results
 
 
-def join_attention(
-    nodes: list[Node], program: Program, target: Target, fits: Callable[[Group], bool]
-) -> list[Node]:
-    """`nodes` with everything that makes a softmax-weighted sum in one group, where nobody else reads what it makes on the way.
-
-    In 16 bits on tensor cores that is one streamed step. Elsewhere tasks hold some rows of scores, if the scores are too
-    large for the caches to keep and such a task fits on chip.
-    """
-    computes = {
-        s.out.name: s
-        for node in nodes
-        if isinstance(node, Group) and len(node.steps) == 1
-        for s in node.steps[0]
-        if isinstance(s, Compute)
-    }
-    uses = mentions(program)
-    for node in list(nodes):
-        if not isinstance(node, Group) or len(node.steps) != 1:
-            continue
-        result, *after = node.steps[0]
-        found = attention(result, computes) if isinstance(result, Compute) else None
-        if found is None:
-            continue
-        inner = {s.out.name for s in found.inner}
-        parts = [n for n in nodes if isinstance(n, Group) and n.tensors & inner]
-        made = {name for n in parts for name in n.tensors}
-        within = Counter(t.name for s in (*found.inner, result) for t in used(s))
-        if made != inner or any(uses[name] != within[name] for name in inner):
-            continue
-        if "mma.sync" in target.instructions and _sides(found, target) is not None:
-            waits = node.waits.union(*(n.waits for n in parts))
-            whole = Group(((*found.inner, result, *after),), (), waits, streamed=True)
-        elif found.products.out.nbytes > target.l2_bytes * target.model.common.kept:
-            whole = _united([*parts, node])
-        else:
-            continue
-        if whole is not None and fits(whole):
-            nodes = [whole if n is node else n for n in nodes if n not in parts]
-    return nodes
-
-
-def _united(parts: list[Group]) -> Group | None:
-    whole: Group | None = parts[0]
-    for part in parts[1:]:
-        whole = unite(whole, part) if whole is not None else None
-    return whole
+def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
+    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step. Elsewhere tasks hold some
+    rows of scores, if the scores are too large for the caches to keep."""
+    target = context.target
+    found = attention(result, computes)
+    if found is None:
+        return None
+    if "mma.sync" in target.instructions and _sides(found, target) is not None:
+        return Match(found.inner, found)
+    large = found.products.out.nbytes > target.l2_bytes * target.model.common.kept
+    return Match(found.inner, None) if large else None
 
 
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
@@ -87,22 +53,19 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
         return None
     if found.result.axes[found.column].extent % 8:
         return None
-    first = contraction(found.products)
-    second = contraction(found.result)
-    assert first is not None
-    assert second is not None
     query, key = scores.left, scores.right
-    if first.left != found.queries:
+    if scores.swapped != found.swapped[0]:
         query, key = key, query
-    value = mixture.right if second.right == found.values else mixture.left
+    value = mixture.left if mixture.swapped != found.swapped[1] else mixture.right
     return query, key, value
 
 
-def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, tuple[int, ...]]]:
-    """(seconds of the stage, its step, its grid) of every way to cut a streamed group."""
-    computes = {s.out.name: s for s in group.statements() if isinstance(s, Compute)}
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """Every way to cut a group that is one streamed step."""
+    found, target = group.match, context.target
+    if not isinstance(found, Attention):
+        return
     names = tuple(s.out.name for s in group.statements())
-    found = next(a for s in computes.values() if (a := attention(s, computes)) is not None)
     sides = _sides(found, target)
     assert sides is not None
     query, key, value = sides
@@ -115,7 +78,8 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
     after += fitted(target.model.attention).softmax
     base = Attend(
         result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
-        query=query, key=key, value=value,
+        query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
+        weights_second=found.swapped[1], least=found.least,
     )  # fmt: skip
     for method in ways(base, features, columns, target):
         scratch = attend_bytes(method, features, columns, target.threads // target.warp)
@@ -128,7 +92,8 @@ def cut_attention(group: Group, target: Target) -> Iterator[tuple[float, Step, t
         grid = (*(result.axes[p].extent for p in batch), -(-rows // block))
         spent = attend_seconds(method, features, columns, keys, after, target)
         waves = -(-math.prod(grid) // target.workers)
-        yield waves * spent, Step(names, tuple(dims), method, scratch_bytes=scratch), grid
+        step = Step(names, tuple(dims), method, scratch_bytes=scratch)
+        yield Draft(group, grid, (step,), {}, scratch, waves * spent)
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:

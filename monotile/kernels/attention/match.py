@@ -3,13 +3,14 @@
 Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import contraction
+from monotile.analysis.contraction import contraction, factors
 from monotile.analysis.dependence import follows, loads_of
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx
 from monotile.ir.program import Compute
+from monotile.kernels.attention.method import Attend
 
 Computes = Mapping[str, Compute]
 
@@ -20,7 +21,7 @@ class Attention:
 
     products, scores: the sum of products of queries and keys, and what follows it element by element, in order; the
     scores are the last of them. top, powers, total, shares: their softmax. queries, keys: the factors of `products`.
-    values: the factor of `result`. key: the axis of `products` (and of what follows it) along the keys. row: position in
+    values: the factor of `result`. swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and of what follows it) along the keys. row: position in
     the axes of `result`. column: likewise. least: total is at least so much (0: whatever it is).
     point: the axes of `products` but for `key`, by name, in those of `result`.
     """
@@ -40,6 +41,12 @@ class Attention:
     column: int
     least: float
     point: Mapping[str, Expr]
+    swapped: tuple[bool, bool]
+
+    @property
+    def along(self) -> int:
+        """The position of the keys in the axes of the scores."""
+        return self.products.axes.index(self.key)
 
     @property
     def inner(self) -> tuple[Compute, ...]:
@@ -53,16 +60,19 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
     mixture = contraction(result)
     if mixture is None or len(result.reduce) != 1 or len(mixture.m) + len(mixture.n) < 2:
         return None
-    for weights, values in ((mixture.left, mixture.right), (mixture.right, mixture.left)):
+    for swapped in (mixture.swapped, not mixture.swapped):
+        weights, values = factors(result, swapped=swapped)
         weights = uncast(weights)
         if isinstance(weights, Load) and isinstance(values, Load):
-            found = _of(result, weights, values, computes)
+            found = _of(result, weights, values, swapped, computes)
             if found is not None:
                 return found
     return None
 
 
-def _of(result: Compute, weights: Load, values: Load, computes: Computes) -> Attention | None:
+def _of(
+    result: Compute, weights: Load, values: Load, swapped: bool, computes: Computes
+) -> Attention | None:
     shares = computes.get(weights.tensor.name)
     along = result.reduce[0]
     if shares is None or weights.index.count(along) != 1 or along not in axes_of(values):
@@ -94,7 +104,35 @@ def _of(result: Compute, weights: Load, values: Load, computes: Computes) -> Att
         products=products, scores=chain[1:], top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
         row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
-        least=least, point=point,
+        least=least, point=point, swapped=(queries != factors(products)[0], swapped),
+    )  # fmt: skip
+
+
+def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
+    """The match that a step's method names. computes: the step's, up to the result."""
+    products, *scores, top, powers, total, shares, result = computes
+    queries, keys = factors(products, swapped=method.queries_second)
+    weights, values = factors(result, swapped=method.weights_second)
+    weights = uncast(weights)
+    assert isinstance(weights, Load)
+    point = _point(products, weights, method.along)
+    assert point is not None
+    key = products.axes[method.along]
+    row = next(
+        i
+        for a in axes_of(queries)
+        if isinstance(i := point.get(a.name), Axis) and a not in axes_of(keys)
+    )
+    columns = (
+        axes_of(values)
+        - {result.reduce[0]}
+        - frozenset(a for i in weights.index for a in axes_of(i))
+    )
+    return Attention(
+        products=products, scores=tuple(scores), top=top, powers=powers, total=total, shares=shares,
+        result=result, queries=queries, keys=keys, values=values, key=key,
+        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        least=method.least, point=point, swapped=(method.queries_second, method.weights_second),
     )  # fmt: skip
 
 

@@ -3,22 +3,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from monotile.analysis.affine import Affine, flattened, offset
+from monotile.analysis.affine import Affine
 from monotile.analysis.between import between
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import readable
-from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.base import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment
-from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, idx, mul, substitute
-from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_threads import fitting, neighbours, placed
-from monotile.plan.nodes import Contract, Operand
+from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.kernels.common.cuda_threads import neighbours, placed
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.vectors import fitting
 
 ELEMENT: Mapping[DType, str] = {
     DType.F16: "mt::f16",
@@ -26,64 +24,6 @@ ELEMENT: Mapping[DType, str] = {
     DType.F32: "float",
     DType.F64: "double",
 }
-
-
-def write_operand(
-    e: VectorEmitter,
-    site: Site,
-    anchor: Compute,
-    factor: Expr,
-    r: Range,
-    method: Contract,
-    element: DType,
-    name: Literal["left", "right"],
-) -> str:
-    """Writes the functor `name`; gives the text of its `mt::Side`."""
-    operand = method.left if name == "left" else method.right
-    block = method.block_m if name == "left" else method.block_n
-    axes = [anchor.reduce[p] for p in method.k]
-    along_k = flattened(offset(factor), axes)[1] if isinstance(factor, Load) else axes[-1]
-    inner = (
-        (along_k.extent, method.block_k)
-        if operand.major != "mn"
-        else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
-    )
-    factors = (factor, operand, element)
-    rows = r.dim.tile if r.dim.tile < block else 0
-    checked = _reaches_over(r, rows if rows and operand.major != "mn" else block)
-    return write_side(e, site, factors, r.variable, axes, inner, name, checked=checked, rows=rows)
-
-
-def _reaches_over(r: Range, block: int) -> bool:
-    """Whether a block, or what a task has of one, may reach over the last row."""
-    return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
-
-
-def write_lines(
-    e: VectorEmitter,
-    site: Site,
-    anchor: Compute,
-    factor: Expr,
-    m: Range,
-    n: Range,
-    method: Contract,
-    element: DType,
-) -> str:
-    """The left operand of columns in runs, as `mt::Runs` reads it: for each value of the axes before the last of k what all runs read,
-    side by side. Gives the text of its `mt::Side`."""
-    *before, last = (anchor.reduce[p] for p in method.k)
-    run = Axis("run", method.runs)
-    k = Axis("k", math.prod(a.extent for a in (*before, run, last)))
-    at = unflatten(k, [*before, run, last])
-    column = mul(at.pop(run.name), idx(method.block_n // method.runs))
-    point = placed(site.point, {n.variable.name: column}) | at
-    found = masked(factor)
-    if found is None or factor.dtype is not element:
-        raise InternalError(f"the left side of {anchor.out.name} is not copied as it is")
-    place = readable(e.plan.places[found.load.tensor.name], own=False)
-    width = min(16, alignment(place)) // element.itemsize
-    _addresses(e, point, found, m.variable, k, "left", ELEMENT[element])
-    return _side(element, "ASYNC", width, along_k=True, checked=_reaches_over(m, method.block_m))
 
 
 def write_side(
@@ -97,11 +37,14 @@ def write_side(
     *,
     checked: bool,
     rows: int = 0,
+    ahead: int = 0,
+    once: bool = False,
 ) -> str:
     """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
 
     row: the variable along its rows. axes: those along k. inner: extents along its major direction, of which a vector
     divides each. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
+    ahead: chunks that are asked for before the hand-off. once: it leaves the last-level cache first.
     """
     factor, operand, element = what
     k = Axis("k", math.prod(a.extent for a in axes))
@@ -113,24 +56,24 @@ def write_side(
         place = readable(e.plan.places[copied.load.tensor.name], own=False)
         width = min(width, alignment(place) // element.itemsize)
     if copied is not None and width * element.itemsize >= 4:
-        _addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
+        write_addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
         copy = "ASYNC"
     else:
         _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
         copy = "ELEMENT"
-    return _side(
+    return side_text(
         element,
         copy,
         width,
         along_k=along_k,
         checked=checked,
-        ahead=operand.ahead,
+        ahead=ahead,
         rows=rows,
-        once=operand.once,
+        once=once,
     )
 
 
-def _side(
+def side_text(
     element: DType,
     copy: str,
     width: int,
@@ -148,7 +91,7 @@ def _side(
     return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
 
 
-def _addresses(
+def write_addresses(
     e: VectorEmitter,
     point: dict[str, Expr],
     factor: Masked,

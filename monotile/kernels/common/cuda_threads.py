@@ -1,24 +1,15 @@
-"""How the threads of a block share a step's region: maps and serial writes."""
+"""How the threads of a block share a step's region."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.thread_map import Turn
+from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
-from monotile.plan.nodes import Map, Serial
-from monotile.schedule.prefetch.early import narrowed
-
-
-def fitting(wanted: int, *sizes: int) -> int:
-    """The largest power of two up to `wanted` that divides all `sizes`."""
-    width = 1
-    while width * 2 <= wanted and all(s % (width * 2) == 0 for s in sizes):
-        width *= 2
-    return width
+from monotile.kernels.common.vectors import fitting, narrowed
 
 
 def placed(point: Mapping[str, Expr], where: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -85,46 +76,22 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
         yield
 
 
-def turn(e: VectorEmitter, site: Site, method: Map, windows: int = 1) -> Turn:
+def thread_map(e: VectorEmitter, site: Site, vector: int, windows: int = 1) -> ThreadMap:
     """One vector of neighbours a thread, in each of its windows; as few turns with narrower vectors where threads would stand idle.
 
     Steps that follow each other without a barrier begin with the warps that the last one left idle.
     """
     ranges, threads = site.ranges, e.plan.launch.threads
-    width = vector_width(method.vector, site, ranges[-1]) if ranges else 1
+    width = vector_width(vector, site, ranges[-1]) if ranges else 1
     width = narrowed(width, region(ranges) // windows, threads)
     groups = region(ranges) // (width * windows)
     first = e.busy % threads
     warps = -(-groups // e.target.warp)
     e.busy = first + warps * e.target.warp if first + groups <= threads else 0
-    return Turn(width, groups, first, threads, windows)
+    return ThreadMap(width, groups, first, threads, windows)
 
 
 def write_element(e: VectorEmitter, site: Site, point: Mapping[str, Expr]) -> None:
     """One element of a step without a reduction."""
     body = site.anchor.body if isinstance(site.anchor, Compute) else site.anchor.value
     e.finish(site, point, e.body(body, point), body.dtype)
-
-
-def write_serial(e: VectorEmitter, site: Site) -> None:
-    """A point of the parallel ranges a thread and turn; there the others, row-major."""
-    method = site.step.method
-    apart = method.parallel if isinstance(method, Serial) else ()
-    parallel = [site.ranges[p] for p in apart]
-    rest = [r for p, r in enumerate(site.ranges) if p not in apart]
-    points, threads = region(parallel), e.plan.launch.threads
-    with ExitStack() as stack:
-        element: Expr = idx(0)
-        if points == 1:
-            stack.enter_context(e.writer.open("if (threadIdx.x == 0)", fence=True))
-        else:
-            element = Axis("e", points)
-            head = f"for (idx e = threadIdx.x; e < {points}; e += {threads})"
-            stack.enter_context(e.writer.open(head, ["e"], fence=True))
-        where = spread(element, parallel)
-        stack.enter_context(inside(e, parallel, where))
-        for r in rest:
-            v = r.variable.name
-            head = f"for (idx {v} = 0; {v} < {r.count}; ++{v})"
-            stack.enter_context(e.writer.open(head, [v], fence=True))
-        write_element(e, site, placed(site.point, where))

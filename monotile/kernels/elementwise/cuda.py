@@ -1,41 +1,25 @@
 """Maps, and what they ask for ahead: a later one of a stage at its beginning, several turns at a time."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from monotile.analysis.alike import alike
-from monotile.analysis.unconditional import TRUE, conditional, either
 from monotile.codegen.base import Site
-from monotile.codegen.thread_map import Early, Turn
+from monotile.codegen.thread_map import Early, ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
-from monotile.ir.expr import Axis, Expr, Load, idx, loads, substitute
+from monotile.ir.expr import Axis, idx, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_threads import inside, placed, turn, write_element
-from monotile.plan.nodes import Map
+from monotile.kernels.common.cuda_prefetch import known_ahead, read_by
+from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
+from monotile.kernels.elementwise.method import Map
 
 
-def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """What `bodies` read of other stages' results and of what is given: see `read_by`."""
-    return {x: when for x, when in read_by(bodies).items() if not e.computed(x.tensor)}
-
-
-def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up."""
-    wanted: dict[Load, Expr] = {}
-    for body in bodies:
-        for x, when in conditional(body):
-            if not any(loads(i) for i in (*x.index, when)):
-                known = wanted.get(x)
-                wanted[x] = when if known is None else either(known, when)
-    # Under which conditions a Load is read for an index is not known here.
-    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
-    return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
-
-
-def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
-    """Loads what an element of a map reads from memory into the struct `name`."""
-    own = turn(e, site, method)
+def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
+    """Loads what an element of a map reads from memory into the struct `early_number`."""
+    name, method = f"early_{number}", site.step.method
+    assert isinstance(method, Map)
+    own = thread_map(e, site, method.vector)
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
     bodies = [
         substitute(s.body, point) for s in (site.anchor, *site.followers) if isinstance(s, Compute)
@@ -50,14 +34,17 @@ def write_early(e: VectorEmitter, site: Site, method: Map, name: str) -> Early:
         inside(e, site.ranges, own.element(site.ranges, idx(0))),
     ):
         w.write(f"{name} = fetch_{name}(e);")
-    return Early(own, names)
+    e.early[site.step] = Early(own, names)
 
 
-def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
+def write(e: VectorEmitter, site: Site) -> None:
+    """A vector of neighbours a thread, as often as it takes."""
+    method = site.step.method
+    assert isinstance(method, Map)
     early = e.early.get(site.step)
-    own = early.turn if early is not None else turn(e, site, method)
-    if method.together > 1:
-        _write_together(e, site, own, method.together)
+    own = early.turn if early is not None else thread_map(e, site, method.vector)
+    if together := method.ahead("loop"):
+        _write_together(e, site, own, together)
         return
     with (
         e.writer.open(own.head, ["e"], fence=True) as block,
@@ -70,7 +57,7 @@ def write_map(e: VectorEmitter, site: Site, method: Map) -> None:
             write_element(e, site, point)
 
 
-def _write_together(e: VectorEmitter, site: Site, own: Turn, count: int) -> None:
+def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) -> None:
     """Several turns at once: what all of them read is asked for before any of it is used."""
     w, name = e.writer, e.writer.fresh("turn")
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
@@ -95,7 +82,7 @@ def _write_together(e: VectorEmitter, site: Site, own: Turn, count: int) -> None
 
 
 @contextmanager
-def _each_turn(e: VectorEmitter, site: Site, own: Turn, count: int) -> Generator[Block]:
+def _each_turn(e: VectorEmitter, site: Site, own: ThreadMap, count: int) -> Generator[Block]:
     """A block in a loop over turns from `first` on, for the vector `e` of each, where there is one."""
     w = e.writer
     head = f"for (idx turn = 0; turn < {count}; ++turn)"

@@ -3,16 +3,18 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 from monotile.ir.dtype import DType
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import RUNS_VECTOR, Product
+from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import contract_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
-from monotile.kernels.matmul.product import RUNS_VECTOR, Product
-from monotile.plan.nodes import Contract, Operand
+from monotile.kernels.matmul.method import Matmul
+from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
@@ -21,36 +23,30 @@ MOST_HELD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """How products may be cut, as far as it was asked for one target: with the on-chip bytes; by their seconds."""
-
-    all: dict[tuple[object, ...], tuple[tuple[Contract, int], ...]] = field(default_factory=dict)
-    ranked: dict[tuple[object, ...], tuple[tuple[float, Contract, int], ...]] = field(
-        default_factory=dict
-    )
-
-
-def ways(
-    p: Product, m: int, n: int, k: int, target: Target, known: Ways
-) -> tuple[tuple[Contract, int], ...]:
+def ways(p: Product, m: int, n: int, k: int, context: Context) -> tuple[tuple[Matmul, int], ...]:
     """What `blocks` gives, each with its on-chip bytes."""
-    key = cut_key(p, m, n, k)
-    if key not in known.all:
-        known.all[key] = tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
-    return known.all[key]
+    target = context.target
+
+    def found() -> tuple[tuple[Matmul, int], ...]:
+        return tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
+
+    return context.of_worker.once(("ways", *cut_key(p, m, n, k)), found)
 
 
 def ranked(
-    p: Product, m: int, n: int, k: int, target: Target, known: Ways
-) -> tuple[tuple[float, Contract, int], ...]:
+    p: Product, m: int, n: int, k: int, context: Context
+) -> tuple[tuple[float, Matmul, int], ...]:
     """`ways` with the seconds of one task that has all of the product, the fastest first."""
-    key = cut_key(p, m, n, k)
-    if key not in known.ranked:
-        size = p.dtype.itemsize
-        timed = ((contract_seconds(c, m, n, k, size, target, p.near), c, b) for c, b in ways(p, m, n, k, target, known))  # fmt: skip
-        known.ranked[key] = tuple(sorted(timed, key=lambda way: way[0]))
-    return known.ranked[key]
+    target, size = context.target, p.dtype.itemsize
+
+    def found() -> tuple[tuple[float, Matmul, int], ...]:
+        timed = (
+            (contract_seconds(c, m, n, k, size, target, p.near), c, nbytes)
+            for c, nbytes in ways(p, m, n, k, context)
+        )
+        return tuple(sorted(timed, key=lambda way: way[0]))
+
+    return context.of_worker.once(("ranked", *cut_key(p, m, n, k)), found)
 
 
 def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
@@ -58,7 +54,7 @@ def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
     return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), p.runs, p.part, p.near, m, n, k)
 
 
-def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
     """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
     if target.has.register_tiles:
         yield from _cpu_blocks(p, m, n, target)
@@ -72,7 +68,7 @@ def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contr
         yield from _cuda_blocks(p, m, n, k, target, "fma")
 
 
-def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract]:
+def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Matmul]:
     """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
     two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
     side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
@@ -83,7 +79,7 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract
         and p.right.major == "k"
         and m <= fitted(target.model.register_tiles).dot_rows
     ):
-        yield Contract(
+        yield Matmul(
             m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
             instruction="dot", left=p.left, right=p.right,
         )  # fmt: skip
@@ -92,7 +88,7 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract
     most = 8 if many else 6
     block_m = min(range(most, 3, -1), key=lambda b: (-(-m // b) * b, -b))
     right = p.right if p.right.major == "mn" else Operand(p.right.major, 1, "element")
-    yield Contract(
+    yield Matmul(
         m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
         instruction="outer", left=p.left, right=right,
     )  # fmt: skip
@@ -100,7 +96,7 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Contract
 
 def _cuda_blocks(
     p: Product, m: int, n: int, k: int, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
-) -> Iterator[Contract]:
+) -> Iterator[Matmul]:
     warps = target.threads // target.warp
     mma = instruction == "mma.m16n8k16"
     size = p.dtype.itemsize
@@ -121,14 +117,14 @@ def _cuda_blocks(
             ring = slices * 2 * (block_m + block_n) * block_k * size
             depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
             if depth >= 2:
-                yield Contract(
+                yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
                     instruction=instruction, left=p.left, right=p.right,
                     warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
                 )  # fmt: skip
 
 
-def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
     """Several runs of n columns each side by side."""
     warps, left = target.threads // target.warp, Operand("k", RUNS_VECTOR, "async")
     if n % 4 or n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
@@ -152,7 +148,7 @@ def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[
             ring = slices * (block_m * runs + block_n) * block_k * 2
             depth = min(8, -(-k // (block_k * slices)) + 1, target.shared_bytes // ring)
             if depth >= 2:
-                yield Contract(
+                yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
                     instruction="mma.m16n8k16", left=left, right=p.right,
                     warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, runs=runs,
@@ -169,7 +165,7 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
     return most
 
 
-def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Contract]:
+def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
     groups = target.threads // (4 * target.warp)
     turned = p.right.major == "mn"  # then a line of a panel is 64 columns
@@ -190,14 +186,14 @@ def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Ite
         steps = -(-k // (WARPGROUP_DEPTH * slices))
         depth = min(8, steps + 1, target.shared_bytes // ring)
         if depth >= (3 if teams > 1 else 2):
-            yield Contract(
+            yield Matmul(
                 m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
                 instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
-                warps_n=across, slices=slices, depth=depth, teams=teams,
+                warps_n=across, slices=slices, depth=depth, tasks_at_once=teams,
             )  # fmt: skip
 
 
-def followed(c: Contract, k: int, target: Target) -> Contract:
+def followed(c: Matmul, k: int, target: Target) -> Matmul:
     """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
     that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's."""
     if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy != "async":
@@ -213,7 +209,8 @@ def followed(c: Contract, k: int, target: Target) -> Contract:
         most = min(
             depth - 1 - (depth > 3), room
         )  # a stage is filled when the products behind it are done
-    return msgspec.structs.replace(c, depth=depth, following=max(0, most))
+    ahead = (Prefetch("both", "task", most),) if most > 0 else ()
+    return msgspec.structs.replace(c, depth=depth, prefetch=ahead)
 
 
 def _powers_of_two(most: int) -> Iterator[int]:
@@ -270,7 +267,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
     return max(d for d in fitting if d <= tile)
 
 
-def scratch_bytes(c: Contract, target: Target) -> int:
+def scratch_bytes(c: Matmul, target: Target) -> int:
     """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
     size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
     if target.has.register_tiles:

@@ -1,17 +1,18 @@
-"""How long a product's task takes, or attention's: copies, on-chip memory, tensor cores, and what comes before and after.
+"""How long a product's task takes, copies, on-chip memory, tensor cores, and what comes before and after.
 
 A handful of constants over the Target's figures, fitted to measurements (`Target.model`). A model to rank by (Roller).
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
-from monotile.kernels.common.cost import LINE, arithmetic
-from monotile.plan.nodes import Attend, Contract, Operand
-from monotile.targets.model import Matmul, TensorCores, fitted
+from monotile.kernels.common.cost import arithmetic, chip_seconds
+from monotile.kernels.common.panels import line_use
+from monotile.kernels.matmul.method import Matmul
+from monotile.targets.model import Matmul as Model
+from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
 
 
@@ -39,7 +40,7 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
 
 
 def contract_seconds(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int = 0
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int = 0
 ) -> float:
     """One task's m x n x k product, m and n rounded up to whole blocks.
 
@@ -49,7 +50,7 @@ def contract_seconds(
 
 
 def rounds_seconds(
-    c: Contract,
+    c: Matmul,
     m: int,
     n: int,
     k: int,
@@ -82,7 +83,7 @@ def rounds_seconds(
     return max(least, each, _memory_seconds(c, memory, size, target) + shown)
 
 
-def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> float:
+def _memory_seconds(c: Matmul, memory: Memory, size: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
@@ -95,7 +96,7 @@ def _memory_seconds(c: Contract, memory: Memory, size: int, target: Target) -> f
 
 
 def _in_rounds(
-    c: Contract, fill: float, busy: float, finish: float, rounds: int, model: Matmul
+    c: Matmul, fill: float, busy: float, finish: float, rounds: int, model: Model
 ) -> float:
     if c.teams == 1:
         return rounds * (fill + busy + finish)
@@ -107,7 +108,7 @@ def _in_rounds(
 
 
 def _contract_parts(
-    c: Contract, m: int, n: int, k: int, size: int, target: Target, near: int
+    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int
 ) -> tuple[float, float, float]:
     """What a task takes before its products, for them, and for its sums."""
     padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
@@ -152,7 +153,7 @@ def _contract_parts(
 
 
 def _tensor_core_block(
-    c: Contract, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
+    c: Matmul, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     """What is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load fragments
     for mma.sync do not ask for operands meanwhile; what wgmma does is hidden. tile: rows and columns."""
@@ -169,17 +170,17 @@ def _tensor_core_block(
         busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
     else:
         busy = max(moved, chip) + work
-    finish = cores.finish * _chip_seconds(tile[0] * tile[1], target)
+    finish = cores.finish * chip_seconds(tile[0] * tile[1], target)
     return fill, busy, finish + model.sums * _sums_seconds(c, target)
 
 
-def _cores(c: Contract, model: Matmul) -> TensorCores:
+def _cores(c: Matmul, model: Model) -> TensorCores:
     """Of the product's instruction; those of scalar products are not asked for."""
     return fitted(model.groups) if c.instruction == "wgmma" else model.warps
 
 
 def _scalar_block(
-    c: Contract, k: int, moved: float, work: float, target: Target
+    c: Matmul, k: int, moved: float, work: float, target: Target
 ) -> tuple[float, float, float]:
     steps = -(-k // (c.block_k * c.slices))
     each = fitted(target.model.matmul).scalar_step
@@ -189,14 +190,9 @@ def _scalar_block(
     return fill, max(moved, work), 2 * _sums_seconds(c, target)
 
 
-def _sums_seconds(c: Contract, target: Target) -> float:
+def _sums_seconds(c: Matmul, target: Target) -> float:
     """One pass over the slices' sums, on chip."""
-    return _chip_seconds(c.slices * c.block_m * c.block_n, target)
-
-
-def _chip_seconds(values: int, target: Target) -> float:
-    """One pass over so many values of 4 bytes, on chip."""
-    return values * 4 / (target.model.common.chip_speedup * target.worker_bandwidth)
+    return chip_seconds(c.slices * c.block_m * c.block_n, target)
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
@@ -210,41 +206,7 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
     return cost * results * stored / (target.worker_bandwidth * target.workers)
 
 
-def attend_seconds(
-    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
-) -> float:
-    """One block of rows against all keys. after: operations that a score costs."""
-    model, paths = fitted(target.model.attention), fitted(target.model.matmul)
-    slices = a.slices(target.threads // target.warp)
-    size = 2
-    moved = (
-        a.block_m * features / line_use(a.query, a.block_m, features, size, paths)
-        + keys * features / line_use(a.key, a.chunk, features, size, paths)
-        + keys * columns / line_use(a.value, columns, a.chunk, size, paths)
-    ) * size / target.worker_bandwidth  # fmt: skip
-    rounds = -(-keys // (a.chunk * slices))  # of each slice
-    scores = rounds * a.chunk * slices * a.block_m
-    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
-    powers = scores * after / (target.flops["fma"] / 2 / target.workers)
-    if a.instruction == "wgmma":
-        work = _overlapping(products / model.group_rate, powers, rounds, model.hidden)
-        work += rounds * model.group_chunk * target.latency_seconds
-    else:
-        work = products / model.warp_rate + powers
-    merged = 2 * _chip_seconds(slices * a.block_m * columns, target)
-    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
-    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
-    first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
-    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
-
-
-def _overlapping(products: float, powers: float, rounds: int, hidden: float) -> float:
-    """Of the shorter of both the part `hidden` is: the products of one chunk, and of one warpgroup, go on while others make powers.
-    A first chunk's scores and a last one's sums hide behind nothing."""
-    return products + powers - hidden * min(products, powers) * (1 - 1 / rounds)
-
-
-def _efficiency(c: Contract, target: Target) -> float:
+def _efficiency(c: Matmul, target: Target) -> float:
     """The part of the arithmetic rate that a warp's tile, or a thread's, can reach."""
     match c.instruction:
         case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
@@ -259,15 +221,3 @@ def _efficiency(c: Contract, target: Target) -> float:
             return fitted(target.model.register_tiles).outer
         case "dot":
             return fitted(target.model.register_tiles).dot
-
-
-def line_use(side: Operand, block: int, block_k: int, size: int, model: Matmul) -> float:
-    """The part of the bandwidth that a panel's runs use, by the lines that they touch. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
-    if side.copy == "element":
-        return model.evaluated
-    run = (block_k if side.major == "k" else block) * size
-    aligned = math.gcd(run, LINE) == min(run, LINE)
-    lines = (
-        1 + (run - math.gcd(run, LINE)) / LINE
-    )  # runs lie one after the other, the first at the start of a line
-    return (run / (lines * LINE)) ** (model.aligned if aligned else model.unaligned)

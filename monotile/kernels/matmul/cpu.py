@@ -8,7 +8,7 @@ The sums of a rectangle are finished (and what follows the product computed) row
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import contraction
+from monotile.analysis.contraction import factors
 from monotile.codegen.base import STORAGE, Range, Site, at_start, unflatten
 from monotile.codegen.loops import Loops, Point, stride
 from monotile.codegen.spelling import SUFFIX, bare, convert
@@ -16,7 +16,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
-from monotile.plan.nodes import Contract
+from monotile.kernels.matmul.method import Matmul
 
 ROWS = 128  # of a rectangle of sums
 SUMS_BYTES = 1 << 17  # of a rectangle of sums
@@ -48,18 +48,23 @@ class Side:
         return self.value
 
 
-class Product:
+def write(e: Loops, site: Site) -> None:
+    """A step that is a product."""
+    method = site.step.method
+    assert isinstance(method, Matmul)
+    _Product(e, site, method).write()
+
+
+class _Product:
     """Writes one contraction; holds what its parts share."""
 
-    def __init__(self, e: Loops, site: Site, method: Contract) -> None:
+    def __init__(self, e: Loops, site: Site, method: Matmul) -> None:
         c = site.anchor
-        found = contraction(c) if isinstance(c, Compute) else None
-        if found is None or not isinstance(c, Compute):
-            raise InternalError(f"{c.out.name} is no contraction")
+        if not isinstance(c, Compute):
+            raise InternalError(f"{c.out.name} is no sum of products")
         self.e, self.site, self.method, self.c = e, site, method, c
         self.m, self.n = site.ranges[method.m], site.ranges[method.n]
-        swapped = not set(self.m.dim.axes) <= set(found.m) and set(self.m.dim.axes) <= set(found.n)
-        self.left, self.right = (found.right, found.left) if swapped else (found.left, found.right)
+        self.left, self.right = factors(c, swapped=method.swapped)
         self.dtype = c.body.dtype
         if self.dtype not in (DType.F32, DType.F64):
             raise InternalError(f"{c.out.name}: no product in {self.dtype}")

@@ -3,37 +3,37 @@
 The functors are lambdas in the middle of the step: what does not depend on their arguments is computed before them.
 """
 
-from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 
-from monotile.analysis.contraction import contraction
-from monotile.analysis.unconditional import TRUE, unconditional
+from monotile.analysis.contraction import factors
 from monotile.codegen.base import Range, Site, at_start
+from monotile.codegen.block import BlockEmitter
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Load, axes_of, substitute
-from monotile.ir.program import Compute, value_of
-from monotile.kernels.common.cuda_operands import neighbours_of, write_lines, write_operand
-from monotile.kernels.common.cuda_threads import (
-    each_batch,
-    fitting,
-    neighbours,
-    placed,
-    vector_width,
-)
-from monotile.kernels.matmul.cuda_unaligned import RowResult, row_results, write_copies
-from monotile.plan.nodes import Contract
+from monotile.ir.expr import Expr
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
+from monotile.kernels.common.cuda_threads import each_batch, vector_width
+from monotile.kernels.common.cuda_unaligned import RowResult, row_results, write_copies
+from monotile.kernels.common.vectors import fitting
+from monotile.kernels.matmul.cuda_operands import write_lines, write_operand
+from monotile.kernels.matmul.method import Matmul
 
-KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
-WIDTH = 4  # sums that the epilogue takes at once
 Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 
-def write_contract(
+def write(e: BlockEmitter, site: Site) -> None:
+    """A step that is a product."""
+    method = site.step.method
+    assert isinstance(method, Matmul)
+    write_product(e, site, method, e.await_)
+
+
+def write_product(
     e: VectorEmitter,
     site: Site,
-    method: Contract,
+    method: Matmul,
     await_: str,
     in_a_row: tuple[Sides, int, int] | None = None,
 ) -> None:
@@ -101,7 +101,7 @@ def write_contract(
             w.write(f"{call}, mt::in_a_row(begun, task + {apart} < {tasks}, next));")
 
 
-def write_operands(e: VectorEmitter, site: Site, method: Contract) -> Sides:
+def write_operands(e: VectorEmitter, site: Site, method: Matmul) -> Sides:
     """The body of the functor `operands`: calls `use(left, right, m0, m1, n0, n1)` of a task's one block. Gives the text of both
     `mt::Side`s."""
     m, n = site.ranges[method.m], site.ranges[method.n]
@@ -111,13 +111,11 @@ def write_operands(e: VectorEmitter, site: Site, method: Contract) -> Sides:
     return sides
 
 
-def _write_sides(e: VectorEmitter, site: Site, method: Contract) -> Sides:
+def _write_sides(e: VectorEmitter, site: Site, method: Matmul) -> Sides:
     """The functors `left` and `right`; gives the text of their `mt::Side`s."""
     anchor = _anchor(site)
-    found = contraction(anchor)
-    assert found is not None
     m, n = site.ranges[method.m], site.ranges[method.n]
-    left, right = found.facing(m.dim.axes)
+    left, right = factors(anchor, swapped=method.swapped)
     element = _element(left, right, anchor)
     if method.runs > 1:
         left_side = write_lines(e, site, anchor, left, m, n, method, element)
@@ -129,12 +127,12 @@ def _write_sides(e: VectorEmitter, site: Site, method: Contract) -> Sides:
 
 
 def _anchor(site: Site) -> Compute:
-    if not isinstance(site.anchor, Compute) or contraction(site.anchor) is None:
-        raise InternalError(f"step {site.step.computes} is no contraction")
+    if not isinstance(site.anchor, Compute):
+        raise InternalError(f"step {site.step.computes} is no sum of products")
     return site.anchor
 
 
-def _columns(e: VectorEmitter, method: Contract, sides: tuple[Range, Range], width: int) -> str:
+def _columns(e: VectorEmitter, method: Matmul, sides: tuple[Range, Range], width: int) -> str:
     """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
     `STEADY_COLUMNS` of `mt::Shape` has it)."""
     m, n = sides
@@ -150,64 +148,3 @@ def _element(left: Expr, right: Expr, anchor: Compute) -> DType:
     """The type of the operands' elements in on-chip memory."""
     same = left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
     return left.dtype if same else anchor.body.dtype
-
-
-def write_epilogue(
-    e: VectorEmitter,
-    site: Site,
-    anchor: Compute,
-    m: Range,
-    n: Range,
-    width: int,
-    by_rows: Sequence[RowResult] = (),
-    first: str = "",
-) -> None:
-    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
-    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs.
-
-    first: text of a thread's first column, if it has the same ones in all its turns: what depends on these alone it loads once.
-    """
-    e.cells = {r.made.out.name: r.cell for r in by_rows}
-    row, column = m.variable.name, n.variable.name
-    point = placed(site.point, {column: neighbours(n.variable, width)})
-    own = {anchor.out.name, *(s.out.name for s in site.followers)}
-    wanted = dict.fromkeys(
-        x
-        for s in site.followers
-        for x in unconditional(substitute(value_of(s), point))
-        if x.tensor.name not in own
-    )
-    w = e.writer
-    steady = dict[Load, Expr]()
-    if first:
-        steady = {x: TRUE for x in wanted if x.tensor.name in e.constant and m.variable not in axes_of(x)}  # fmt: skip
-    columns = dict[Hashable, str]()
-    if steady:
-        with w.open(f"auto fetch_columns = [&](idx {column})", [column], fence=True, tail=";"):
-            neighbours_of(e, n.variable, width)
-            columns = e.held(steady, width, "columns")
-        w.write("mt::Words<decltype(fetch_columns(0))> asked_columns{};")
-        head = f"if (const idx {column} = {first}; {column} + {width} <= {n.count})"
-        with w.open(head, [column], fence=True):
-            w.write(f"asked_columns = mt::words(fetch_columns({column}));")
-    with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
-        neighbours_of(e, n.variable, width)
-        held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width)
-    total = "double" if anchor.body.dtype is DType.F64 else "float"
-    sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held, bool live"
-    sums += ", char* cell" if by_rows else ""
-    head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
-    with w.open(head, [row, column], fence=True, tail=";") as block:
-        neighbours_of(e, n.variable, width)
-        if columns:
-            w.write("const auto columns = asked_columns.whole();")
-        block.names.update(held)
-        with e.vector(width):
-            at = "lane" if width > 1 else "0"
-            e.stored_if = "live"
-            e.finish(site, point, f"sums[{at}]", anchor.body.dtype)
-    e.cells, e.stored_if = {}, ""
-    if by_rows:
-        head = f"auto singles = [&](idx {row}, idx {column}, const mt::Pack<{total}, 1>& sums)"
-        with w.open(head, [row, column], fence=True, tail=";"):
-            e.finish(site, site.point, "sums[0]", anchor.body.dtype)

@@ -10,7 +10,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx, loads, substitute
 from monotile.ir.program import Compute
-from monotile.plan.nodes import Reduce
+from monotile.kernels.reduction.method import Reduce
 
 # Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
 # error of a float sum of n terms grows like that of 32 + 32 + n / 16384 additions. Loops round each other have a partial sum each.
@@ -22,9 +22,10 @@ STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 
-def reduce_step(e: Loops, site: Site, method: Reduce) -> None:
+def write(e: Loops, site: Site) -> None:
     """Write a step whose anchor is a reduction."""
-    c = site.anchor
+    c, method = site.anchor, site.step.method
+    assert isinstance(method, Reduce)
     if not isinstance(c, Compute) or c.combiner is None:
         raise InternalError(f"{c.out.name} is no reduction")
     order = [c.reduce[p] for p in method.order or range(len(c.reduce))]

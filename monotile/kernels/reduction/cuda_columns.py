@@ -12,9 +12,9 @@ from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
+from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, vector_width
-from monotile.kernels.reduction.cuda import COMBINER
-from monotile.plan.nodes import Reduce
+from monotile.kernels.reduction.method import Reduce
 from monotile.targets.model import fitted
 
 

@@ -1,36 +1,15 @@
 """Weights that a worker's threads hold in registers: each what it multiplies with, in every iteration of a loop, or asked for before
 what it multiplies them with is there."""
 
-from dataclasses import dataclass
-
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.block import Held
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter
 from monotile.ir.expr import Axis, Load, idx, substitute
-from monotile.kernels.reduction.cuda import Form, differs, each_vector, form_of, write_groups
+from monotile.kernels.reduction.cuda_lanes import Form, differs, each_vector, form_of, write_groups
 from monotile.kernels.reduction.cuda_pinned import Kept
-from monotile.plan.nodes import Reduce
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in a turn of its reduction."""
-
-    name: str
-    element: str
-    width: int
-    count: int
-    number: str
-
-    @property
-    def fill(self) -> str:
-        """The name of the function that fills it."""
-        return f"fill_{self.name}"
-
-    @property
-    def kind(self) -> str:
-        return f"mt::Held<{self.element}, {self.width}, {self.count}>"
+from monotile.kernels.reduction.method import Reduce
 
 
 def held_of(name: str, x: Load, site: Site, form: Form) -> Held | None:

@@ -9,9 +9,12 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul, substitute
 from monotile.ir.program import Compute, Scatter
-from monotile.kernels.common.cuda_threads import fitting, placed, region, spread
-from monotile.plan.nodes import BoxDim, Plan, PlanNode, Reduce, Repeat, Resident, Shared, Stage
-from monotile.schedule.pinned import distinct_loads, rows_of
+from monotile.kernels.common.cost import distinct_loads
+from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.common.vectors import fitting
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.weights import rows_of
+from monotile.plan.nodes import BoxDim, Plan, PlanNode, Repeat, Resident, Shared, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept
         step = next(s for s in stage.steps if s.computes[0] == r.compute)
         assert isinstance(anchor, Compute)
         assert isinstance(step.method, Reduce)
-        load = distinct_loads(anchor)[r.load]
+        load = distinct_loads(anchor.body)[r.load]
         rows = rows_of(load, anchor, step.dims)
         order = step.method.order or tuple(range(len(anchor.reduce)))
         axes = tuple(anchor.reduce[p] for p in order)

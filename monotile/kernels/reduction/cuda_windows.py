@@ -12,27 +12,27 @@ from monotile.analysis.alike import alike
 from monotile.analysis.masked import without_masks
 from monotile.codegen.base import VALUES, Site
 from monotile.codegen.spelling import bare
-from monotile.codegen.thread_map import Turn
+from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_threads import inside, placed, turn
-from monotile.kernels.elementwise.cuda import read_by
-from monotile.kernels.reduction.cuda import COMBINER
-from monotile.plan.nodes import Map, Reduce
+from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_prefetch import read_by
+from monotile.kernels.common.cuda_threads import inside, placed, thread_map
+from monotile.kernels.reduction.method import Reduce
 
 MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
 AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 
 
-def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
+def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
     anchor = site.anchor
     if not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
-    own = turn(e, site, Map(method.outputs), method.windows)
+    own = thread_map(e, site, method.outputs, method.windows)
     w, parts = e.writer, own.width * own.windows
     with ExitStack() as stack:
         stack.enter_context(w.open(own.head, ["e"], fence=True))
@@ -63,13 +63,13 @@ def write_side_by_side(e: VectorEmitter, site: Site, method: Reduce) -> None:
             e.finish(site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
 
 
-def _number(own: Turn, window: int | str) -> str:
+def _number(own: ThreadMap, window: int | str) -> str:
     """Text of the number of a lane's part of a window's outputs."""
     lane = LANE if own.width > 1 else "0"
     return lane if own.windows == 1 else f"{window} * {own.width} + {lane}"
 
 
-def _term(site: Site, own: Turn, window: Expr | None = None) -> Expr:
+def _term(site: Site, own: ThreadMap, window: Expr | None = None) -> Expr:
     """What is added to the output of a lane, which depends on the reduce axes."""
     assert isinstance(site.anchor, Compute)
     where = own.element(site.ranges, lane_of(own.width), window)
@@ -80,13 +80,13 @@ def _each(e: VectorEmitter, a: Axis) -> AbstractContextManager[Block]:
     return e.writer.open(f"for (idx {a.name} = 0; {a.name} < {a.extent}; ++{a.name})", [a.name], fence=True)  # fmt: skip
 
 
-def _add(e: VectorEmitter, term: Expr, number: str, own: Turn, op: str) -> None:
+def _add(e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str) -> None:
     with e.vector(own.width):
         text = bare(e.root(term))
         e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
 
 
-def _add_windows(e: VectorEmitter, site: Site, own: Turn, along: Axis, op: str) -> None:
+def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: str) -> None:
     """The terms of all windows along `along`. Places that are the same are found by the form of their indices."""
     lane = Axis(LANE, own.width)
     terms = [

@@ -1,16 +1,23 @@
-"""How a step without a product is computed: element by element, or reduced by some lanes an output."""
+"""The ways to cut a reduction into tasks, and how many lanes share an output."""
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
-from monotile.analysis.dependence import independent
 from monotile.analysis.windows import sliding
-from monotile.ir.expr import Axis, Load, loads
-from monotile.ir.program import Compute, Scatter
-from monotile.kernels.common.cost import SECTOR, each_thread_seconds
-from monotile.plan.nodes import Map, Method, Reduce, Serial
+from monotile.ir.expr import Axis, loads
+from monotile.ir.program import Compute
+from monotile.kernels.common import cost, flat
+from monotile.kernels.common.cost import SECTOR, Access, Extents
+from monotile.kernels.common.vectors import widest
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.family import RowSite
+from monotile.kernels.group import Group
+from monotile.kernels.reduction.cost import access, each_thread_seconds
+from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
@@ -22,16 +29,58 @@ MOST_WORDS = (
 )
 
 
-def plain_method(s: Compute | Scatter, elements: int, workers: int, target: Target) -> Method:
-    """elements: how many outputs `workers` workers compute together."""
-    if isinstance(s, Scatter):
-        apart = independent(s.index, s.axes)
-        return Map() if len(apart) == len(s.axes) else Serial(tuple(sorted(apart)))
-    if not s.reduce:
-        return Map(_vector(s, s.axes[-1] if s.axes else None, target))
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """By lanes along the reduction, by columns, or in windows; none where nothing is reduced."""
+    step, target = group.steps[0], context.target
+    anchor = step[0]
+    if len(group.steps) != 1 or not isinstance(anchor, Compute) or not anchor.reduce:
+        return
+    total, after = math.prod(a.extent for a in anchor.axes), cost.following(step, target)
+    method = choose(anchor, total, target.workers, target)
+    if len(anchor.axes) > 1:
+        along = anchor.axes[-2].extent
+        method = windowed(method, anchor, total / target.workers, along, after, target)
+    scratch = scratch_bytes(method, target)
+
+    def accesses(extents: Extents) -> Access:
+        return access(anchor, method, extents, after, target)
+
+    if not anchor.axes:
+        yield flat.draft(group, (), method, context, accesses, scratch)
+    elif method.windows > 1:
+        for dims in _window_dims(anchor, method, target):
+            yield flat.draft(group, dims, method, context, accesses, scratch)
+    else:
+        at_once = max(1, target.threads // method.lanes) * method.outputs
+        yield from flat.flat(group, method, context, at_once, method.outputs, accesses, scratch)
+
+
+def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """As a step of a task with several."""
+    anchor, target = site.anchor, context.target
+    if not isinstance(anchor, Compute) or not anchor.reduce:
+        return None
+    extents, after = site.extents, cost.following(site.step, target)
+    total = cost.product(extents, anchor.axes)
+    method = choose(anchor, total, 1, target)
+    if method.outputs > 1:
+        outputs = min(method.outputs, flat.innermost(site))
+        method = msgspec.structs.replace(method, outputs=outputs)
+        if len(anchor.axes) > 1:
+            before, lead = anchor.axes[-2], site.lead.get(len(anchor.axes) - 2, 0)
+            along = math.gcd(before.extent, extents[before.name], lead)
+            method = windowed(method, anchor, total, along, after, target)
+    scratch = scratch_bytes(method, target)
+    return flat.in_rows(
+        site, method, context, lambda e: access(anchor, method, e, after, target), scratch
+    )
+
+
+def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
+    """The method for a reduction of which `workers` workers make `elements` outputs together."""
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    vector = _vector(s, s.reduce[inner], target)
+    vector = widest(s, s.reduce[inner], target)
     if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
@@ -60,7 +109,7 @@ def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> in
     terms = math.prod(r.extent for r in s.reduce)
     if not s.axes or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
         return 1
-    width = _vector(s, s.axes[-1], target, stored=False)
+    width = widest(s, s.axes[-1], target, stored=False)
     busy = target.threads * workers // (4 if terms <= FEW_TERMS else 1)
     while width > 1 and elements < width * busy:
         width //= 2
@@ -75,7 +124,7 @@ def _columns(
     terms = math.prod(r.extent for r in s.reduce)
     if not s.axes or s.combiner in ("argmax", "argmin") or terms <= MANY_TERMS:
         return None
-    width = _vector(s, s.axes[-1], target, stored=False)
+    width = widest(s, s.axes[-1], target, stored=False)
     if width == 1 or elements < FEWEST_ACROSS * width:
         return None
     if 2 * _neighbours(s, s.axes[-1]) < _neighbours(s, s.reduce[order[-1]]):
@@ -87,31 +136,39 @@ def _columns(
 
 
 def windowed(
-    method: Method,
-    s: Compute,
-    elements: int,
-    workers: int,
-    along: int,
-    after: float,
-    target: Target,
-) -> Method:
-    """`method` with several windows a thread, where they overlap and it has registers for them. along: what they divide of the axis
-    before the last. after: operations that follow an output."""
+    method: Reduce, s: Compute, elements: float, along: int, after: float, target: Target
+) -> Reduce:
+    """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
+    they divide of the axis before the last. after: operations that follow an output."""
     found = sliding(s)
-    if not isinstance(method, Reduce) or method.outputs == 1 or method.by_columns or found is None:
+    if method.outputs == 1 or method.by_columns or found is None:
         return method
-    terms = s.reduce[found.reduce].extent
+    terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
     words = method.outputs * s.body.dtype.itemsize // 4
     held = method.outputs * max(x.dtype.itemsize for x in loads(s.body)) // 4
-    most = max(fitted(target.model.reduction).windows, terms)
     fitting = (
         msgspec.structs.replace(method, order=order, windows=n)
-        for n in range(1, most + 1)
+        for n in range(1, max(most, terms) + 1)
         if along % n == 0
         and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
     )
-    return min(fitting, key=lambda m: each_thread_seconds(s, m, elements / workers, after, target))
+    return min(fitting, key=lambda m: each_thread_seconds(s, m, elements, after, target))
+
+
+def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[Dim, Dim]]:
+    """One task a worker: the last axis whole or in parts of whole sectors, and so many of all others."""
+    *before, last = s.axes
+    rows = math.prod(a.extent for a in before)
+    least = max(method.outputs, cost.SECTOR // s.out.dtype.itemsize)
+    parts = 1
+    while parts == 1 or (last.extent % (parts * least) == 0 and parts <= target.workers):
+        tile = -(-rows * parts // target.workers)
+        yield (
+            Dim(tuple(range(len(before))), rows, min(rows, cost.round_up(tile, method.windows)), 0),
+            Dim((len(before),), last.extent, last.extent // parts, 1),
+        )
+        parts *= 2
 
 
 def _run(s: Compute, axis: Axis) -> int:
@@ -132,26 +189,9 @@ def _neighbours(s: Compute, axis: Axis) -> int:
     return min(axis.extent, *served)
 
 
-def _vector(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True) -> int:
-    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is."""
-    if axis is None:
-        return 1
-    moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
-    width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
-    if axis in s.axes and stored:
-        width = max(width, s.out.dtype.itemsize)
-    limit = max(1, target.vector_bytes // width)
-    runs = [contiguous_run(offset(x), axis, limit) for x in moved]
-    return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
-
-
-def method_scratch(method: Method, target: Target) -> int:
+def scratch_bytes(method: Reduce, target: Target) -> int:
     """A reduction across warps leaves one partial value (and its position) a warp; of columns, one of each a warp."""
-    match method:
-        case Reduce(lanes, by_columns=True):
-            across = target.threads // lanes
-            return target.threads // target.warp * across * method.outputs * MOST_BYTES
-        case Reduce(lanes) if lanes > target.warp:
-            return 16 * target.threads
-        case _:
-            return 0
+    if method.by_columns:
+        across = target.threads // method.lanes
+        return target.threads // target.warp * across * method.outputs * MOST_BYTES
+    return 16 * target.threads if method.lanes > target.warp else 0

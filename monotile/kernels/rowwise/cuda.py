@@ -17,18 +17,17 @@ from typing import NamedTuple
 
 from monotile.analysis.dependence import loads_of
 from monotile.codegen.base import VALUES, Range, Site, unflatten
+from monotile.codegen.block import BlockEmitter
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.codegen.writer import Block
-from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.elementwise.cuda import known_ahead
-from monotile.kernels.reduction.cuda import COMBINER
+from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_prefetch import known_ahead
 from monotile.kernels.rowwise.cuts import PART, last_lanes, turns
-from monotile.kernels.rowwise.match import Rowwise, rowwise
-from monotile.kernels.rowwise.moments import moments
-from monotile.plan.nodes import HoldRows
+from monotile.kernels.rowwise.match import Rowwise
+from monotile.kernels.rowwise.method import HoldRows
 
 
 class _Asked(NamedTuple):
@@ -186,11 +185,10 @@ class _Rows:
         return f"{array}[turn * {vector}{' + lane' if vector > 1 else ''}]"
 
 
-def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> None:
-    """Groups of lanes, each with a row at a time.
-
-    await_: the functor that waits for what the step reads.
-    """
+def write(e: BlockEmitter, site: Site) -> None:
+    """Groups of lanes, each with a row at a time."""
+    method, await_ = site.step.method, e.await_
+    assert isinstance(method, HoldRows)
     step = _step(e, site, method)
     w, lanes = e.writer, method.lanes
     with w.open("", fence=True):
@@ -211,15 +209,15 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
                 ahead = _ask_all(step, f"{await_}();")
             _take(step, ahead.once, "early")
             sums = 0
-            pairs = {total: squares for squares, total in moments(step.found).items()}
+            pairs = {total: squares for squares, total in method.moments}
             for s in step.found.order:
                 if step.found.wide(s):
                     step.wide(s)
-                elif s.out.name in method.moments:
+                elif s.out.name in pairs.values():
                     continue  # known with its sum
                 elif s.reduce:
                     squares = pairs.get(s.out.name)
-                    if squares in method.moments:
+                    if squares is not None:
                         step.moments(s, step.found.by_name(squares), sums)
                     else:
                         step.reduction(s, sums)
@@ -232,10 +230,8 @@ def write_rows(e: VectorEmitter, site: Site, method: HoldRows, await_: str) -> N
 
 
 def _step(e: VectorEmitter, site: Site, method: HoldRows) -> _Rows:
-    computes = [s for n in site.step.computes if isinstance(s := e.computes[n], Compute)]
-    found = rowwise(computes)
-    if found is None:
-        raise InternalError(f"step {site.step.computes} does not work row by row")
+    order = tuple(s for n in method.order if isinstance(s := e.computes[n], Compute))
+    found = Rowwise(method.rows, method.span, order)
     groups = e.plan.launch.threads // method.lanes
     row = site.ranges[0] if found.rows else None
     rows = row.variable.extent if row else 1

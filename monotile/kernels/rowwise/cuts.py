@@ -13,11 +13,12 @@ from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Expr, Load, axes_of, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common import cost
-from monotile.kernels.draft import Draft
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.group import Group
 from monotile.kernels.rowwise.match import Rowwise, rowwise
+from monotile.kernels.rowwise.method import HoldRows
 from monotile.kernels.rowwise.moments import moments
-from monotile.plan.nodes import Dim, HoldRows, Step
-from monotile.schedule.groups import Group
+from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
@@ -26,8 +27,11 @@ MOST_WORDS = 96  # registers of a thread for what it reads and holds
 PART = 8  # bytes of a part of a sum, at most
 
 
-def held_rows(group: Group, target: Target) -> Iterator[Draft]:
+def cut(group: Group, context: Context) -> Iterator[Draft]:
     """The ways to cut `group` so: none where it does not work row by row, or its rows are too long."""
+    target = context.target
+    if len(group.steps) == 1:
+        return
     computes = [s for s in group.statements() if isinstance(s, Compute)]
     if not target.has.lockstep or len(computes) < sum(map(len, group.steps)):
         return
@@ -43,11 +47,11 @@ def held_rows(group: Group, target: Target) -> Iterator[Draft]:
         Dim((p,), anchor.axes[p].extent, anchor.axes[p].extent, None)
         for p in range(found.rows, len(anchor.axes))
     ]
-    pairs = tuple(moments(found))
+    pairs = tuple(moments(found).items())
     lanes = target.threads
     while lanes >= 1:
         vector = _vector(found, lanes)
-        method = HoldRows(found.listed.index(anchor.out.name), lanes, vector)
+        method = HoldRows(found.listed.index(anchor.out.name), lanes, vector, *found.names)
         if even(found, method, target):
             method = msgspec.structs.replace(method, moments=pairs)
         rounds = -(-tile // (target.threads // lanes))

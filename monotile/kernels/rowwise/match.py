@@ -40,6 +40,11 @@ class Rowwise(msgspec.Struct, frozen=True):
         return next(s for s in self.order if s.out.name == name)
 
     @property
+    def names(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
+        """What a method stores of it: rows, span, and the order of evaluation by name."""
+        return self.rows, self.span, tuple(s.out.name for s in self.order)
+
+    @property
     def listed(self) -> tuple[str, ...]:
         """Names: what a row has one of, then the wide ones."""
         return tuple(

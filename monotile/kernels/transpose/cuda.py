@@ -4,16 +4,27 @@ from contextlib import ExitStack
 
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import STORAGE, Site, plus
-from monotile.codegen.thread_map import Turn as Turns
+from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Load, idx, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed
-from monotile.plan.nodes import Interleave, Turn
+from monotile.kernels.transpose.method import Interleave, Transpose
 
 
-def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
+def write(e: VectorEmitter, site: Site) -> None:
+    """Either method."""
+    match site.step.method:
+        case Transpose() as method:
+            write_transpose(e, site, method)
+        case Interleave() as method:
+            write_interleave(e, site, method)
+        case other:
+            raise InternalError(f"no transposition: {other}")
+
+
+def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
     """A thread a vector of the last axis: `count` vectors in the order of what is read, then as many in that of what is written."""
     anchor = site.anchor
     if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
@@ -22,7 +33,7 @@ def write_turn(e: VectorEmitter, site: Site, method: Turn) -> None:
     behind = site.ranges[method.behind]
     ranges = tuple(r for r in site.ranges if r is not behind)
     count, t = behind.dim.extent, behind.variable
-    turns = Turns(width, ranges[-1].variable.extent // width, 0, e.plan.launch.threads)
+    turns = ThreadMap(width, ranges[-1].variable.extent // width, 0, e.plan.launch.threads)
     place = readable(e.plan.places[x.tensor.name], own=e.computed(x.tensor))
     w = e.writer
     with ExitStack() as stack:
@@ -50,7 +61,7 @@ def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
         raise InternalError(f"step {site.step.computes} is not interleaved")
     rows, last = site.ranges
     count = last.variable.extent
-    turns = Turns(width, rows.variable.extent // width, 0, e.plan.launch.threads)
+    turns = ThreadMap(width, rows.variable.extent // width, 0, e.plan.launch.threads)
     w, run = e.writer, e.writer.fresh("run")
     with ExitStack() as stack:
         stack.enter_context(w.open(turns.head, ["e"], fence=True))

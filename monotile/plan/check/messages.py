@@ -8,10 +8,10 @@ a message is computed in each iteration, so no slot keeps the tag of the call be
 import math
 
 from monotile.ir.program import Compute, Loop, Program, statements
-from monotile.plan.check.invalid import fail
-from monotile.plan.nodes import Attend, Contract, HoldRows, Plan, Receive, Repeat, Stage, repeats
+from monotile.plan.invalid import fail
+from monotile.plan.messages import TAGGED, WIDEST, message_stride
+from monotile.plan.nodes import Plan, Receive, Repeat, Stage, repeats
 from monotile.plan.parts import Statements, box_of, covers, loads_in
-from monotile.schedule.messages import TAGGED, WIDEST, message_stride
 
 
 def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
@@ -81,7 +81,7 @@ def _check_receive(
     box = r.place.box
     if not uses or not covers(box, box_of(stage, uses[0][1].tensor, computes), t):
         fail(f"{r.stage} reads more of {r.tensor} than it receives")
-    if any(isinstance(step.method, (Contract, Attend, HoldRows)) for step, _ in uses):
+    if any(not step.method.reads_shared for step, _ in uses):
         fail(f"{r.stage} cannot read {r.tensor} on chip")
     if r.place.offset % 16 or r.place.pitch != (box[-1].extent if box else 1):
         fail(f"{r.stage} receives {r.tensor} where vectors of it cannot be stored")

@@ -14,8 +14,8 @@ from monotile.plan.access import (
     resolve,
     worker_of,
 )
-from monotile.plan.check.invalid import fail
 from monotile.plan.hazards import Touch, touches
+from monotile.plan.invalid import fail
 from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
 
 MOST_REPLAYED = 4  # iterations of one loop: the first three and the last

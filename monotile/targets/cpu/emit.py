@@ -3,26 +3,14 @@
 from contextlib import ExitStack
 
 from monotile.codegen.base import Site
-from monotile.codegen.loops import Loops, Point
+from monotile.codegen.loops import Loops
 from monotile.codegen.source import Source
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.errors import InternalError
-from monotile.ir.program import Compute, Program, Scatter
-from monotile.kernels.matmul.cpu import Product
-from monotile.kernels.reduction.cpu import reduce_step
-from monotile.plan.nodes import (
-    Attend,
-    Contract,
-    HoldRows,
-    Interleave,
-    Map,
-    Plan,
-    Reduce,
-    Serial,
-    Stage,
-    Turn,
-)
+from monotile.ir.program import Program
+from monotile.kernels.registry import family_of
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.target import Target
 
 ENTRY = "monotile_run"
@@ -121,46 +109,10 @@ class _Cpu(Loops):
             inner *= grid[k]
 
     def step(self, site: Site) -> None:
-        match site.step.method:
-            case Map():
-                self._map(site)
-            case Serial():
-                self._serial(site)
-            case Reduce() as method:
-                reduce_step(self, site, method)
-            case Contract() as method:
-                Product(self, site, method).write()
-            case Attend() | HoldRows() | Turn() | Interleave():
-                raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
-
-    def _map(self, site: Site) -> None:
-        ranges = self.ordered(site)
-        if not ranges:
-            self._element(site, site.point)
-            return
-        *outer, last = ranges
-        with self.over(outer):
-            self.along(
-                last.variable,
-                self.count(last),
-                last.origin,
-                lambda local: self.moved(site, last, local),
-                self.uses(site),
-                lambda point, _: self._element(site, point),
-            )
-
-    def _serial(self, site: Site) -> None:
-        with self.over(site.ranges):
-            self._element(site, site.point)
-
-    def _element(self, site: Site, point: Point) -> None:
-        match site.anchor:
-            case Compute(reduce=(), body=body):
-                self.finish(site, point, self.body(body, point), body.dtype)
-            case Scatter(value=value):
-                self.finish(site, point, self.body(value, point), value.dtype)
-            case Compute():
-                raise InternalError(f"{site.anchor.out.name} reduces, but not by its method")
+        write = family_of(site.step.method).write.get("c")
+        if write is None:
+            raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
+        write(self, site)
 
     def handoff(self, stage: Stage) -> None:
         match stage.handoff:

@@ -4,51 +4,25 @@ A worker is a block of threads. Every stage is a function over the block; hand-o
 block. Pointers come by value in the launch's parameters (or as an array in memory where they are too many).
 """
 
-import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from monotile.analysis.affine import Affine
-from monotile.analysis.states import steady_weights
 from monotile.codegen.address import Layout
 from monotile.codegen.base import Site
+from monotile.codegen.block import GIVEN, READY, BlockEmitter
 from monotile.codegen.functions import Function
 from monotile.codegen.source import Source
-from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.kernels.attention.cuda import write_attend
-from monotile.kernels.common.cuda_threads import write_serial
-from monotile.kernels.elementwise.cuda import write_early, write_map
-from monotile.kernels.matmul.cuda import write_contract, write_operands
-from monotile.kernels.reduction.cuda import write_reduce
-from monotile.kernels.reduction.cuda_columns import write_columns
-from monotile.kernels.reduction.cuda_held import Held, held_through, write_hold, write_weights_early
+from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
-from monotile.kernels.reduction.cuda_windows import write_side_by_side
-from monotile.kernels.rowwise.cuda import write_rows
-from monotile.kernels.transpose.cuda import write_interleave, write_turn
-from monotile.plan.nodes import (
-    Attend,
-    Contract,
-    HoldRows,
-    Interleave,
-    Map,
-    Place,
-    Plan,
-    Reduce,
-    Repeat,
-    Serial,
-    Stage,
-    Step,
-    Turn,
-)
-from monotile.schedule.prefetch.early import weights_of
+from monotile.kernels.registry import family_of
+from monotile.plan.nodes import Plan, Repeat, Stage
 from monotile.targets.cuda.messages import (
     Received,
     on_chip,
@@ -60,11 +34,9 @@ from monotile.targets.cuda.messages import (
 from monotile.targets.target import Target
 
 ENTRY = "monotile_kernel"
-GIVEN = {"p": "const Params&", "workspace": "char* const"}
 # Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
 # than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
 CALLED, APART = 24, 44
-READY = "mt::Ready{}"  # a functor: nothing to wait for
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
@@ -78,7 +50,7 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
     return Source(wide.source(), ENTRY, tuple(wide.checks), wide.apart)
 
 
-class CudaEmitter(VectorEmitter):
+class CudaEmitter(BlockEmitter):
     """The kernel and one function a stage."""
 
     worker = outer = "blockIdx.x"
@@ -92,13 +64,6 @@ class CudaEmitter(VectorEmitter):
         self.received = received_of(plan, self.slots)
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
-        self.in_registers: dict[str, Held] = {}  # by the image that threads have in registers
-        # What the steps of the current stage asked for early, by the weight; of these, the current step's.
-        self.weights_early: dict[Step, dict[str, Held]] = {}
-        self.held_now: dict[str, Held] = {}
-        self.passed = GIVEN | self.profiling.given
-        self.weights = steady_weights(program)
-        self.await_ = READY  # the functor that waits for what the next step reads
         self.apart = False  # whether each function is to be compiled by itself
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
@@ -162,25 +127,22 @@ class CudaEmitter(VectorEmitter):
             for k in self.kept
             if k.stage.name == stage.name and k.image.name in self.in_registers
         ]
-        if stage.steps[0].teams > 1:
-            self._teams(stage, axes)
+        by_itself = family_of(stage.steps[0].method).write_tasks.get("cuda")
+        if by_itself is not None and by_itself(self, stage, axes):
             return
-        if stage.steps[0].following:
-            self._in_a_row(stage, axes)
-            return
-        with self._tasks(stage.name, stage, axes, held, late=stage.late):
+        with self.tasks(stage.name, stage, axes, held, late=stage.late):
             w = self.writer
             received = self._received(stage)
             if received:
                 with self.profiling.receive(w):
-                    self._ask_early(stage)
+                    self.write_prefetches(stage)
                     for r in received:
                         write_receive(self, r, stage)
                     w.write("mt::block_barrier();")
             with self.profiling.task(w, stage):
                 if not received:
-                    self._ask_early(stage)
-                self.await_ = f"[&] {{ {self._await()} }}" if stage.late else READY
+                    self.write_prefetches(stage)
+                self.await_ = f"[&] {{ {self.await_text()} }}" if stage.late else READY
                 for site in self.sites(stage):
                     with w.open("", fence=True):
                         if site.step.barrier:
@@ -188,54 +150,6 @@ class CudaEmitter(VectorEmitter):
                             self.busy = 0
                         self.step(site)
                     self.await_ = READY
-
-    def _teams(self, stage: Stage, axes: tuple[str, ...]) -> None:
-        """The same with teams of its threads, which take the tasks in turn. Of these as one a profile has the time."""
-        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        teams = stage.steps[0].teams
-        with self.function(stage.name, axes, self.passed):
-            w = self.writer
-            w.define("scratch")
-            w.write("char* const scratch = mt::ptx::shared_memory();")
-            w.write(f"const idx first = {self._first_task(stage)};")
-            with self.profiling.task(w, stage, "first"):
-                each = self.plan.launch.threads // teams
-                w.write(f"const idx team = mt::ptx::uniform(threadIdx.x / {each});")
-                loop = f"for (idx task = first + team * {workers}; task < {tasks}; task += {workers * teams})"
-                with w.open(loop, ["task"], fence=True):
-                    self._coordinates(stage)
-                    self._ask_early(stage)
-                    for site in self.sites(stage):
-                        self.step(site)
-                w.write("mt::block_barrier();")
-
-    def _in_a_row(self, stage: Stage, axes: tuple[str, ...]) -> None:
-        """The same where a task of the one step asks for operands of the next."""
-        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        step = stage.steps[0]
-        assert isinstance(step.method, Contract)
-        given = self.passed | ({"grid": "const mt::GridBarrier"} if stage.late else {})
-        with self.function(stage.name, axes, given):
-            w = self.writer
-            w.define("scratch")
-            w.write("char* const scratch = mt::ptx::shared_memory();")
-            head = "auto operands = [&](idx task, auto&& use)"
-            with w.open(head, ["task", "use"], fence=True, tail=";"):
-                self._coordinates(stage)
-                (sides,) = [write_operands(self, s, step.method) for s in self.sites(stage)]
-            w.write(f"const idx first = {self._first_task(stage)};")
-            loop = f"for (idx task = first; task < {tasks}; task += {workers})"
-            with w.open(loop, ["task"], fence=True):
-                w.write("const bool begun = task != first;")
-                self._coordinates(stage)
-                with self.profiling.task(w, stage):
-                    await_ = f"[&] {{ if (!begun) {{ {self._await()} }} }}" if stage.late else READY
-                    for site in self.sites(stage):
-                        write_contract(self, site, step.method, await_, (sides, tasks, workers))
-
-    def _await(self) -> str:
-        """In a stage that waits late."""
-        return f"grid.await();{self.profiling.awaited()}"
 
     def sites(self, stage: Stage) -> Iterator[Site]:
         received = self._received(stage)
@@ -253,24 +167,18 @@ class CudaEmitter(VectorEmitter):
         dense = Layout((Affine(()),) * len(tensor.shape), tensor.strides)
         write_send(self, self.slots[tensor.name], self.total(dense.offset(index)), value)
 
-    def _ask_early(self, stage: Stage) -> None:
+    def write_prefetches(self, stage: Stage) -> None:
         """What the stage's early maps read, and the weights of its early reductions, before its first step."""
-        self.busy, self.early, self.weights_early = 0, {}, {}
-        self.early = {
-            site.step: write_early(self, site, site.step.method, f"early_{number}")
-            for number, site in enumerate(self.sites(stage))
-            if isinstance(site.step.method, Map) and site.step.method.early
-        }
-        for number, site in enumerate(self.sites(stage)):
-            if isinstance(site.step.method, Reduce) and site.step.method.early:
-                wanted = weights_of(site.step, self.computes, self.weights)
-                held = write_weights_early(self, site, wanted, f"weights_{number}")
-                self.weights_early[site.step] = held
+        self.busy, self.early, self.prefetched = 0, {}, {}
+        for what in ("all", "weights"):
+            for number, site in enumerate(self.sites(stage)):
+                if site.step.method.ahead("stage", what):
+                    family_of(site.step.method).write_prefetch["cuda"](self, site, number)
         self.busy = 0
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""
-        with self._tasks(_fill_name(kept), kept.stage, axes):
+        with self.tasks(_fill_name(kept), kept.stage, axes):
             for site in self.sites(kept.stage):
                 if site.step.computes[0] == kept.resident.compute:
                     write_fill(self, kept, site.ranges, site.point)
@@ -281,114 +189,23 @@ class CudaEmitter(VectorEmitter):
         with self.writer.open(
             "", GIVEN, fence=True
         ):  # to look at the step; nothing of it is written
-            self._coordinates(kept.stage)
+            self.write_coordinates(kept.stage)
             sites = [
                 s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
             ]
-            held = held_through(self, kept, self._with_kept(sites[0]))
+            held = held_through(self, kept, self.with_pinned(sites[0]))
         if held is None:
             return
         self.in_registers[kept.image.name] = held
-        with self._tasks(held.fill, kept.stage, axes, [held]):
+        with self.tasks(held.fill, kept.stage, axes, [held]):
             for site in self.sites(kept.stage):
                 if site.step.computes[0] == kept.resident.compute:
-                    write_hold(self, kept, self._with_kept(site), held)
-
-    def packed(
-        self,
-        tensor: Tensor,
-        first: Sequence[Expr],
-        place: Place,
-        width: int,
-        *,
-        aligned: bool = True,
-    ) -> str:
-        held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
-        if held is None:
-            return super().packed(tensor, first, place, width, aligned=aligned)
-        return f"{held.name}.value[{held.number}]"
-
-    @contextmanager
-    def _tasks(
-        self,
-        name: str,
-        stage: Stage,
-        axes: tuple[str, ...],
-        held: Sequence[Held] = (),
-        *,
-        late: bool = False,
-    ) -> Generator[None]:
-        """The function `name`; inside, a task's coordinates are variables.
-
-        held: what it is given in registers. late: whether it waits for the stage's hand-off, with its task or without.
-        """
-        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
-        given = self.passed | {h.name: f"{h.kind}&" for h in held}
-        if late:
-            given |= {"grid": "const mt::GridBarrier"}
-        with self.function(name, axes, given):
-            w = self.writer
-            w.define("scratch")
-            w.write("char* const scratch = mt::ptx::shared_memory();")
-            first = self._first_task(stage)
-            if tasks <= workers:
-                loop = f"if (const idx task = {first}; task < {tasks})"
-            else:
-                loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
-            with w.open(loop, ["task"], fence=True):
-                self._coordinates(stage)
-                yield
-            if late:
-                with w.open("else", fence=True):
-                    w.write(self._await())
-
-    def _first_task(self, stage: Stage) -> str:
-        """Text of this worker's first task; there may be none of that number."""
-        worker, workers = "mt::ptx::anew(blockIdx.x)", self.plan.launch.workers
-        if stage.first % workers == 0:
-            return worker
-        return f"({worker} + {workers - stage.first % workers}) % {workers}"
-
-    def _coordinates(self, stage: Stage) -> None:
-        """c0, c1, ...: the task's place in the row-major grid."""
-        step = math.prod(stage.grid)
-        for k, extent in enumerate(stage.grid):
-            above = step
-            step //= max(extent, 1)
-            text = "task" if step == 1 else f"(uint32_t)task / {step}u"
-            if above != math.prod(stage.grid):
-                text = f"(uint32_t)task % {above}u" + (f" / {step}u" if step > 1 else "")
-            self.writer.write(f"const idx c{k} = {text if extent > 1 else 0};")
-            self.writer.define(f"c{k}")
+                    write_hold(self, kept, self.with_pinned(site), held)
 
     def step(self, site: Site) -> None:
-        match site.step.method:
-            case Map() as method:
-                write_map(self, site, method)
-            case Turn() as method:
-                write_turn(self, site, method)
-            case Interleave() as method:
-                write_interleave(self, site, method)
-            case Serial():
-                write_serial(self, site)
-            case Reduce(by_columns=True) as method:
-                write_columns(self, site, method)
-            case Reduce(outputs=outputs) as method if outputs > 1:
-                write_side_by_side(self, site, method)
-            case Reduce() as method:
-                if self.await_ != READY:
-                    self.writer.write(f"{self.await_}();")
-                self.held_now = self.weights_early.get(site.step, {})
-                write_reduce(self, self._with_kept(site), method)
-                self.held_now = {}
-            case Contract() as method:
-                write_contract(self, site, method, self.await_)
-            case Attend() as method:
-                write_attend(self, site, method, self.await_)
-            case HoldRows() as method:
-                write_rows(self, site, method, self.await_)
+        family_of(site.step.method).write["cuda"](self, site)
 
-    def _with_kept(self, site: Site) -> Site:
+    def with_pinned(self, site: Site) -> Site:
         """The step, reading on chip what is kept there."""
         anchor = site.anchor
         kept = tuple(k for k in self.kept if k.resident.compute == anchor.out.name)

@@ -12,8 +12,8 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, mul
 from monotile.ir.program import Compute, Scatter
+from monotile.plan.messages import message_stride
 from monotile.plan.nodes import BoxDim, Plan, Receive, Shared, Stage, repeats
-from monotile.schedule.messages import message_stride
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from monotile.ir.program import (
     statements,
     used,
 )
-from monotile.schedule.tiles import MOST_BEHIND
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Arrangement, align_axes, permuted, rearranged
 from monotile.transform.layout.pad_channels import RUN
@@ -38,6 +37,7 @@ from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_exprs, map_program
 
+MOST_BEHIND = 25  # values behind each of a vector, up to which a thread that transposes holds them all (`kernels/transpose`)
 Dimension = tuple[str, int]  # of a tensor, by name
 
 

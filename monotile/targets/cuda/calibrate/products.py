@@ -11,11 +11,12 @@ import numpy as np
 
 from monotile.config import Options
 from monotile.ir.dtype import DType
-from monotile.kernels.matmul.blocks import Ways, ways
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import Product
+from monotile.kernels.matmul.blocks import blocks, scratch_bytes
 from monotile.kernels.matmul.cost import contract_seconds, store_seconds
-from monotile.kernels.matmul.product import Product
-from monotile.plan.nodes import Contract, Operand
-from monotile.schedule.tiles import regions
+from monotile.kernels.matmul.cuts import regions
+from monotile.kernels.matmul.method import Matmul
 from monotile.targets.binary import Binary
 from monotile.targets.calibration import Measured, flat, replaced
 from monotile.targets.cuda.build import build
@@ -26,7 +27,7 @@ from monotile.targets.timing import Timing
 
 LAYERS = 48
 SHOWN = (
-    0.75  # latencies of a barrier that a product's beginning does not hide, as it does in a network
+    0.75  # latencies: what a product's beginning here shows that hides behind a network's hand-off
 )
 TOGETHER = 4  # ways that are compiled as one source
 FITTED = ("groups.fill", "groups.path", "groups.chip", "groups.finish", "warps.fill", "warps.path", "warps.chip", "warps.finish", "sums")  # fmt: skip
@@ -51,7 +52,7 @@ class Way(msgspec.Struct, frozen=True):
     k: int
     parts: int
     major: str
-    cut: Contract
+    cut: Matmul
     rows: int
     columns: int
     nbytes: int
@@ -68,7 +69,8 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
     right = Operand("k" if major == "k" else "mn", 8, "async")
     product = Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
     found: dict[object, Way] = {}
-    for c, nbytes in ways(product, m, n, k // parts, target, Ways()):
+    for c in blocks(product, m, n, k // parts, target):
+        nbytes = scratch_bytes(c, target)
         for rows, columns in regions(product, m, n, parts, c, target):
             tasks = -(-m // rows) * -(-n // columns) * parts
             if nbytes <= target.shared_bytes and target.workers // 3 <= tasks <= target.workers:

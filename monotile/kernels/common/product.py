@@ -14,7 +14,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, mul, substitute, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import SECTOR
-from monotile.plan.nodes import Operand
+from monotile.kernels.common.operand import Operand
 from monotile.targets.target import Target
 
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
@@ -31,7 +31,7 @@ class Product:
     of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
     runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
-    part: values of the last of k. near: values of k that lie side by side in the left operand, where it is copied in whole
+    part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
     vectors; 0 for all.
     """
 
@@ -48,6 +48,7 @@ class Product:
     runs: int = 1
     part: int = 1
     near: int = 0
+    swapped: bool = False
 
 
 def product(
@@ -84,7 +85,9 @@ def product(
     part = c.reduce[k[-1]].extent
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
     near = _near(found.left, c, k) if whole else 0
-    return Product(batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near)
+    return Product(
+        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped
+    )
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:

@@ -1,0 +1,84 @@
+"""From a model to the source of its kernel, as `monotile.compile` goes but for the cache and the build.
+
+What `bench.sources` knows of the compiler's insides is all in here.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from monotile.config import Options
+from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.orders import in_memory_order
+from monotile.ir.verify import verify as verify_program
+from monotile.passes.plans import PlanState
+from monotile.passes.programs import ProgramState
+from monotile.pipeline import lower, to_plan
+from monotile.plan.check.structure import verify as verify_plan
+from monotile.plan.records import ON_CHIP
+from monotile.runtime.arrange import composed
+from monotile.runtime.objects import apart
+from monotile.runtime.reference import Call
+from monotile.targets.cpu import emit as cpu
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.cuda import emit as cuda
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Made:
+    """text: the source. plan: as JSON has it. beside: what a call needs besides the text, by numbers where the Plan has names."""
+
+    text: str
+    plan: dict[str, Any]
+    beside: list[Any]
+
+
+def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, Any]) -> Made:
+    """For the target `name` with `Options(**chosen)`. Raises what `monotile.compile` does."""
+    options = Options(cache=False, **chosen)
+    target = target_of(name, options)
+    exported = export(model, *call, results=apart)
+    captured, orders = capture(exported), {}
+    if target.kind == "cuda":
+        captured, orders = in_memory_order(captured, exported)
+    held = frozenset(captured.parameters)
+    done = lower(ProgramState(captured.program, options, target, captured.constants, held))
+    program, constants = done.program, done.constants
+    orders |= {n: composed(orders.get(n), order) for n, order in done.orders.items()}
+    verify_program(program)
+    plan = to_plan(PlanState.of(program, target, options, done.context))
+    verify_plan(plan, program, target)
+    source = (cpu if target.kind == "cpu" else cuda).emit(program, plan, target, options)
+
+    encoded = json.loads(plan.to_json())
+    checks = [re.sub(r"\.py:\d+", ".py", message) for message in source.checks]  # whatever the line
+    outputs = captured.signature.moved(done.results).outputs
+    beside = [
+        [source.entry, source.apart, checks, encoded["launch"]],
+        [[t.shape, t.dtype.name] for t in (*program.inputs, *program.results)],
+        [_digest(constants[n]) if n in constants else "" for n in plan.weights],
+        [orders.get(n) for n in (*plan.inputs, *plan.weights)],
+        [[getattr(x, "index", None), getattr(x, "row", None)] for x in outputs],
+    ]
+    return Made(source.text, encoded, beside)
+
+
+def target_of(name: str, options: Options) -> Target:
+    """The figures of one machine, whatever this one is."""
+    if name == "cpu":
+        return cpu_target(workers=2, l2_bytes=2 << 20, vector_bytes=64)
+    target = cuda_target(name.removeprefix("cuda:"))
+    if options.profile:
+        return msgspec.structs.replace(target, shared_bytes=target.shared_bytes - ON_CHIP)
+    return target
+
+
+def _digest(x: Any) -> str:
+    return f"{x.dtype} {x.shape} {hashlib.sha256(x.tobytes()).hexdigest()}"

@@ -1,0 +1,136 @@
+"""What kernel families may ask of the emitter of a target whose workers are blocks of threads."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from monotile.analysis.states import steady_weights
+from monotile.codegen.base import Site
+from monotile.codegen.vector import VectorEmitter
+from monotile.config import Options
+from monotile.ir.expr import Expr, Tensor
+from monotile.ir.program import Program
+from monotile.plan.nodes import Place, Plan, Stage, Step
+from monotile.targets.target import Target
+
+GIVEN = {"p": "const Params&", "workspace": "char* const"}
+READY = "mt::Ready{}"  # a functor: nothing to wait for
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in a turn of its reduction."""
+
+    name: str
+    element: str
+    width: int
+    count: int
+    number: str
+
+    @property
+    def fill(self) -> str:
+        """The name of the function that fills it."""
+        return f"fill_{self.name}"
+
+    @property
+    def kind(self) -> str:
+        return f"mt::Held<{self.element}, {self.width}, {self.count}>"
+
+
+class BlockEmitter(VectorEmitter):
+    """passed: parameters of every function, with their types. await_: the functor that waits for what the next step reads. weights: those
+    that the launch does not change. in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps
+    of the current stage asked for at its beginning, by the weight; held_now: of these, the current step's."""
+
+    def __init__(
+        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
+    ) -> None:
+        super().__init__(program, plan, target, options, wide=wide)
+        self.passed: dict[str, str] = GIVEN | self.profiling.given
+        self.await_ = READY
+        self.weights = steady_weights(program)
+        self.in_registers: dict[str, Held] = {}
+        self.early = {}
+        self.prefetched: dict[Step, Mapping[str, Held]] = {}
+        self.held_now: Mapping[str, Held] = {}
+
+    @abstractmethod
+    def with_pinned(self, site: Site) -> Site:
+        """The step, reading on chip what a loop keeps there."""
+
+    @abstractmethod
+    def write_prefetches(self, stage: Stage) -> None:
+        """Write what the stage's steps ask for at its beginning."""
+
+    def packed(
+        self,
+        tensor: Tensor,
+        first: Sequence[Expr],
+        place: Place,
+        width: int,
+        *,
+        aligned: bool = True,
+    ) -> str:
+        held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
+        if held is None:
+            return super().packed(tensor, first, place, width, aligned=aligned)
+        return f"{held.name}.value[{held.number}]"
+
+    @contextmanager
+    def tasks(
+        self,
+        name: str,
+        stage: Stage,
+        axes: Sequence[str],
+        held: Sequence[Held] = (),
+        *,
+        late: bool = False,
+    ) -> Generator[None]:
+        """The function `name`; inside, a task's coordinates are variables.
+
+        held: what it is given in registers. late: whether it waits for the stage's hand-off, with its task or without.
+        """
+        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
+        given = self.passed | {h.name: f"{h.kind}&" for h in held}
+        if late:
+            given |= {"grid": "const mt::GridBarrier"}
+        with self.function(name, axes, given):
+            w = self.writer
+            w.define("scratch")
+            w.write("char* const scratch = mt::ptx::shared_memory();")
+            first = self.first_task(stage)
+            if tasks <= workers:
+                loop = f"if (const idx task = {first}; task < {tasks})"
+            else:
+                loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
+            with w.open(loop, ["task"], fence=True):
+                self.write_coordinates(stage)
+                yield
+            if late:
+                with w.open("else", fence=True):
+                    w.write(self.await_text())
+
+    def await_text(self) -> str:
+        """In a stage that waits late."""
+        return f"grid.await();{self.profiling.awaited()}"
+
+    def first_task(self, stage: Stage) -> str:
+        """Text of this worker's first task; there may be none of that number."""
+        worker, workers = "mt::ptx::anew(blockIdx.x)", self.plan.launch.workers
+        if stage.first % workers == 0:
+            return worker
+        return f"({worker} + {workers - stage.first % workers}) % {workers}"
+
+    def write_coordinates(self, stage: Stage) -> None:
+        """c0, c1, ...: the task's place in the row-major grid."""
+        step = math.prod(stage.grid)
+        for k, extent in enumerate(stage.grid):
+            above = step
+            step //= max(extent, 1)
+            text = "task" if step == 1 else f"(uint32_t)task / {step}u"
+            if above != math.prod(stage.grid):
+                text = f"(uint32_t)task % {above}u" + (f" / {step}u" if step > 1 else "")
+            self.writer.write(f"const idx c{k} = {text if extent > 1 else 0};")
+            self.writer.define(f"c{k}")

@@ -1,0 +1,48 @@
+"""What a step of attention may be."""
+
+from monotile.ir.program import Compute
+from monotile.kernels.attention.match import attention
+from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.late import looks_up, several_blocks
+from monotile.kernels.family import Checked, Statements
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Stage
+
+PANEL_ALIGN = 1024  # bytes: eight lines, among which wgmma has cells permuted
+
+
+def check(c: Checked) -> None:
+    """What stands before the anchor is what its softmax is made of, as the method says, and its warps add up."""
+    stage, step, a, target = c.stage, c.step, c.step.method, c.target
+    assert isinstance(a, Attend)
+    made = {n: s for n in step.computes if isinstance(s := c.statements[n], Compute)}
+    anchor = made.get(step.computes[step.anchor])
+    found = attention(anchor, made) if anchor is not None else None
+    if found is None or tuple(s.out.name for s in found.inner) != step.computes[: step.anchor]:
+        fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
+        return
+    said = (a.along, (a.queries_second, a.weights_second), a.least)
+    if said != (found.along, found.swapped, found.least):
+        fail(
+            f"{stage.name}: {step.computes[step.anchor]} is another softmax-weighted sum than its method says"
+        )
+    warps = target.threads // target.warp
+    if a.instruction == "wgmma" and (a.block_m % 64 or warps % (a.block_m // 16)):
+        fail(f"{stage.name}: no whole warpgroups for {a.block_m} rows")
+    if a.instruction == "wgmma" and a.slices(warps) == 1 and a.depth < 3:
+        fail(f"{stage.name}: a ring that warpgroups share has three stages at least")
+    if a.instruction == "wgmma" and step.scratch % PANEL_ALIGN:
+        fail(f"{stage.name}: panels of warpgroups begin at multiples of {PANEL_ALIGN} bytes")
+
+
+def why_not_late(stage: Stage, statements: Statements) -> str | None:
+    """Its addresses are those of queries, keys and values."""
+    first = stage.steps[0]
+    assert isinstance(first.method, Attend)
+    blocks = {
+        first.method.m: first.method.block_m,
+        first.method.n: first.dims[first.method.n].extent,
+    }
+    if several_blocks(first, blocks):
+        return "a task has several blocks"
+    return looks_up(first, statements)

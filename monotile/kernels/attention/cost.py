@@ -1,0 +1,41 @@
+"""How long a softmax-weighted sum takes: copies, tensor cores, powers, and putting the slices together."""
+
+from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.cost import chip_seconds
+from monotile.kernels.common.panels import line_use
+from monotile.targets.model import fitted
+from monotile.targets.target import Target
+
+
+def attend_seconds(
+    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
+) -> float:
+    """One block of rows against all keys. after: operations that a score costs."""
+    model, paths = fitted(target.model.attention), fitted(target.model.matmul)
+    slices = a.slices(target.threads // target.warp)
+    size = 2
+    moved = (
+        a.block_m * features / line_use(a.query, a.block_m, features, size, paths)
+        + keys * features / line_use(a.key, a.chunk, features, size, paths)
+        + keys * columns / line_use(a.value, columns, a.chunk, size, paths)
+    ) * size / target.worker_bandwidth  # fmt: skip
+    rounds = -(-keys // (a.chunk * slices))  # of each slice
+    scores = rounds * a.chunk * slices * a.block_m
+    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
+    powers = scores * after / (target.flops["fma"] / 2 / target.workers)
+    if a.instruction == "wgmma":
+        work = _overlapping(products / model.group_rate, powers, rounds, model.hidden)
+        work += rounds * model.group_chunk * target.latency_seconds
+    else:
+        work = products / model.warp_rate + powers
+    merged = 2 * chip_seconds(slices * a.block_m * columns, target)
+    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
+    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
+    first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
+    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
+
+
+def _overlapping(products: float, powers: float, rounds: int, hidden: float) -> float:
+    """Of the shorter of both the part `hidden` is: the products of one chunk, and of one warpgroup, go on while others make powers.
+    A first chunk's scores and a last one's sums hide behind nothing."""
+    return products + powers - hidden * min(products, powers) * (1 - 1 / rounds)

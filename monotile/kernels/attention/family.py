@@ -1,0 +1,18 @@
+"""The family, as the rest of the compiler sees it."""
+
+from monotile.kernels.attention.check import check, why_not_late
+from monotile.kernels.attention.cuda import write
+from monotile.kernels.attention.cuts import cut, match
+from monotile.kernels.attention.method import Attend
+from monotile.kernels.family import Family
+
+ATTENTION = Family(
+    name="attention",
+    methods=(Attend,),
+    match=match,
+    cut=cut,
+    exclusive=True,
+    check=check,
+    why_not_late=why_not_late,
+    write={"cuda": write},
+)

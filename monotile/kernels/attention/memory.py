@@ -1,0 +1,26 @@
+"""On-chip memory of a softmax-weighted sum: the layout of `targets/cuda/device/attend_stream.cuh`."""
+
+from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.panels import panel_bytes
+
+
+def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
+    """Queries and every slice's ring of keys and values; in their place what the slices have found meets afterwards."""
+    slices = a.slices(warps)
+    pitch = columns + (8 if columns % 16 == 0 else 0)
+    found = slices * a.block_m * (pitch + 2) * 4
+    if (
+        a.instruction == "wgmma"
+    ):  # panels of 64 features or columns, one behind the other: lines of 128 bytes
+        ring = slices * a.depth * a.chunk * (features + columns) * 2
+        return max(a.block_m * features * 2 + ring, found)
+    deep = -(-features // 16) * 16
+    query = _lined(panel_bytes(a.block_m, deep, a.query, 2))
+    key = _lined(panel_bytes(a.chunk, deep, a.key, 2))
+    value = _lined(panel_bytes(columns, a.chunk, a.value, 2))
+    return max(query + slices * a.depth * (key + value), found)
+
+
+def _lined(nbytes: int) -> int:
+    """Panels begin at multiples of 128 bytes."""
+    return -(-nbytes // 128) * 128

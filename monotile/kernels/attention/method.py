@@ -1,0 +1,51 @@
+"""How a softmax-weighted sum is computed."""
+
+from typing import ClassVar, Literal
+
+from monotile.kernels.common.operand import Operand
+from monotile.plan.nodes import Frozen, Method
+
+
+class Attend(Method, Frozen, frozen=True, tag="attend"):
+    """A softmax-weighted sum, streamed along the keys (FlashAttention): `match.Attention` says what its computes are.
+
+    The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
+    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. A task takes
+    blocks of block_m rows. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
+    own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
+    warp, by wgmma block_m / 16 of them, each with 16 rows.
+    What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether
+    the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much.
+    """
+
+    reads_shared: ClassVar[bool] = False
+
+    result: int
+    m: int
+    n: int
+    block_m: int
+    chunk: int
+    depth: int
+    query: Operand
+    key: Operand
+    value: Operand
+    along: int
+    queries_second: bool
+    weights_second: bool
+    least: float = 0.0
+    instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
+
+    @property
+    def anchor(self) -> int:
+        return self.result
+
+    def slices(self, warps: int) -> int:
+        """Of `warps` of a worker."""
+        return warps * 16 // self.block_m if self.instruction == "wgmma" else warps
+
+    def describe(self) -> str:
+        by = "attend wgmma" if self.instruction == "wgmma" else "attend"
+        parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, rings of {self.depth}"]
+        for side, operand in (("query", self.query), ("key", self.key), ("value", self.value)):
+            parts.append(f"{side} {operand.describe()}")
+        return ", ".join(parts)

@@ -1,0 +1,18 @@
+"""Whether threads and tasks of a Scatter write where others do."""
+
+from collections.abc import Iterable
+
+from monotile.analysis.dependence import independent
+from monotile.ir.program import Scatter
+from monotile.kernels.family import Checked
+from monotile.plan.invalid import fail
+
+
+def check_apart(c: Checked, shared: Iterable[int]) -> None:
+    """Raises where two writes may meet. shared: positions of the dims that threads or tasks share."""
+    s = c.anchor
+    if not isinstance(s, Scatter):
+        return
+    apart = independent(s.index, s.axes)
+    if any(p not in apart for k in shared for p in c.step.dims[k].axes):
+        fail(f"{c.stage.name}: writes of {s.out.name} may collide")

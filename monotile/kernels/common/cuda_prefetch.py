@@ -1,0 +1,25 @@
+"""What can be asked for before it is used."""
+
+from collections.abc import Sequence
+
+from monotile.analysis.unconditional import TRUE, conditional, either
+from monotile.codegen.vector import VectorEmitter
+from monotile.ir.expr import Expr, Load, loads
+
+
+def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
+    """What `bodies` read of other stages' results and of what is given: see `read_by`."""
+    return {x: when for x, when in read_by(bodies).items() if not e.computed(x.tensor)}
+
+
+def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
+    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up."""
+    wanted: dict[Load, Expr] = {}
+    for body in bodies:
+        for x, when in conditional(body):
+            if not any(loads(i) for i in (*x.index, when)):
+                known = wanted.get(x)
+                wanted[x] = when if known is None else either(known, when)
+    # Under which conditions a Load is read for an index is not known here.
+    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
+    return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}

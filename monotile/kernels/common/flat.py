@@ -1,0 +1,97 @@
+"""Steps whose axes may be flattened freely: whole waves of tasks, in one dimension."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from monotile.analysis.dependence import loads_of
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common import cost
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.family import RowSite
+from monotile.kernels.group import Group
+from monotile.plan.nodes import Dim, Method, Step
+from monotile.targets.target import Target
+
+Accesses = Callable[[cost.Extents], cost.Access]  # how a task with these extents is walked
+
+
+def flat(
+    group: Group,
+    method: Method,
+    context: Context,
+    at_once: int,
+    vector: int,
+    accesses: Accesses,
+    scratch: int = 0,
+) -> Iterator[Draft]:
+    """All axes as one. at_once: elements that the threads of a worker take at once. vector: that one takes."""
+    axes = group.steps[0][0].axes
+    total = math.prod(a.extent for a in axes)
+    for tile in _tiles(total, at_once, vector, context.target):
+        dims = (Dim(tuple(range(len(axes))), total, tile, 0),)
+        yield draft(group, dims, method, context, accesses, scratch)
+
+
+def _tiles(total: int, at_once: int, vector: int, target: Target) -> Iterator[int]:
+    """Whole waves: as many tasks as workers, or one thread's share if that is more."""
+    share = -(-total // target.workers)
+    yield max(1, min(total, -(-share // at_once) * at_once))
+    if (smaller := max(1, -(-share // vector) * vector)) < at_once:
+        yield smaller
+
+
+def draft(
+    group: Group,
+    dims: tuple[Dim, ...],
+    method: Method,
+    context: Context,
+    accesses: Accesses,
+    scratch: int = 0,
+) -> Draft:
+    """A group of one step cut along `dims`, each of which a tile axis of its own cuts, in order, if any does."""
+    anchor, target = group.steps[0][0], context.target
+    grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
+    tasks = max(1, math.prod(grid))
+    extents = _extents(anchor, dims)
+    after = cost.following(group.steps[0], target)
+    seconds = cost.simple_seconds(anchor, extents, accesses(extents), frozenset(), after, target)
+    names = tuple(s.out.name for s in group.steps[0])
+    step = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
+    return Draft(group, grid, (step,), {}, scratch, -(-tasks // target.workers) * seconds)
+
+
+def _extents(s: Compute | Scatter, dims: tuple[Dim, ...]) -> cost.Extents:
+    """How the neighbouring elements of a task's part of each dim spread over the axes, the last axis first."""
+    extents: cost.Extents = {}
+    for dim in dims:
+        count = max(1, dim.tile)
+        for axis in (s.axes[p] for p in reversed(dim.axes)):
+            take = min(axis.extent, count)
+            extents[axis.name] = max(1, take)
+            count = -(-count // max(1, axis.extent))
+    if isinstance(s, Compute):
+        extents |= {r.name: r.extent for r in s.reduce}
+    return extents
+
+
+def in_rows(
+    site: RowSite, method: Method, context: Context, accesses: Accesses, scratch: int = 0
+) -> tuple[Step, float]:
+    """The step, with its seconds, one dim an axis."""
+    anchor, target, extents = site.anchor, context.target, site.extents
+    after = cost.following(site.step, target)
+    seconds = cost.simple_seconds(anchor, extents, accesses(extents), site.own, after, target)
+    near = 0.0 if _reads_far(anchor, site.own) else target.model.common.near
+    seconds -= target.latency_seconds * near
+    return Step(site.names, site.dims, method, scratch_bytes=scratch), seconds
+
+
+def innermost(site: RowSite) -> int:
+    """How long vectors of a task may be along the last axis: the largest power of two that divides what it has of it, its lead left out."""
+    last = len(site.anchor.axes) - 1
+    size = site.extents[site.anchor.axes[last].name] - site.lead.get(last, 0)
+    return size & -size
+
+
+def _reads_far(s: Compute | Scatter, own: frozenset[str]) -> bool:
+    return any(x.tensor.name not in own for x in loads_of(s))

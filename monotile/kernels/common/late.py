@@ -1,0 +1,27 @@
+"""What keeps a stage from waiting for its hand-off within its first step."""
+
+from collections.abc import Iterable, Mapping
+
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute
+from monotile.kernels.family import Statements
+from monotile.plan.nodes import Step
+
+
+def several_blocks(step: Step, blocks: Mapping[int, int]) -> bool:
+    """Whether a task of the step walks more than one block. blocks: how long one is along some of its dims; 1 along others."""
+    walked = (d.extent if d.stage is None else d.tile + d.lead for d in step.dims)
+    return any(size > blocks.get(k, 1) for k, size in enumerate(walked))
+
+
+def looks_up(step: Step, statements: Statements, names: Iterable[str] | None = None) -> str | None:
+    """Why addresses cannot be found before the hand-off: some of them are in memory, or the step is no Compute. names: of the statements
+    that are looked at; None: those up to the anchor."""
+    made = [statements[n] for n in names or step.computes[: step.anchor + 1]]
+    found = (x for s in made for x in loads_of(s))
+    if not all(isinstance(s, Compute) for s in made) or any(
+        loads(i) for x in found for i in x.index
+    ):
+        return "its addresses are in memory"
+    return None

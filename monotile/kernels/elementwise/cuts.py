@@ -1,0 +1,65 @@
+"""The ways to cut independent elements into tasks."""
+
+from collections.abc import Iterator
+
+from monotile.analysis.dependence import independent
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common import flat
+from monotile.kernels.common.cost import Access, Extents, product
+from monotile.kernels.common.vectors import widest
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.family import RowSite
+from monotile.kernels.group import Group
+from monotile.plan.nodes import Step
+from monotile.targets.target import Target
+
+
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """Flattened; none where elements depend on each other."""
+    anchor = group.steps[0][0]
+    if len(group.steps) != 1 or not _alone(anchor):
+        return
+    target = context.target
+    method = Map(_vector(anchor, target))
+
+    def accesses(extents: Extents) -> Access:
+        return access(anchor, method, extents, target)
+
+    if not anchor.axes:
+        yield flat.draft(group, (), method, context, accesses)
+        return
+    yield from flat.flat(
+        group, method, context, target.threads * method.vector, method.vector, accesses
+    )
+
+
+def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """As a step of a task with several."""
+    anchor, target = site.anchor, context.target
+    if not _alone(anchor):
+        return None
+    method = Map(_vector(anchor, target))
+    if anchor.axes:
+        method = Map(min(method.vector, flat.innermost(site)))
+    return flat.in_rows(site, method, context, lambda e: access(anchor, method, e, target))
+
+
+def _alone(s: Compute | Scatter) -> bool:
+    """Whether no element is made of, or written where, another one is."""
+    if isinstance(s, Scatter):
+        return len(independent(s.index, s.axes)) == len(s.axes)
+    return not s.reduce
+
+
+def _vector(s: Compute | Scatter, target: Target) -> int:
+    if isinstance(s, Scatter):
+        return 1
+    return widest(s, s.axes[-1] if s.axes else None, target)
+
+
+def access(s: Compute | Scatter, method: Map, extents: Extents, target: Target) -> Access:
+    """How threads walk a task with these extents."""
+    across = target.warp * method.vector
+    turns = -(-product(extents, s.axes) // (target.threads * method.vector))
+    return Access(method.vector, across, turns=turns if target.has.lockstep else 1)

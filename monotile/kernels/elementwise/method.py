@@ -1,0 +1,31 @@
+"""How independent elements are computed."""
+
+from typing import ClassVar
+
+import msgspec
+
+from monotile.plan.nodes import Frozen, Method, Prefetch
+
+
+class Map(Method, Frozen, frozen=True, tag="map"):
+    """Independent elements; a thread takes `vector` neighbours along the last axis at once.
+
+    prefetch: at "stage" what its element reads from memory, where each thread has one vector; at "loop" the loads of so many
+    of a thread's vectors, before any of them is used.
+    """
+
+    light: ClassVar[bool] = True
+    has_lead: ClassVar[bool] = True
+
+    vector: int = 1
+    prefetch: tuple[Prefetch, ...] = ()
+
+    @property
+    def prefetches(self) -> tuple[Prefetch, ...]:
+        return self.prefetch
+
+    def with_prefetch(self, more: tuple[Prefetch, ...]) -> "Map":
+        return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
+
+    def describe(self) -> str:
+        return ", ".join((f"map x{self.vector}", *(p.describe() for p in self.prefetch)))

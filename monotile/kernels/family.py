@@ -1,0 +1,200 @@
+"""What a kernel family is to the rest of the compiler. `registry.py` lists them.
+
+A family knows some shapes of work: how to find it (match), the ways to cut it into tasks and what each costs, what a step of it may
+and may not be (check), and how each target spells it. Everything else reaches a family through this page.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from monotile.ir.expr import Load
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.group import Group
+from monotile.plan.nodes import Dim, Method, Prefetch, Stage, Step
+from monotile.targets.target import Target
+
+Statements = Mapping[str, Compute | Scatter]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Statements that a family computes as one step: `inner`, in order, and the result that they are for.
+
+    data: what the family wants to know of it when it cuts the step; None: the statements are only to share a stage, step by step.
+    """
+
+    inner: tuple[Compute, ...]
+    data: object | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowSite:
+    """A step of a task that has several: the task holds a tile of the rows that all of them have in common.
+
+    step: the anchor and what follows it. where: the tile axis that cuts an axis of the anchor, by the axis's position. tiles: rows
+    along each tile axis. lead: rows in front, by position. own: tensors that the task holds on chip. room: bytes left there.
+    """
+
+    step: tuple[Compute | Scatter, ...]
+    where: Mapping[int, int]
+    tiles: tuple[int, ...]
+    lead: Mapping[int, int]
+    own: frozenset[str]
+    room: int
+
+    @property
+    def anchor(self) -> Compute | Scatter:
+        return self.step[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(s.out.name for s in self.step)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Of every axis within one task."""
+        found = {
+            a.name: min(self.tiles[self.where[p]] + self.lead[p], a.extent)
+            if p in self.where
+            else a.extent
+            for p, a in enumerate(self.anchor.axes)
+        }
+        reduce = self.anchor.reduce if isinstance(self.anchor, Compute) else ()
+        return found | {r.name: r.extent for r in reduce}
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """One for each axis of the anchor."""
+        return tuple(
+            Dim((p,), a.extent, self.tiles[self.where[p]], self.where[p], self.lead[p])
+            if p in self.where
+            else Dim((p,), a.extent, a.extent, None)
+            for p, a in enumerate(self.anchor.axes)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A step that is to be checked: raise by `plan.invalid.fail`. steady: weights that the launch does not change."""
+
+    stage: Stage
+    step: Step
+    statements: Statements
+    target: Target
+    steady: frozenset[str]
+
+    @property
+    def anchor(self) -> Compute | Scatter:
+        return self.statements[self.step.computes[self.step.anchor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetching:
+    """Step `number` of a stage, of which is asked what it may ask for ahead.
+
+    steady: weights that the launch does not change. streamed: weights, where all of them are more than the last-level cache holds.
+    loops: axes of those around. pinned: a loop keeps weights of the stage on chip.
+    """
+
+    stage: Stage
+    number: int
+    statements: Statements
+    steady: frozenset[str]
+    streamed: frozenset[str]
+    loops: frozenset[str]
+    pinned: bool
+    target: Target
+
+    @property
+    def step(self) -> Step:
+        return self.stage.steps[self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinnable:
+    """A weight that a step reads alike in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and the
+    bytes that a task reads of it. in_registers: threads may hold it there."""
+
+    load: Load
+    number: int
+    nbytes: int
+    in_registers: bool
+
+
+# A family's answers, each with what it means to have none.
+
+Cut = Callable[[Group, Context], Iterator[Draft]]
+CutInRows = Callable[[RowSite, Context], "tuple[Step, float] | None"]
+Find = Callable[[Compute, Mapping[str, Compute], Context], "Match | None"]
+WhyNot = Callable[[Stage, Statements], "str | None"]
+
+
+def _no_cuts(_group: Group, _context: Context) -> Iterator[Draft]:
+    return iter(())
+
+
+def _no_step(_site: RowSite, _context: Context) -> "tuple[Step, float] | None":
+    return None
+
+
+def _no_match(_c: Compute, _computes: Mapping[str, Compute], _context: Context) -> "Match | None":
+    return None
+
+
+def _not_tiled(_c: Compute, _context: Context) -> bool:
+    return False
+
+
+def _no_prefetch(_where: "Prefetching", _at: str) -> tuple[Prefetch, ...]:
+    return ()
+
+
+def _not_pinnable(
+    _step: Step, _statements: Statements, _weights: frozenset[str]
+) -> "tuple[Pinnable, ...]":
+    return ()
+
+
+def _legal(_site: Checked) -> None:
+    pass
+
+
+def _not_late(_stage: Stage, _statements: Statements) -> "str | None":
+    return "it does not begin with a step that looks for its addresses first"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """match: the statements before a result that the family computes with it as one step.
+    cut: the ways to cut a group into tasks, none where it is not this family's work. exclusive: where there is one, no family after this
+    is asked. in_rows: the same for a step of a task with several, with its seconds.
+    finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
+    tiled: whether the family computes a statement in tiles of rows and columns, with operands in a pipeline.
+    check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
+    prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
+    write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
+    asks for at "stage", given its number too. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
+    by itself; whether it did.
+    """
+
+    name: str
+    methods: tuple[type[Method], ...]
+    match: Find = _no_match
+    cut: Cut = _no_cuts
+    exclusive: bool = False
+    in_rows: CutInRows = _no_step
+    finer: Callable[[Stage, int], Stage] | None = None
+    prefetch: Callable[["Prefetching", str], tuple[Prefetch, ...]] = _no_prefetch
+    pinnable: Callable[[Step, Statements, frozenset[str]], "tuple[Pinnable, ...]"] = _not_pinnable
+    tiled: Callable[[Compute, Context], bool] = _not_tiled
+    check: Callable[[Checked], None] = _legal
+    why_not_late: WhyNot = _not_late
+    write: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict[str, Any])
+    write_prefetch: Mapping[str, Callable[[Any, Any, int], None]] = field(
+        default_factory=dict[str, Any]
+    )
+    write_tasks: Mapping[str, Callable[[Any, Stage, tuple[str, ...]], bool]] = field(
+        default_factory=dict[str, Any]
+    )

@@ -1,0 +1,48 @@
+"""A Group: the statements of one stage, as the scheduler hands them to the families to be cut into tasks."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from monotile.analysis.states import Waits
+from monotile.ir.program import Compute, Scatter, used
+
+Row = tuple[
+    tuple[str, int, int], ...
+]  # (tensor, position of the axis, lead) for every Compute of the group
+
+
+@dataclass(frozen=True)
+class Group:
+    """steps: of Computes, which Scatters may follow, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
+    before, though not read: what is made of a state's old value before its memory gets the new one. match: what a family has found
+    the one step to be (`Family.match`); the group joins no other then."""
+
+    steps: tuple[tuple[Compute | Scatter, ...], ...]
+    rows: tuple[Row, ...]
+    waits: frozenset[str] = frozenset()
+    match: object = field(default=None, compare=False)
+
+    @property
+    def matched(self) -> bool:
+        return self.match is not None
+
+    def statements(self) -> Iterator[Compute | Scatter]:
+        for step in self.steps:
+            yield from step
+
+    @functools.cached_property
+    def tensors(self) -> frozenset[str]:
+        return frozenset(s.out.name for s in self.statements())
+
+    @functools.cached_property
+    def reads(self) -> frozenset[str]:
+        """Tensors from outside."""
+        read = frozenset(t.name for s in self.statements() for t in used(s))
+        return (read | self.waits) - self.tensors
+
+
+def single(s: Compute | Scatter, waits: Waits = MappingProxyType({})) -> Group:
+    rows = tuple(((s.out.name, p, 0),) for p in range(len(s.axes)))
+    return Group(((s,),), rows, waits.get(s.out.name, frozenset()))

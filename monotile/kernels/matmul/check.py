@@ -1,0 +1,63 @@
+"""What a step of a product may be."""
+
+import math
+
+from monotile.analysis.contraction import contraction
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute
+from monotile.kernels.common.late import looks_up, several_blocks
+from monotile.kernels.family import Checked, Statements
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.prefetch import operands
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Stage
+
+
+def check(c: Checked) -> None:
+    """The anchor is a sum of products, read as the method says, and the warps add up."""
+    stage, anchor, m, target = c.stage, c.anchor, c.step.method, c.target
+    assert isinstance(m, Matmul)
+    found = contraction(anchor) if isinstance(anchor, Compute) else None
+    if found is None or found.swapped != m.swapped:
+        fail(f"{stage.name}: {anchor.out.name} is no such product")
+    if why := _why_not_ahead(m, c):
+        fail(f"{stage.name} cannot ask for an operand ahead: {why}")
+    if target.has.register_tiles:
+        return
+    if m.warps_m * m.warps_n * m.slices * m.teams * target.warp != target.threads:
+        fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
+    if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
+        fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+    if m.following and (why := _why_not_following(m, c)):
+        fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
+
+
+def _why_not_ahead(m: Matmul, c: Checked) -> str | None:
+    for side, factor in operands(c.step, c.statements).items():
+        if m.ahead("handoff", side) and (c.step != c.stage.steps[0] or not c.stage.late):
+            return "it does not wait late, in that step"
+        if m.ahead("handoff", side) and not {x.tensor.name for x in loads(factor)} <= c.steady:
+            return "what it reads may be made in this launch"
+    return None
+
+
+def _why_not_following(m: Matmul, c: Checked) -> str | None:
+    anchor = c.anchor
+    if len(c.stage.steps) > 1 or m.slices > 1 or m.teams > 1 or not isinstance(anchor, Compute):
+        return "it has several steps, slices or teams"
+    chunks = -(-math.prod(anchor.reduce[p].extent for p in m.k) // m.block_k)
+    if m.following >= m.depth or m.following > chunks:
+        return f"{m.following} of {chunks} chunks in a ring of {m.depth}"
+    if several_blocks(c.step, {m.m: m.block_m, m.n: m.block_n}):
+        return "a task has several blocks"
+    return None
+
+
+def why_not_late(stage: Stage, statements: Statements) -> str | None:
+    """Its addresses are those of its operands."""
+    first = stage.steps[0]
+    m = first.method
+    assert isinstance(m, Matmul)
+    if several_blocks(first, {m.m: m.block_m, m.n: m.block_n}):
+        return "a task has several blocks"
+    return looks_up(first, statements)

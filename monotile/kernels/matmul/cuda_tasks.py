@@ -1,0 +1,65 @@
+"""Stages of one product whose step walks the worker's tasks by itself: teams of threads that take them in turn, or operands of the next
+task that are asked for during one."""
+
+import math
+
+from monotile.codegen.block import READY, BlockEmitter
+from monotile.kernels.matmul.cuda import write_operands, write_product
+from monotile.kernels.matmul.method import Matmul
+from monotile.plan.nodes import Stage
+
+
+def write_tasks(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> bool:
+    """The stage's function, if it is such a stage."""
+    method = stage.steps[0].method
+    if method.teams > 1:
+        _teams(e, stage, axes)
+    elif method.ahead("task"):
+        _in_a_row(e, stage, axes)
+    return method.teams > 1 or method.ahead("task") > 0
+
+
+def _teams(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
+    """The same with teams of its threads, which take the tasks in turn. A profile has the time of all of them as one."""
+    tasks, workers = math.prod(stage.grid), e.plan.launch.workers
+    teams = stage.steps[0].method.teams
+    with e.function(stage.name, axes, e.passed):
+        w = e.writer
+        w.define("scratch")
+        w.write("char* const scratch = mt::ptx::shared_memory();")
+        w.write(f"const idx first = {e.first_task(stage)};")
+        with e.profiling.task(w, stage, "first"):
+            each = e.plan.launch.threads // teams
+            w.write(f"const idx team = mt::ptx::uniform(threadIdx.x / {each});")
+            loop = f"for (idx task = first + team * {workers}; task < {tasks}; task += {workers * teams})"
+            with w.open(loop, ["task"], fence=True):
+                e.write_coordinates(stage)
+                e.write_prefetches(stage)
+                for site in e.sites(stage):
+                    e.step(site)
+            w.write("mt::block_barrier();")
+
+
+def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
+    """The same where a task of the one step asks for operands of the next."""
+    tasks, workers = math.prod(stage.grid), e.plan.launch.workers
+    step = stage.steps[0]
+    assert isinstance(step.method, Matmul)
+    given = e.passed | ({"grid": "const mt::GridBarrier"} if stage.late else {})
+    with e.function(stage.name, axes, given):
+        w = e.writer
+        w.define("scratch")
+        w.write("char* const scratch = mt::ptx::shared_memory();")
+        head = "auto operands = [&](idx task, auto&& use)"
+        with w.open(head, ["task", "use"], fence=True, tail=";"):
+            e.write_coordinates(stage)
+            (sides,) = [write_operands(e, s, step.method) for s in e.sites(stage)]
+        w.write(f"const idx first = {e.first_task(stage)};")
+        loop = f"for (idx task = first; task < {tasks}; task += {workers})"
+        with w.open(loop, ["task"], fence=True):
+            w.write("const bool begun = task != first;")
+            e.write_coordinates(stage)
+            with e.profiling.task(w, stage):
+                await_ = f"[&] {{ if (!begun) {{ {e.await_text()} }} }}" if stage.late else READY
+                for site in e.sites(stage):
+                    write_product(e, site, step.method, await_, (sides, tasks, workers))

@@ -1,0 +1,233 @@
+"""The ways to cut a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.contraction import factors
+from monotile.analysis.reuse import footprint
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common import cost
+from monotile.kernels.common.product import Product, product, with_sides
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.family import RowSite
+from monotile.kernels.group import Group
+from monotile.kernels.matmul import cost as product_cost
+from monotile.kernels.matmul.blocks import (
+    cut_key,
+    followed,
+    ranked,
+    scratch_bytes,
+    ways,
+    within_run,
+)
+from monotile.kernels.matmul.cost import Memory
+from monotile.kernels.matmul.method import Matmul
+from monotile.plan.nodes import Dim, Step
+from monotile.targets.target import Target
+
+EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
+
+# A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
+Choice = tuple[float, Matmul, int, tuple[int, int]]
+
+
+def tiled(c: Compute, context: Context) -> bool:
+    """Whether `c` is a product worth tiles of its own."""
+    return product(c, context.tables, context.target) is not None
+
+
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """The best way to cut a group of one step that begins with a product; none where it does not, or there is none."""
+    if len(group.steps) != 1:
+        return
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    p = product(anchor, context.tables, target) if isinstance(anchor, Compute) else None
+    if p is None or not isinstance(anchor, Compute):
+        return
+    best = _best_choice(anchor, p, step, context)
+    if best is None:
+        return
+    seconds, method, scratch, tiles = best
+    dims = _product_dims(anchor, p, tiles, target)
+    by_axis = sorted(dims, key=lambda d: d.stage or 0)
+    grid = tuple(-(-d.extent // d.tile) for d in by_axis)
+    names = tuple(s.out.name for s in step)
+    done = Step(names, dims, last_dims(method, dims, p), scratch=0, scratch_bytes=scratch)
+    yield Draft(group, grid, (done,), {}, scratch, seconds)
+
+
+def _best_choice(
+    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
+) -> Choice | None:
+    """The fastest way to cut the product; None if there is none."""
+    m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
+    k = math.prod(anchor.reduce[a].extent for a in p.k)
+    batches = math.prod(anchor.axes[a].extent for a in p.batch)
+    if 0 in (m, n, k, batches):
+        return None
+    runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
+    m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
+    common = context.target.model.common
+    after = product_cost.finishing(step, common.after_plain, common.after_costly)
+    stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
+    memory = _from_memory(anchor, p, context.target)
+    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
+
+    def best() -> Choice | None:
+        choices = _choices(p, m, n, k, batches, after, stored, memory, context)
+        return min(choices, key=lambda way: way[0], default=None)
+
+    return context.memo.once(("matmul", *key), best)
+
+
+def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
+    """Operands that are larger than what the last-level cache keeps."""
+    sides = _operand_bytes(c, p, whole=True)
+    kept = target.l2_bytes * target.model.common.kept
+    return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
+
+
+def _choices(
+    p: Product,
+    m: int,
+    n: int,
+    k: int,
+    batches: int,
+    after: float,
+    stored: int,
+    memory: Memory,
+    context: Context,
+) -> Iterator[Choice]:
+    """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it."""
+    target, itemsize = context.target, p.dtype.itemsize
+    for block, nbytes in ways(p, m, n, k, context):
+        if nbytes > target.shared_bytes:
+            continue
+        for tile_m, tile_n in regions(p, m, n, batches, block, target):
+            method, scratch = block, nbytes
+            tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
+            if method.teams > 1 and tasks <= target.workers:
+                continue
+            waves = -(-tasks // target.workers)
+            if waves > 1:
+                method = followed(method, k, target)
+                scratch = scratch_bytes(method, target)
+            seconds = product_cost.rounds_seconds(
+                method, tile_m, tile_n, k, itemsize, target, p.near, after, waves, memory
+            )
+            out = product_cost.store_seconds(batches * m * n, stored, itemsize, target)
+            yield seconds + out, method, scratch, (tile_m, tile_n)
+
+
+def regions(
+    p: Product, m: int, n: int, batches: int, method: Matmul, target: Target
+) -> Iterator[tuple[int, int]]:
+    """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
+    if target.has.register_tiles:
+        tile_m, tile_n = _cpu_region(m, n, batches, method, target)
+        yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
+        return
+    tile_m = within_run(method.block_m, p.grain_m, target)
+    tile_n = method.block_n if method.runs > 1 else within_run(method.block_n, p.grain_n, target)
+    yield tile_m, tile_n
+    if p.grain_m or p.grain_n or method.runs > 1:
+        return
+    rows, columns = -(-m // tile_m), -(-n // tile_n)
+    waves = -(-batches * rows * columns // target.workers)
+    room = max(rows * columns, waves * target.workers // batches)  # for tasks of a batch
+    for down, across in ((rows, columns), (room // columns, columns), (rows, room // rows)):
+        yield (
+            min(tile_m, cost.round_up(-(-m // down), EVEN)),
+            min(tile_n, cost.round_up(-(-n // across), EVEN)),
+        )
+
+
+def _cpu_region(m: int, n: int, batches: int, c: Matmul, target: Target) -> tuple[int, int]:
+    """Columns for a few tasks a thread, so that a thread's part of the right side stays in its cache; all rows,
+    unless there are too few columns for that."""
+    least = -(-4 * target.workers // batches)
+    even = (t for t in range(least, least + target.workers) if t * batches % target.workers == 0)
+    tasks = next(even, least)
+    columns = max(c.block_n, cost.round_up(-(-n // tasks), c.block_n))
+    rows = cost.round_up(-(-m // -(-tasks // -(-n // columns))), c.block_m)
+    return min(max(rows, 64), cost.round_up(m, c.block_m)), columns
+
+
+def _product_dims(
+    c: Compute, p: Product, tiles: tuple[int, int], target: Target
+) -> tuple[Dim, ...]:
+    """Batches, rows, columns. Tasks that follow each other have the same rows; or, where the columns' operand would be read from memory
+    for each of these anew, the same columns."""
+    batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
+    extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
+    tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
+    order = [0, 1]
+    if not target.has.register_tiles and tasks > target.workers:
+        rows, columns = _operand_bytes(c, p)
+        if columns > max(rows, target.l2_bytes * target.model.common.kept):
+            order = [1, 0]
+    sides = (
+        Dim(axes, extent, tile, len(batch) + at)
+        for axes, extent, tile, at in zip((p.m, p.n), extents, tiles, order, strict=True)
+    )
+    return (*batch, *sides)
+
+
+def _operand_bytes(c: Compute, p: Product, *, whole: bool = False) -> tuple[int, int]:
+    """What is read of both operands, of one batch or as a whole."""
+    extents = {a.name: a.extent for a in (*c.axes, *c.reduce)}
+    if not whole:
+        extents |= {c.axes[a].name: 1 for a in p.batch}
+    left, right = (
+        sum(footprint(x, extents) for x in set(loads(factor)))
+        for factor in factors(c, swapped=p.swapped)
+    )
+    return left, right
+
+
+def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """A product inside a group: rows cut to one element are batches; a side is one cut axis, or whole ones."""
+    anchor, target, where = site.anchor, context.target, site.where
+    p = product(anchor, context.tables, target, site.own) if isinstance(anchor, Compute) else None
+    if p is None or p.grain_m or p.grain_n or not isinstance(anchor, Compute):
+        return None  # rows might be cut inside a run
+    single = {q for q in (*p.m, *p.n) if q in where and site.tiles[where[q]] == 1}
+    m = tuple(q for q in p.m if q not in single)
+    n = tuple(q for q in p.n if q not in single)
+    batch = tuple(q for q in range(len(anchor.axes)) if q not in m and q not in n)
+    if any(q in where and site.tiles[where[q]] != 1 for q in batch):
+        return None
+    for side in (m, n):
+        if not side or (len(side) > 1 and any(q in where for q in side)):
+            return None
+    p = with_sides(p, anchor, (m, n), target, site.own)
+    extents = site.extents
+    size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
+    k = math.prod(anchor.reduce[q].extent for q in p.k)
+    walked = math.prod(extents[anchor.axes[q].name] for q in batch)
+    fitting = (
+        way
+        for way in ranked(p, size_m, size_n, k, context)
+        if way[2] <= site.room and way[1].instruction != "wgmma"  # its panels want the first bytes
+    )
+    best = next(fitting, None)
+    if best is None:
+        return None
+    dims = [
+        Dim((q,), anchor.axes[q].extent, 1 if q in where else anchor.axes[q].extent, where.get(q))
+        for q in batch
+    ]
+    for side, size in ((m, size_m), (n, size_n)):
+        extent = math.prod(anchor.axes[q].extent for q in side)
+        dims.append(Dim(side, extent, size, where.get(side[0])))
+    method = last_dims(best[1], tuple(dims), p)
+    return Step(site.names, tuple(dims), method, scratch_bytes=best[2]), walked * best[0]
+
+
+def last_dims(c: Matmul, dims: tuple[Dim, ...], p: Product) -> Matmul:
+    """`c` of a step whose last two dims are its sides."""
+    return msgspec.structs.replace(c, m=len(dims) - 2, n=len(dims) - 1, swapped=p.swapped)

@@ -1,0 +1,24 @@
+"""The family, as the rest of the compiler sees it."""
+
+from monotile.kernels.family import Family
+from monotile.kernels.matmul.check import check, why_not_late
+from monotile.kernels.matmul.cpu import write as write_c
+from monotile.kernels.matmul.cuda import write as write_cuda
+from monotile.kernels.matmul.cuda_tasks import write_tasks
+from monotile.kernels.matmul.cuts import cut, in_rows, tiled
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.prefetch import prefetch
+
+MATMUL = Family(
+    name="matmul",
+    methods=(Matmul,),
+    cut=cut,
+    exclusive=True,
+    in_rows=in_rows,
+    tiled=tiled,
+    prefetch=prefetch,
+    check=check,
+    why_not_late=why_not_late,
+    write={"c": write_c, "cuda": write_cuda},
+    write_tasks={"cuda": write_tasks},
+)

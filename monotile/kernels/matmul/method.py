@@ -1,0 +1,79 @@
+"""How sums of products are computed as tiled matrix products."""
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from monotile.kernels.common.operand import Operand
+from monotile.plan.nodes import Frozen, Method, Prefetch
+
+
+class Matmul(Method, Frozen, frozen=True, tag="matmul"):
+    """A sum of products as a tiled matrix product; `m` and `n` are positions in the step's dims.
+
+    Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in
+    which they are flattened. A task's region is walked in blocks of block_m x block_n; inside, every
+    warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
+    block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
+    of `depth` chunks in shared memory; the slices are added up at the end.
+    swapped: the left operand is the second factor of the product that the anchor sums, not the first.
+    runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
+    the axes before the last of k: the channels of a group. What they read together is copied as one line.
+    tasks_at_once: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
+    tasks a worker has several: the teams take these in turn (ping-pong), and one's products go on while another finishes its sums.
+    prefetch: at "handoff" the first chunks of an operand that no stage makes; at "task" chunks of the worker's next task, when this one's
+    products are done and before its sums are stored: these stay clear of so many stages of the ring, and it is the only step of its stage then.
+    At "use" an operand whose lines leave the last-level cache first.
+    On the CPU a block is one register tile, and slices, warps and depth are 1.
+    """
+
+    reads_shared: ClassVar[bool] = False
+
+    m: int
+    n: int
+    k: tuple[int, ...]
+    block_m: int
+    block_n: int
+    block_k: int
+    instruction: Literal["wgmma", "mma.m16n8k16", "fma", "dot", "outer"]
+    left: Operand
+    right: Operand
+    swapped: bool = False
+    warps_m: int = 1
+    warps_n: int = 1
+    slices: int = 1
+    depth: int = 1
+    runs: int = 1
+    tasks_at_once: int = 1
+    prefetch: tuple[Prefetch, ...] = ()
+
+    @property
+    def prefetches(self) -> tuple[Prefetch, ...]:
+        return self.prefetch
+
+    def with_prefetch(self, more: tuple[Prefetch, ...]) -> "Matmul":
+        return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
+
+    @property
+    def teams(self) -> int:
+        return self.tasks_at_once
+
+    @property
+    def following(self) -> int:
+        """Chunks of the next task that are asked for during one."""
+        return self.ahead("task")
+
+    def evicts_first(self, side: str) -> bool:
+        """Whether what is copied of an operand leaves the last-level cache first."""
+        return any(p.what == side and p.cache == "evict_first" for p in self.prefetch)
+
+    def describe(self) -> str:
+        parts = [f"matmul {self.instruction} {self.block_m}x{self.block_n}x{self.block_k}"]
+        if (self.warps_m, self.warps_n, self.slices, self.depth) != (1, 1, 1, 1):
+            warps = f"{self.warps_m}x{self.warps_n} warps x {self.slices} slices"
+            warps += f" x {self.teams} teams" if self.teams > 1 else ""
+            parts.append(f"{warps}, rings of {self.depth}")
+        if self.runs > 1:
+            parts.append(f"{self.runs} runs of columns")
+        sides = (f"left {self.left.describe()}", f"right {self.right.describe()}")
+        return ", ".join((*parts, *sides, *(p.describe() for p in self.prefetch)))

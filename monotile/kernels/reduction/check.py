@@ -1,0 +1,48 @@
+"""What a reducing step may be."""
+
+from monotile.ir.program import Compute
+from monotile.kernels.family import Checked, Statements
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.weights import weights_of
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Dim, Stage
+from monotile.targets.target import Target
+
+
+def check(c: Checked) -> None:
+    """Lanes, outputs and windows share the task's part evenly."""
+    stage, step, anchor, target = c.stage, c.step, c.anchor, c.target
+    r = step.method
+    assert isinstance(r, Reduce)
+    if not isinstance(anchor, Compute):
+        fail(f"{stage.name}: {anchor.out.name} is neither reduced nor a product")
+    if r.lanes > target.threads or r.lanes & (r.lanes - 1):
+        fail(f"{stage.name}: {r.lanes} lanes")
+    if r.outputs > 1 and not _side_by_side(r, target):
+        fail(f"{stage.name}: a thread cannot have {r.outputs} outputs of {anchor.out.name} so")
+    if r.windows > 1 and not _whole_windows(r, step.dims):
+        fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
+    if r.ahead("stage") and not weights_of(step, c.statements, c.steady):
+        fail(f"{stage.name} has no weights to prefetch")
+
+
+def why_not_late(stage: Stage, _statements: Statements) -> str | None:
+    """Weights are asked for before the hand-off; else there is nothing to do before it."""
+    if stage.steps[0].method.ahead("stage"):
+        return None
+    return "it prefetches no weights"
+
+
+def _side_by_side(r: Reduce, target: Target) -> bool:
+    """Whether outputs that lie side by side are one thread's, or those of lanes a part of a warp apart."""
+    if r.lanes == 1:
+        return r.vector == 1
+    return r.vector == r.windows == 1 and target.threads <= r.lanes * target.warp
+
+
+def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
+    """Whether the windows, and the outputs of each, divide the last two dims and their tiles; the last one is the last axis."""
+    if r.outputs == 1 or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
+        return False
+    sizes = ((dims[-2], r.windows), (dims[-1], r.outputs))
+    return not any(size % by for d, by in sizes for size in (d.extent, d.tile, d.lead))

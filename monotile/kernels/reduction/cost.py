@@ -1,0 +1,52 @@
+"""How long a reduction takes: by lanes, by columns, or by threads that make outputs by themselves."""
+
+import functools
+import math
+
+from monotile.analysis.windows import sliding
+from monotile.ir.program import Compute
+from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
+from monotile.kernels.reduction.method import Reduce
+from monotile.targets.model import fitted
+from monotile.targets.target import Target
+
+WIDE = 8  # neighbours that `Reduction.vector` is the cost of
+
+
+def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
+    """How threads walk a task with these extents. after: operations that follow an output."""
+    outputs = product(extents, s.axes)
+    width = method.outputs if method.outputs > 1 else method.vector
+    if method.by_columns:
+        columns = target.threads // method.lanes
+        rows = math.prod(r.extent for r in s.reduce)
+        rounds = math.ceil(outputs * method.lanes / (target.threads * width))
+        turns = rounds * math.ceil(rows / (method.lanes * fitted(target.model.reduction).rows))
+        along = max(1, target.warp // columns)
+        return Access(width, columns * method.outputs, along, method.order, turns)
+    alone = None
+    if method.lanes == 1:
+        alone = functools.partial(each_thread_seconds, s, method, outputs, after, target)
+    if method.outputs > 1:
+        return Access(width, target.warp * width, 1, method.order, 1, alone)
+    lanes = min(method.lanes, target.warp)
+    return Access(width, target.warp // lanes, lanes * method.vector, method.order, 1, alone)
+
+
+def each_thread_seconds(
+    s: Compute, method: Reduce, outputs: float, after: float, target: Target, requests: float = 1.0
+) -> float:
+    """What a worker takes for `outputs` outputs of which every thread makes some by itself. after: operations that follow one of
+    them. requests: how many times those of neighbours a warp's are."""
+    model = fitted(target.model.reduction)
+    found, inner = sliding(s), s.reduce[method.order[-1]].extent
+    rows = math.prod(r.extent for r in s.reduce) / inner
+    vectors = inner * len(distinct_loads(s.body)) / method.vector
+    if method.windows > 1 and found is not None:
+        vectors = found.reads(method.windows, inner) + inner
+    wide = max(method.outputs, method.vector) / WIDE
+    here = method.windows * method.outputs
+    vector = model.vector * (model.narrow + (1 - model.narrow) * wide)
+    row = model.row + vector * vectors * requests + model.term * inner * here
+    turns = math.ceil(outputs / (target.threads * here))
+    return target.latency_seconds * turns * (rows * row + model.finish * here * after)

@@ -1,0 +1,23 @@
+"""The family, as the rest of the compiler sees it."""
+
+from monotile.kernels.family import Family
+from monotile.kernels.reduction.check import check, why_not_late
+from monotile.kernels.reduction.cpu import write as write_c
+from monotile.kernels.reduction.cuda import write as write_cuda
+from monotile.kernels.reduction.cuda import write_prefetch
+from monotile.kernels.reduction.cuts import cut, in_rows
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.prefetch import pinnable, prefetch
+
+REDUCTION = Family(
+    name="reduction",
+    methods=(Reduce,),
+    cut=cut,
+    in_rows=in_rows,
+    prefetch=prefetch,
+    pinnable=pinnable,
+    check=check,
+    why_not_late=why_not_late,
+    write={"c": write_c, "cuda": write_cuda},
+    write_prefetch={"cuda": write_prefetch},
+)

@@ -1,0 +1,50 @@
+"""How reductions are computed."""
+
+from typing import ClassVar
+
+import msgspec
+
+from monotile.plan.nodes import Frozen, Method, Prefetch
+
+
+class Reduce(Method, Frozen, frozen=True, tag="reduce"):
+    """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
+
+    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
+    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
+    Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
+    axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
+    prefetch: at "stage" the weights that a thread multiplies with, into registers.
+    """
+
+    light: ClassVar[bool] = True
+    pins: ClassVar[bool] = True
+
+    lanes: int
+    vector: int = 1
+    order: tuple[int, ...] = ()
+    outputs: int = 1
+    windows: int = 1
+    prefetch: tuple[Prefetch, ...] = ()
+
+    @property
+    def prefetches(self) -> tuple[Prefetch, ...]:
+        return self.prefetch
+
+    def with_prefetch(self, more: tuple[Prefetch, ...]) -> "Reduce":
+        return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether lanes share outputs that lie side by side."""
+        return self.outputs > 1 and self.lanes > 1
+
+    def describe(self) -> str:
+        if self.by_columns:
+            text = f"reduce, {self.outputs} outputs side by side, {self.lanes} lanes"
+        elif self.outputs > 1:
+            text = f"reduce, {self.outputs} outputs side by side"
+            text += f" in {self.windows} windows" if self.windows > 1 else ""
+        else:
+            text = f"reduce, {self.lanes} lanes x{self.vector}"
+        return ", ".join((text, *(p.describe() for p in self.prefetch)))

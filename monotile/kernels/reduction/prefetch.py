@@ -1,0 +1,45 @@
+"""What reductions ask for ahead: weights into registers, before the hand-off of what they multiply them with; and the weights that a
+loop may keep on chip for them."""
+
+import math
+
+from monotile.ir.program import Compute
+from monotile.kernels.common.cost import distinct_loads
+from monotile.kernels.family import Pinnable, Prefetching, Statements
+from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.weights import multiplied, task_bytes, weight_bytes
+from monotile.plan.nodes import Prefetch, Step
+from monotile.targets.model import fitted
+
+MOST_WORDS = 80  # registers of a thread for the weights of reductions
+
+
+def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
+    """At "stage", where the registers suffice that the steps before this one leave."""
+    stage, target = where.stage, where.target
+    tasks = math.prod(stage.grid)
+    if at != "stage" or not 0 < tasks <= target.workers or where.pinned:
+        return ()
+    word = 4 * target.threads
+
+    def words(step: Step) -> int:
+        return -(-weight_bytes(step, where.statements, where.steady) // word)
+
+    before = (s for s in stage.steps[: where.number] if s.method.ahead("stage", "weights"))
+    room = min(MOST_WORDS, fitted(target.model.prefetch).weight_bytes // (word * tasks)) - sum(
+        map(words, before)
+    )
+    return (Prefetch("weights", "stage"),) if 0 < words(where.step) <= room else ()
+
+
+def pinnable(step: Step, statements: Statements, weights: frozenset[str]) -> tuple[Pinnable, ...]:
+    """The weights that the step multiplies with, of lanes along the reduction."""
+    anchor, method = statements[step.computes[0]], step.method
+    assert isinstance(method, Reduce)
+    if method.outputs > 1 or not isinstance(anchor, Compute):
+        return ()
+    every = distinct_loads(anchor.body)
+    return tuple(
+        Pinnable(x, every.index(x), task_bytes(x, anchor, step.dims), method.vector > 1)
+        for x in multiplied(anchor, weights)
+    )

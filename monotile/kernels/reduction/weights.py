@@ -1,0 +1,59 @@
+"""The weights that a reduction multiplies with: what may be prefetched into registers, or pinned on chip through a loop."""
+
+import math
+from collections.abc import Mapping
+
+from monotile.analysis.unconditional import unconditional
+from monotile.ir.expr import Axis, Load, axes_of, loads
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common.cost import distinct_loads
+from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Dim, Step
+
+
+def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
+    """The positions of the dims that `x` depends on."""
+    used = frozenset[Axis]().union(*(axes_of(i) for i in x.index))
+    return tuple(k for k, d in enumerate(dims) if any(c.axes[p] in used for p in d.axes))
+
+
+def multiplied(c: Compute, weights: frozenset[str]) -> tuple[Load, ...]:
+    """What a reduction reads of `weights`: another element for each point of the reduction, in any case, found without a lookup."""
+    always = set(unconditional(c.body))
+    return tuple(
+        x
+        for x in distinct_loads(c.body)
+        if x in always
+        and x.tensor.name in weights
+        and not any(loads(i) for i in x.index)
+        and set(c.reduce) <= frozenset[Axis]().union(*map(axes_of, x.index))
+    )
+
+
+def task_bytes(x: Load, c: Compute, dims: tuple[Dim, ...]) -> int:
+    """What a task reads of it."""
+    points = math.prod(a.extent for a in c.reduce)
+    return math.prod(dims[k].tile for k in rows_of(x, c, dims)) * points * x.dtype.itemsize
+
+
+def weights_of(
+    step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
+) -> tuple[Load, ...]:
+    """What a reduction of lanes multiplies with, of `weights` that its step reads nowhere else."""
+    method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
+    if not isinstance(method, Reduce) or method.outputs > 1 or method.vector == 1:
+        return ()
+    if not isinstance(anchor, Compute):
+        return ()
+    statements = [s for s in (anchor, *after) if isinstance(s, Compute)]
+    every = [x.tensor.name for s in statements for x in distinct_loads(s.body)]
+    return tuple(x for x in multiplied(anchor, weights) if every.count(x.tensor.name) == 1)
+
+
+def weight_bytes(
+    step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
+) -> int:
+    """That a task of a reduction multiplies with."""
+    anchor = computes[step.computes[0]]
+    found = weights_of(step, computes, weights)
+    return sum(task_bytes(x, anchor, step.dims) for x in found if isinstance(anchor, Compute))

@@ -1,0 +1,75 @@
+"""The kernel families, in the order in which they are asked, and the questions that the scheduler asks all of them.
+
+To add a family: a folder beside this file, and its line here (docs/families.md).
+"""
+
+import math
+from collections.abc import Mapping
+
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.attention.family import ATTENTION
+from monotile.kernels.draft import Context
+from monotile.kernels.elementwise.family import ELEMENTWISE
+from monotile.kernels.family import Family, Match, RowSite, Statements
+from monotile.kernels.matmul.family import MATMUL
+from monotile.kernels.reduction.family import REDUCTION
+from monotile.kernels.rowwise.family import ROWWISE
+from monotile.kernels.scatter.family import SCATTER
+from monotile.kernels.transpose.family import TRANSPOSE
+from monotile.plan.nodes import Method, Plan, Stage, Step
+
+FAMILIES: tuple[Family, ...] = (
+    ATTENTION,
+    MATMUL,
+    TRANSPOSE,
+    SCATTER,
+    ELEMENTWISE,
+    REDUCTION,
+    ROWWISE,
+)
+BY_METHOD: dict[type[Method], Family] = {m: f for f in FAMILIES for m in f.methods}
+METHODS: dict[str, type[Method]] = {str(m.__struct_config__.tag): m for m in BY_METHOD}  # type: ignore[attr-defined]
+
+
+def family_of(method: Method) -> Family:
+    """The one whose method it is."""
+    return BY_METHOD[type(method)]
+
+
+def tiled(s: Compute | Scatter, context: Context) -> bool:
+    """Whether a family computes `s` in tiles of rows and columns: a product."""
+    return isinstance(s, Compute) and any(f.tiled(s, context) for f in FAMILIES)
+
+
+def cut_in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """A step of a task with several, with its seconds, by the first family that takes it."""
+    found = (f.in_rows(site, context) for f in FAMILIES)
+    return next((step for step in found if step is not None), None)
+
+
+def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
+    """What the first family that finds something computes together with `result`. computes: all that it may be made of, by name."""
+    found = (f.match(result, computes, context) for f in FAMILIES)
+    return next((m for m in found if m is not None), None)
+
+
+def finer_copy(stage: Stage, threads: int) -> Stage:
+    """A stage of one copy (`Method.copies`) with tasks of so many threads."""
+    finer = family_of(stage.steps[0].method).finer
+    assert finer is not None
+    return finer(stage, threads)
+
+
+def why_not_late(stage: Stage, statements: Statements, workers: int) -> str | None:
+    """Why `stage` cannot wait for its hand-off within its first step, once that has found its addresses; None if it can."""
+    first, *rest = stage.steps
+    if math.prod(stage.grid) > workers and not first.method.ahead("task"):
+        return "a worker has several tasks"
+    if any(step.method.ahead("stage", "all") for step in rest):
+        return "a later step reads memory before it"
+    return family_of(first.method).why_not_late(stage, statements)
+
+
+def read_plan(text: str | bytes) -> Plan:
+    """The Plan of `Plan.to_json`. Raises msgspec.ValidationError for what is none."""
+    return Plan.from_json(text, METHODS)

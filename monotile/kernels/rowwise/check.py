@@ -1,0 +1,47 @@
+"""What a step that holds rows in registers may be."""
+
+from monotile.ir.program import Compute
+from monotile.kernels.common.late import looks_up
+from monotile.kernels.family import Checked, Statements
+from monotile.kernels.rowwise.cuts import even, scratch_bytes
+from monotile.kernels.rowwise.match import rowwise
+from monotile.kernels.rowwise.method import HoldRows
+from monotile.kernels.rowwise.moments import moments
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Stage
+
+
+def check(c: Checked) -> None:
+    """Its computes work row by row, a task has whole rows, and a sum has room."""
+    stage, step, computes, target = c.stage, c.step, c.statements, c.target
+    method, anchor = step.method, step.computes[step.anchor]
+    assert isinstance(method, HoldRows)
+    found = rowwise([s for n in step.computes if isinstance(s := computes[n], Compute)])
+    wide = [found is not None and found.wide(found.by_name(n)) for n in step.computes]
+    if found is None or wide != [k >= step.anchor for k in range(len(wide))]:
+        fail(f"{stage.name}: the computes of {anchor} do not work row by row")
+        return
+    if method.match != found.names:
+        fail(f"{stage.name}: the rows of {anchor} are not those that its method says")
+    if any(d.stage is not None and max(d.axes) >= found.rows for d in step.dims):
+        fail(f"{stage.name}: a row of {anchor} has several tasks")
+    if method.lanes > target.threads or method.lanes & (method.lanes - 1):
+        fail(f"{stage.name}: {method.lanes} lanes")
+    if found.span[-1] % method.vector or step.scratch_bytes < scratch_bytes(found, target):
+        fail(f"{stage.name}: the vectors or the scratch of {anchor} do not fit")
+    possible = (
+        set(moments(found).items()) if even(found, method, target) else set[tuple[str, str]]()
+    )
+    if not possible.issuperset(method.moments):
+        fail(
+            f"{stage.name}: {', '.join(squares for squares, _ in method.moments)} cannot be found in one pass with a sum"
+        )
+
+
+def why_not_late(stage: Stage, statements: Statements) -> str | None:
+    """What it reads is found by its row alone, in one step."""
+    first, *rest = stage.steps
+    if rest:
+        return "it has several steps"
+    computes = [n for n in first.computes if isinstance(statements[n], Compute)]
+    return looks_up(first, statements, computes)

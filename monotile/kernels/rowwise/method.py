@@ -1,0 +1,41 @@
+"""How rows that are read, reduced and written are computed."""
+
+from typing import ClassVar
+
+from monotile.plan.nodes import Frozen, Method
+
+
+class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):
+    """Rows that are read, reduced and written from registers: `match.Rowwise` says what its computes are.
+
+    The anchor is the first wide one, number `result` of the step's computes: before it stands what a row has one of. A group
+    of `lanes` neighbouring threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a
+    stage that waits late, what no launch changes is asked for before that.
+    moments: (sum of squared distances from the mean, sum) pairs that are found together, in one pass over the row.
+    What was matched: rows: how many leading axes number the rows. span: extents along a row. order: the computes in an order of evaluation.
+    """
+
+    light: ClassVar[bool] = True
+    reads_shared: ClassVar[bool] = False
+    has_followers: ClassVar[bool] = False
+
+    result: int
+    lanes: int
+    vector: int
+    rows: int
+    span: tuple[int, ...]
+    order: tuple[str, ...]
+    moments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def anchor(self) -> int:
+        return self.result
+
+    @property
+    def match(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
+        """What was matched."""
+        return self.rows, self.span, self.order
+
+    def describe(self) -> str:
+        once = ", sum and squares in one pass" if self.moments else ""
+        return f"rows in registers, {self.lanes} lanes x{self.vector}{once}"

@@ -1,0 +1,90 @@
+"""The ways to cut copies in another order of axes into tasks."""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute
+from monotile.kernels.common.cost import round_up
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.group import Group
+from monotile.kernels.transpose.match import behind_last
+from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.plan.nodes import Dim, Stage, Step
+from monotile.transform.layout.channels_last import MOST_BEHIND
+
+MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
+
+
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """One way, or none."""
+    if len(group.steps) == 1:
+        found = _transposed(group, context) or _interleaved(group, context)
+        if found is not None:
+            yield found
+
+
+def _transposed(group: Group, context: Context) -> Draft | None:
+    """A copy in another order, if what a thread reads at once are whole vectors that it has registers for. A task is one vector a
+    thread: copies that wait for nothing run side by side on other workers."""
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    between = math.prod(anchor.axes[p].extent for p in behind)
+    vector = target.vector_bytes // anchor.out.dtype.itemsize
+    whole = anchor.axes and anchor.axes[-1].extent % vector == 0
+    if not target.has.coalescing or not 1 < between <= MOST_BEHIND or not whole:
+        return None
+    rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
+    extent = math.prod(anchor.axes[p].extent for p in rest)
+    dims = (
+        Dim(rest, extent, min(extent, vector * target.threads), 0),
+        Dim(behind, between, between, None),
+    )
+    grid = (-(-extent // dims[0].tile),)
+    done = Step(tuple(s.out.name for s in step), dims, Transpose(vector, 1))
+    moved = 2 * dims[0].tile * between * anchor.out.dtype.itemsize / target.worker_bandwidth
+    waves = -(-grid[0] // target.workers)
+    return Draft(group, grid, (done,), {}, 0, waves * (target.latency_seconds + moved))
+
+
+def _interleaved(group: Group, context: Context) -> Draft | None:
+    """A short last axis, if vectors of the axis before it are what lies side by side in all that is read: an image with its channels
+    last of one with these first. A task a worker."""
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    if not target.has.coalescing or not isinstance(anchor, Compute):
+        return None
+    if anchor.reduce or len(step) > 1:
+        return None
+    if len(anchor.axes) < 2 or not 1 < anchor.axes[-1].extent <= MOST_INTERLEAVED:
+        return None
+    *before, along, last = anchor.axes
+    vector = target.vector_bytes // anchor.out.dtype.itemsize
+    read = [x for x in loads(anchor.body) if offset(x).mentions(along)]
+    runs = [contiguous_run(offset(x), along, vector) for x in read]
+    near = all(contiguous_run(offset(x), last, 2) > 1 for x in read if offset(x).mentions(last))
+    if near or along.extent % vector or any(run < vector for run in runs):
+        return None
+    rows = math.prod(a.extent for a in (*before, along))
+    tile = min(rows, round_up(-(-rows // target.workers), vector))
+    dims = (
+        Dim(tuple(range(len(before) + 1)), rows, tile, 0),
+        Dim((len(before) + 1,), last.extent, last.extent, None),
+    )
+    done = Step(tuple(s.out.name for s in step), dims, Interleave(vector))
+    moved = 2 * tile * last.extent * anchor.out.dtype.itemsize / target.worker_bandwidth
+    return Draft(group, (-(-rows // tile),), (done,), {}, 0, target.latency_seconds + moved)
+
+
+def finer(stage: Stage, threads: int) -> Stage:
+    """`stage` with tasks for `threads` threads: of its step the first dim alone is cut."""
+    (step,) = stage.steps
+    method, (rest, behind) = step.method, step.dims
+    assert isinstance(method, Transpose)
+    tile = min(rest.tile, method.vector * threads)
+    step = msgspec.structs.replace(step, dims=(msgspec.structs.replace(rest, tile=tile), behind))
+    return msgspec.structs.replace(stage, grid=(-(-rest.extent // tile),), steps=(step,))

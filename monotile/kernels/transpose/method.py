@@ -1,0 +1,28 @@
+"""How copies in another order of axes are computed."""
+
+from typing import ClassVar
+
+from monotile.plan.nodes import Frozen, Method
+
+
+class Transpose(Method, Frozen, frozen=True, tag="transpose"):
+    """A copy in another order of axes, through registers. A thread reads `vector` neighbours of the last axis with all that lies behind
+    them, which are neighbours in memory, and writes a vector for each position of the dim `behind`, which every task walks whole."""
+
+    copies: ClassVar[bool] = True
+
+    vector: int
+    behind: int
+
+    def describe(self) -> str:
+        return f"transpose x{self.vector}"
+
+
+class Interleave(Method, Frozen, frozen=True, tag="interleave"):
+    """Elements whose last axis is short, and is not where neighbours lie in what is read: a thread takes `vector` neighbours of the axis
+    before it, where these do, with all of the last, and writes them as one run."""
+
+    vector: int
+
+    def describe(self) -> str:
+        return f"interleave x{self.vector}"

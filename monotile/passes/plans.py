@@ -1,0 +1,241 @@
+"""What the passes from Program to Plan work on, and each pass as a function of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from monotile.analysis.states import steady_weights
+from monotile.config import Options
+from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.kernels.draft import Context
+from monotile.passes.table import NOTHING
+from monotile.plan.access import Old, overwritten
+from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Repeat, Stage
+from monotile.plan.printer import show, show_body, show_each_place
+from monotile.schedule.handoffs import synchronise
+from monotile.schedule.memory import Memory, place
+from monotile.schedule.messages import hand_on
+from monotile.schedule.pinned import hold, keep, kept_bytes
+from monotile.schedule.prefetch import prefetch
+from monotile.schedule.sharing import share_workers
+from monotile.schedule.spread import spread
+from monotile.schedule.stages import stage_name, stages_of
+from monotile.schedule.tree import Tree, build, drafts_of
+from monotile.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """What exists of a Plan so far.
+
+    program, target, options, context: what it is made of, and for.
+    computes:   every Compute and Scatter by the name of its tensor.
+    old:        the states' old values that each statement overwrites.
+    steady:     weights that the launch does not change.
+    tree:       stages in order, loops nested, cut into tasks.
+    memory:     a place for every tensor, and the bytes of workspace.
+    body:       the Plan's nodes, from `stages` on.
+    on_chip:    bytes of on-chip memory that a worker uses so far. message_bytes: of global memory for messages.
+    by_barriers: the state before messages, where there are some, until it is decided whether they are worth it.
+    plan:       the Plan, from `launch` on.
+    """
+
+    program: Program
+    target: Target
+    options: Options
+    context: Context
+    computes: dict[str, Compute | Scatter]
+    old: Old
+    steady: frozenset[str]
+    tree: Tree = ()
+    memory: Memory | None = None
+    body: tuple[PlanNode, ...] = ()
+    on_chip: int = 0
+    message_bytes: int = 0
+    by_barriers: "PlanState | None" = None
+    plan: Plan | None = None
+
+    @staticmethod
+    def of(
+        program: Program, target: Target, options: Options, context: Context | None = None
+    ) -> "PlanState":
+        """Where the passes begin. context: what was found before for a program with these weights."""
+        if options.workers is not None:
+            target = msgspec.structs.replace(target, workers=options.workers)
+        if context is None or context.target != target:
+            context = Context.of(program, target)
+        old, steady = overwritten(program), steady_weights(program)
+        return PlanState(program, target, options, context, computes_of(program), old, steady)
+
+    @property
+    def places(self) -> dict[str, tuple[Place, ...]]:
+        """Where tensors live, once that is known."""
+        return self.memory.places if self.memory else {}
+
+    def as_plan(self) -> Plan:
+        """The Plan as it stands: one that is valid, from `hand_offs` on."""
+        assert self.memory is not None
+        program, target = self.program, self.target
+        launch = Launch(
+            workers=target.workers,
+            threads=target.threads,
+            shared_bytes=self.on_chip,
+            workspace_bytes=self.memory.workspace_bytes,
+            message_bytes=self.message_bytes,
+        )
+        return Plan(
+            target=target.name,
+            launch=launch,
+            inputs=tuple(t.name for t in program.inputs),
+            outputs=tuple(t.name for t in program.results),
+            weights=tuple(part for w in program.weights for part in w.parts),
+            places=self.places,
+            body=self.body,
+        )
+
+    def show(self) -> str:
+        """The Plan as text; before it is one, stages, what the cost model says of them, and places."""
+        if self.plan is not None:
+            return show(self.plan)
+        body = self.body or stages_of(self.tree, self.target.workers)
+        text = show_body(body)
+        if not self.body:
+            text += "".join(
+                f"{stage_name(d)}: {d.seconds * 1e6:.2f} us by the cost model, {d.shared_bytes} bytes on chip\n"
+                for d in drafts_of(self.tree)
+            )
+        return text + (show_each_place(self.places) if self.places else "")
+
+    def changed(self, before: "PlanState") -> str:
+        """How many stages and loops are others now, and what else is new."""
+        if self is before:
+            return NOTHING
+        words = [_drafts(before.tree, self.tree), _nodes(before.body, self.body)]
+        if self.memory and self.memory is not before.memory:
+            words.append(
+                f"{len(self.places)} tensors, {self.memory.workspace_bytes} bytes of workspace"
+            )
+        if self.message_bytes != before.message_bytes:
+            words.append(f"{before.message_bytes} -> {self.message_bytes} bytes of messages")
+        if self.on_chip != before.on_chip:
+            words.append(f"{before.on_chip} -> {self.on_chip} bytes on chip")
+        if self.plan and not before.plan:
+            words.append(f"{self.plan.launch.workers} workers x {self.plan.launch.threads} threads")
+        return ", ".join(w for w in words if w) or NOTHING
+
+
+def computes_of(program: Program) -> dict[str, Compute | Scatter]:
+    """Every Compute and Scatter by the name of its tensor."""
+    return {s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))}
+
+
+def group_and_cut(s: PlanState) -> PlanState:
+    """Statements to stages, stages to tasks. Raises ScheduleError where no way of cutting fits on chip."""
+    return replace(s, tree=build(s.program, s.context))
+
+
+def share(s: PlanState) -> PlanState:
+    """Stages side by side, each on a share of the workers."""
+    return replace(s, tree=share_workers(s.tree, s.context))
+
+
+def place_tensors(s: PlanState) -> PlanState:
+    """A place for every tensor."""
+    return replace(s, memory=place(s.program, s.tree))
+
+
+def list_stages(s: PlanState) -> PlanState:
+    """The tree as the Plan's nodes."""
+    on_chip = max((d.shared_bytes for d in drafts_of(s.tree)), default=0)
+    return replace(s, body=stages_of(s.tree, s.target.workers), on_chip=on_chip)
+
+
+def spread_copies(s: PlanState) -> PlanState:
+    """The copies that a network begins with as finer tasks."""
+    return replace(s, body=spread(s.body, s.target))
+
+
+def messages(s: PlanState) -> PlanState:
+    """Loops whose tasks hand on values themselves."""
+    handed = hand_on(s.body, s.program, s.computes, s.places, s.on_chip, s.old, s.target)
+    return replace(
+        s,
+        body=handed.body,
+        on_chip=handed.on_chip,
+        message_bytes=handed.message_bytes,
+        by_barriers=s if handed.message_bytes else None,
+    )
+
+
+def hand_offs(s: PlanState) -> PlanState:
+    """First workers and barriers."""
+    return replace(s, body=synchronise(s.body, s.computes, s.places, s.target.workers, s.old))
+
+
+def pin_weights(s: PlanState) -> PlanState:
+    """Weights that loops keep on chip."""
+    body, on_chip = keep(s.body, s.computes, s.steady, s.on_chip, s.target, s.target.workers)
+    return replace(s, body=body, on_chip=on_chip)
+
+
+def messages_or_weights(s: PlanState) -> PlanState:
+    """Barriers after all, where loops keep more weights on chip without the room that messages take."""
+    if s.by_barriers is None:
+        return s
+    other = pin_weights(hand_offs(s.by_barriers))
+    return other if kept_bytes(s.body) < kept_bytes(other.body) else replace(s, by_barriers=None)
+
+
+def hold_in_registers(s: PlanState) -> PlanState:
+    """Pinned weights that threads hold in registers."""
+    return replace(s, body=hold(s.body, s.computes, s.steady, s.target))
+
+
+def load_ahead(s: PlanState) -> PlanState:
+    """Loads before their use, and stages that wait for their hand-off within their first step."""
+    weights = s.program.weights
+    return replace(s, body=prefetch(s.body, s.computes, s.steady, weights, s.target))
+
+
+def launch(s: PlanState) -> PlanState:
+    """The Plan."""
+    return replace(s, plan=s.as_plan())
+
+
+def _drafts(before: Tree, after: Tree) -> str:
+    """In what two trees differ; "" for equal ones."""
+    old, new = list(drafts_of(before)), list(drafts_of(after))
+    if not before and after:
+        return f"{len(new)} stages"
+    others = {id(d) for d in new} - {id(d) for d in old}
+    if others:
+        return f"{len(others)} of {len(new)} stages cut anew"
+    moved = any(x is not y for x, y in zip(old, new, strict=True))
+    return "stages in another order" if moved else ""
+
+
+def _nodes(before: tuple[PlanNode, ...], after: tuple[PlanNode, ...]) -> str:
+    """In what two bodies differ; "" for equal ones."""
+    old, new = list(_flat(before)), list(_flat(after))
+    if not old:
+        return f"{sum(isinstance(n, Stage) for n in new)} stages" if new else ""
+    changed = [x != y for x, y in zip(old, new, strict=True)]
+    is_stage = [isinstance(y, Stage) for y in new]
+    words: list[str] = []
+    for kind, name in ((True, "stages"), (False, "loops")):
+        of_kind = [c for c, k in zip(changed, is_stage, strict=True) if k == kind]
+        if any(of_kind):
+            words.append(f"{sum(of_kind)} of {len(of_kind)} {name}")
+    return ", ".join(words)
+
+
+def _flat(body: tuple[PlanNode, ...]) -> Iterator[Stage | Repeat]:
+    """Every stage, and every loop without its body."""
+    for node in body:
+        match node:
+            case Stage():
+                yield node
+            case Repeat():
+                yield msgspec.structs.replace(node, body=())
+                yield from _flat(node.body)

@@ -1,0 +1,79 @@
+"""What each step asks for before it uses it (CUDA): every family says what its steps can ask for, at each point; and which stages wait for
+their hand-off within their first step, so that there is such a point.
+
+What the copies of a product, or of attention, start from depends on the task alone: some hundred instructions, for which there
+is time between a worker's arrival at the barrier and its leaving it.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from monotile.ir.program import Compute, Scatter, Weight
+from monotile.kernels.family import Prefetching
+from monotile.kernels.registry import family_of, why_not_late
+from monotile.plan.nodes import PlanNode, Repeat, Stage, repeats
+from monotile.targets.target import Target
+
+
+def prefetch(
+    body: tuple[PlanNode, ...],
+    statements: Mapping[str, Compute | Scatter],
+    steady: frozenset[str],
+    weights: tuple[Weight, ...],
+    target: Target,
+) -> tuple[PlanNode, ...]:
+    """`body` with `Stage.late` and what its methods prefetch. steady: weights that the launch does not change."""
+    large = sum(w.tensor.nbytes for w in weights) > target.l2_bytes
+    found = _Prefetcher(
+        statements,
+        steady,
+        frozenset(w.tensor.name for w in weights) if large else frozenset(),
+        frozenset(r.stage for loop in repeats(body) for r in loop.resident),
+        target,
+    )
+    return found.nodes(body, frozenset())
+
+
+class _Prefetcher(msgspec.Struct, frozen=True):
+    """streamed: weights that are more, together, than the last-level cache holds. pinned: stages whose weights a loop keeps on chip."""
+
+    statements: Mapping[str, Compute | Scatter]
+    steady: frozenset[str]
+    streamed: frozenset[str]
+    pinned: frozenset[str]
+    target: Target
+
+    def nodes(self, body: tuple[PlanNode, ...], loops: frozenset[str]) -> tuple[PlanNode, ...]:
+        """loops: axes of those around."""
+        return tuple(
+            msgspec.structs.replace(n, body=self.nodes(n.body, loops | {n.axis}))
+            if isinstance(n, Repeat)
+            else self._stage(n, loops)
+            for n in body
+        )
+
+    def _stage(self, stage: Stage, loops: frozenset[str]) -> Stage:
+        stage = self._asked(stage, loops, "stage")
+        workers = self.target.workers
+        if stage.handoff == "grid" and why_not_late(stage, self.statements, workers) is None:
+            stage = msgspec.structs.replace(stage, late=True)
+            stage = self._asked(stage, loops, "handoff")
+        return self._asked(stage, loops, "use")
+
+    def _asked(
+        self, stage: Stage, loops: frozenset[str], at: Literal["stage", "handoff", "use"]
+    ) -> Stage:
+        """`stage` with what its steps ask for at one point, the first step's before the second's."""
+        for number, step in enumerate(stage.steps):
+            where = Prefetching(
+                stage, number, self.statements, self.steady, self.streamed, loops,
+                stage.name in self.pinned, self.target,
+            )  # fmt: skip
+            more = family_of(step.method).prefetch(where, at)
+            if more:
+                step = msgspec.structs.replace(step, method=step.method.with_prefetch(more))
+                steps = (*stage.steps[:number], step, *stage.steps[number + 1 :])
+                stage = msgspec.structs.replace(stage, steps=steps)
+        return stage

@@ -1,1 +1,0 @@
-"""What steps ask for before they need it."""

@@ -1,0 +1,36 @@
+"""The stages of a tree as the Plan's nodes, before they are placed on workers and wait for anything."""
+
+import math
+
+import msgspec
+
+from monotile.ir.program import Compute
+from monotile.kernels.draft import Draft
+from monotile.plan.nodes import PlanNode, Repeat, Stage, Step
+from monotile.schedule.tree import Tree
+
+
+def stages_of(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
+    """A Stage for each Draft, a Repeat for each loop."""
+    out: list[PlanNode] = []
+    for node in tree:
+        if isinstance(node, Draft):
+            out.append(_stage(node, workers))
+        else:
+            axis = node.loop.axis
+            out.append(Repeat(axis.name, axis.extent, stages_of(node.body, workers)))
+    return tuple(out)
+
+
+def stage_name(draft: Draft) -> str:
+    """After the last tensor that the stage computes."""
+    made = [s.out.name for s in draft.group.statements() if isinstance(s, Compute)]
+    return f"stage_{(made or draft.steps[-1].computes)[-1]}"
+
+
+def _stage(draft: Draft, workers: int) -> Stage:
+    """The first step waits for the worker's last task where both use on-chip memory, but for a product that begins within that."""
+    chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
+    again = math.prod(draft.grid) > workers and chip and not draft.steps[0].method.ahead("task")
+    first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)
+    return Stage(stage_name(draft), draft.grid, (first, *draft.steps[1:]), "none", 0)
