@@ -21,8 +21,8 @@ from monotile.passes.programs import ProgramState
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.records import ON_CHIP
-from monotile.runtime.arrange import composed
-from monotile.runtime.objects import apart
+from monotile.runtime.arrange import compose_orders
+from monotile.runtime.objects import flatten_objects
 from monotile.runtime.reference import Call
 from monotile.targets.cpu import emit as cpu
 from monotile.targets.cpu.target import cpu_target
@@ -44,14 +44,14 @@ def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, A
     """For the target `name` with `Options(**chosen)`. Raises what `monotile.compile` does."""
     options = Options(cache=False, **chosen)
     target = target_of(name, options)
-    exported = export(model, *call, results=apart)
+    exported = export(model, *call, results=flatten_objects)
     captured, orders = capture(exported), {}
-    if target.kind == "cuda":
+    if target.has.any_order:
         captured, orders = in_memory_order(captured, exported)
     held = frozenset(captured.parameters)
     done = lower(ProgramState(captured.program, options, target, captured.constants, held))
     program, constants = done.program, done.constants
-    orders |= {n: composed(orders.get(n), order) for n, order in done.orders.items()}
+    orders |= {n: compose_orders(orders.get(n), order) for n, order in done.orders.items()}
     verify_program(program)
     plan = to_plan(PlanState.of(program, target, options, done.context))
     verify_plan(plan, program, target)

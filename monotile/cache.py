@@ -21,7 +21,7 @@ from monotile.config import NOT_IN_CACHE_KEY, Options
 _HASH_BYTES = 32
 _KEPT = 30 * 86400.0  # seconds after its last use
 _SWEPT_EVERY = 86400.0
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent
 _SOURCES = (".py", ".h", ".cuh", ".c", ".cu", ".json")
 
 

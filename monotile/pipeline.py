@@ -33,17 +33,17 @@ from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
 from monotile.transform.layout.align_axes import align_axes
-from monotile.transform.layout.channels_last import lay_out
+from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.reindex import reindex_reductions
-from monotile.transform.legalise.buffers import normalise
-from monotile.transform.legalise.own_base import own_base
-from monotile.transform.legalise.own_state import own_state
+from monotile.transform.legalise.base_copies import insert_base_copies
+from monotile.transform.legalise.copy_insertion import insert_copies
+from monotile.transform.legalise.state_copies import insert_state_copies
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
-from monotile.transform.simplify.copy_propagation import forward_copies
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.copy_propagation import propagate_copies
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
 
 ROLLING = option("roll")
@@ -60,7 +60,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("inline_views", rewrite(inline_views),
          "A repeated layer shows only when its reshapes are gone.",
          sets=("views inlined",)),
-    Pass("remove_dead", rewrite(remove_dead),
+    Pass("eliminate_dead_code", rewrite(eliminate_dead_code),
          "Views that no one reads any more would be in the way of finding what repeats.",
          needs=("views inlined",)),
     Pass("simplify", rewrite_by_options(simplify),
@@ -99,19 +99,19 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("reindex_reductions", rewrite(reindex_reductions),
          "What differs from its reader by more than an order of axes is left to this.",
          needs=("axes aligned",)),
-    Pass("forward_copies", rewrite(forward_copies),
+    Pass("propagate_copies", rewrite(propagate_copies),
          "No pass after it inlines, so the copies that are left are there to be used as a whole.",
          needs=("pointwise inlined",), sets=("copies forwarded",)),
-    Pass("remove_dead_again", rewrite(remove_dead),
+    Pass("eliminate_dead_code_again", rewrite(eliminate_dead_code),
          "Copies that are passed by, and weights that folding replaced, go.",
          needs=("copies forwarded", "constants folded"), sets=("dead code removed",)),
-    Pass("normalise", rewrite(normalise),
+    Pass("insert_copies", rewrite(insert_copies),
          "The scheduler's form comes last: the copies that it adds would be forwarded again.",
          needs=("copies forwarded", "dead code removed"), sets=("own buffers",)),
-    Pass("own_state", rewrite(own_state),
+    Pass("insert_state_copies", rewrite(insert_state_copies),
          "A state's new value has a statement of its own only when every result has a buffer of its own.",
          needs=("own buffers",), sets=("one writer a state",)),
-    Pass("own_base", rewrite(own_base),
+    Pass("insert_base_copies", rewrite(insert_base_copies),
          "A base may be a state's old value, if the state has no other writer.",
          needs=("own buffers", "one writer a state"), sets=("own bases",)),
 )
@@ -127,7 +127,7 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("pad_channels", rewrite_for_target(pad_channels),
          "Three channels become four before it is decided which channels lie side by side.",
          needs=("own bases",), sets=("channels padded",), after=("parameters arranged",), where=(LAYOUTS,)),
-    Pass("lay_out", rewrite_for_target(lay_out),
+    Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before anything is cut: how a product can be cut depends on the order of its operands in memory.",
          needs=("own bases", "channels padded"), sets=("layouts chosen",), after=("parameters arranged",), where=(LAYOUTS,)),
     Pass("context", with_context,

@@ -23,7 +23,9 @@ from monotile.pipeline import PLANS, PROGRAMS, lower, schedule, to_plan
 from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.nodes import Plan, Repeat, Stage, Workspace
-from monotile.targets.target import Target, cpu_target, cuda_target
+from monotile.targets.cpu.target import cpu_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from tests.cli.test_cli import invoke
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
@@ -137,7 +139,7 @@ def test_the_tables_are_consistent() -> None:
     assert checked(PLANS, before=PROGRAMS) == PLANS
 
 
-ROLL, WIDE = option("roll"), capability("wide", lambda t: t.workers > 4)
+ROLL, WIDE = option("roll"), capability("many_workers")
 MAKES = a_pass("makes", sets=("made",))
 MAY_MAKE = a_pass("may_make", sets=("made",), where=(ROLL,))
 TAKES = a_pass("takes", needs=("made",))
@@ -163,8 +165,8 @@ def test_broken_tables_are_refused(table: tuple[Pass[ProgramState], ...], messag
 def test_what_may_be_left_out() -> None:
     both = a_pass("takes", needs=("made",), where=(WIDE, ROLL))
     assert checked((MAY_MAKE, both, a_pass("last", after=("made",))))
-    assert both.left_out(TARGETS[0], OPTIONS) == "no capability wide"
-    assert both.left_out(None, OPTIONS) == "no capability wide"
+    assert both.left_out(TARGETS[0], OPTIONS) == "no capability many_workers"
+    assert both.left_out(None, OPTIONS) == "no capability many_workers"
     assert both.left_out(TARGETS[1], monotile.Options(roll=False)) == "option roll is off"
     assert both.left_out(TARGETS[1], OPTIONS) == ""
 
@@ -277,7 +279,7 @@ def test_the_tables_are_printed() -> None:
         assert p.name in lines
     assert "left out: no capability messages" in lines["messages"]
     assert "left out: option arrange_parameters is off" in lines["arrange_parameters"]
-    assert re.search(r"\d\.\d  \d+ -> \d+ statements", lines["remove_dead"])
+    assert re.search(r"\d\.\d  \d+ -> \d+ statements", lines["eliminate_dead_code"])
     assert re.search(r"\d\.\d  \d+ stages", lines["group_and_cut"])
     assert "left out" not in invoke("inspect", "mmoe", "--passes", "--target", "cuda:sm_90a")[1].partition("pad_channels")[2]  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Facts about a Program. Nothing here changes one."""
+"""Analyses of Programs. Nothing here changes one."""

@@ -1,6 +1,6 @@
-"""Index expressions as sums: coefficient times atom, and a constant.
+"""Affine normal form of index expressions: a sum of coefficient times atom, plus a constant.
 
-An atom is an Axis or an expression that does not split further (a Load, a quotient, a remainder). Quotients and
+An atom is an Axis or an expression that cannot be split further (a Load, a quotient, a remainder). Quotients and
 remainders of sums by a literal are split where ranges allow it:
     (c*y + z) // c = y,  (c*y + z) % c = z            if 0 <= z < c
     (g*y + z) // c = y // (c/g),  (g*y + z) % c = g * (y % (c/g)) + z     if g divides c and 0 <= z < g
@@ -31,7 +31,7 @@ from monotile.ir.expr import (  # fmt: skip
 
 
 class Affine(msgspec.Struct, frozen=True, cache_hash=True):
-    """The sum of terms (atom, coefficient) plus `constant`; no atom twice, no coefficient zero."""
+    """The sum of terms (atom, coefficient) plus `constant`; atoms are unique, coefficients nonzero."""
 
     terms: tuple[tuple[Expr, int], ...]
     constant: int = 0
@@ -52,7 +52,7 @@ class Affine(msgspec.Struct, frozen=True, cache_hash=True):
         return dict(self.terms).get(atom, 0)
 
     def mentions(self, axis: Axis) -> bool:
-        """Whether `axis` occurs anywhere, inside an atom too."""
+        """Whether `axis` occurs anywhere, also inside an atom."""
         return any(_mentions(a, axis) for a, _ in self.terms)
 
     @property
@@ -82,19 +82,21 @@ def affine(e: Expr) -> Affine:
             return Affine(((e, 1),))
 
 
-def tidied(e: Expr) -> Expr:
-    """`e` with its indices in normal form, and what they are compared with: equal ones are equal expressions then."""
+def normalised_indices(e: Expr) -> Expr:
+    """`e` with its indices and their comparisons in normal form, so that equal ones are equal expressions."""
     match e:
         case Load(tensor, index):
-            return Load(tensor, tuple(affine(tidied(i)).expr for i in index))
+            return Load(tensor, tuple(affine(normalised_indices(i)).expr for i in index))
         case Binary(op, a, b) if op in COMPARE and a.dtype is DType.I64:
-            return Binary(op, affine(tidied(a)).expr, affine(tidied(b)).expr)
+            return Binary(
+                op, affine(normalised_indices(a)).expr, affine(normalised_indices(b)).expr
+            )
         case _:
-            return rebuild(e, tidied)
+            return rebuild(e, normalised_indices)
 
 
 def bounds(e: Affine) -> tuple[int, int] | None:
-    """Smallest and largest value, both reached or wider; None where unknown."""
+    """Lower and upper bound; None if unknown."""
     low = high = e.constant
     for atom, coefficient in e.terms:
         known = _atom_bounds(atom)
@@ -115,7 +117,7 @@ def offset(load: Load) -> Affine:
 
 
 def joined(e: Affine) -> Affine:
-    """`e` with every c * (x // c) + x % c put together to x: a flattened axis that was taken apart."""
+    """`e` with every c * (x // c) + x % c rejoined to x (delinearised indices)."""
     terms = dict(e.terms)
     for atom, k in e.terms:
         match atom:
@@ -135,10 +137,10 @@ def joined(e: Affine) -> Affine:
 
 @functools.lru_cache(maxsize=65536)
 def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
-    """The largest power of two v <= limit such that e runs by ones over each aligned group of v values of `axis`.
+    """The largest power of two v <= limit such that e has stride 1 over each aligned group of v values of `axis`.
 
     Groups start at multiples of v, v divides the extent, and the value at the start of a group is a multiple of v
-    (given that every atom is): what a vector access of v elements needs. 1 if there is no such run.
+    (given that every atom is): the condition for a vector access of v elements. 1 if there is no such run.
     """
     v = 1
     while v * 2 <= limit and axis.extent % (v * 2) == 0 and _runs(e, axis, v * 2):
@@ -147,7 +149,7 @@ def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
 
 
 def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
-    """`e` over one axis in place of the last of `axes`, row-major: as many of them as it takes in even steps."""
+    """`e` over one linearised axis instead of the last of `axes`, as many of them as have a common stride."""
     last = axes[-1]
     step, count, extent = e.coefficient(last), 1, last.extent
     while count < len(axes) and step and e.coefficient(axes[-1 - count]) == step * extent:

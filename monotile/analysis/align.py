@@ -1,7 +1,7 @@
-"""Do groups of statements of one structure differ only as the iterations of a loop may?
+"""Alignment of groups of statements: whether they differ only as the iterations of a loop may.
 
 For n groups of k statements, every slot (a tensor that is read) and every integer literal gets a class
-that holds in all groups, or the groups do not align.
+that is valid for all groups; otherwise the groups do not align.
 """
 
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One Weight a group."""
+    """One Weight per group."""
 
     tensors: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """One value a group, all carried by the loop around: group g reads the param of carry `carries[g]`
+    """One value per group, all carried by the enclosing loop: group g reads the param of carry `carries[g]`
     and defines that carry's result as its definition number `position`."""
 
     carries: tuple[int, ...]
@@ -73,14 +73,14 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The loop in whose body the groups stand: the names of its params and of its results, by carry."""
+    """The enclosing loop of the groups: the names of its params and of its results, by carry."""
 
     params: dict[str, int]
     results: tuple[str, ...]
 
 
 class _Group:
-    """What may differ between one group and the next."""
+    """The slots and literals of one group, which may differ from those of the next."""
 
     __slots__ = ("constants", "definitions", "names", "uses")
 
@@ -92,7 +92,7 @@ class _Group:
 
 
 class _Run:
-    """Groups from `first` on that are found to align; grows by one group at a time."""
+    """Groups from `first` on that align; grows by one group at a time."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Run:
         self.steps: list[int] = []
 
     def grow(self) -> bool:
-        """Takes the next group in if it goes on as the groups before it."""
+        """Adds the next group if it continues the classes of the groups before it."""
         g = self.first + self.count
         if self.count == 1:
             slots: list[Class] = []
@@ -206,7 +206,7 @@ class _Run:
 
 
 def _cut(c: Class, count: int) -> Class:
-    """`c` for the first `count` groups: a group that did not join may have added to it."""
+    """`c` restricted to the first `count` groups: a rejected group may have extended it."""
     match c:
         case Table(tensors):
             return Table(tensors[:count])
@@ -222,7 +222,7 @@ def align(
     """The longest runs of two or more neighbouring groups that align, from the first group on.
 
     The groups have equal keys, position by position. weights: names of Weights, of which the groups may
-    read one each. around: the loop in whose body the groups stand, if there is one.
+    read one each. around: the enclosing loop of the groups, if any.
     """
     made = [_Group(g) for g in groups]
     owner = {name: g for g, group in enumerate(made) for name in group.names}

@@ -1,4 +1,4 @@
-"""Which Computes are sums of products, and how their axes take part (the index classes of an einsum)."""
+"""Recognises Computes that are contractions, and classifies their axes (the index classes of an einsum)."""
 
 import functools
 import math
@@ -13,7 +13,7 @@ from monotile.ir.program import Compute
 class Contraction(msgspec.Struct, frozen=True):
     """out[batch, m, n] = sum over k of left[batch, m, k] * right[batch, n, k].
 
-    left, right:    the factors, without the cast to the type that products are summed in.
+    left, right:    the factors, without the cast to the accumulation type.
     batch, m, n:    positions in the Compute's axes, ascending; `n` holds the last axis if m or n does.
     k:              positions in the Compute's reduce axes.
     grains:         (position, size) of those of m and n in which the other factor is constant over each aligned run of
@@ -32,7 +32,7 @@ class Contraction(msgspec.Struct, frozen=True):
 
 
 def factors(c: Compute, *, swapped: bool = False) -> tuple[Expr, Expr]:
-    """The two factors of a sum of products, without the casts to the type that they are summed in; swapped: the second one first."""
+    """The two factors of a sum of products, without the casts to the accumulation type; swapped: the second one first."""
     assert isinstance(c.body, Binary)
     first, second = uncast(c.body.a), uncast(c.body.b)
     return (second, first) if swapped else (first, second)
@@ -50,7 +50,7 @@ def contraction(c: Compute) -> Contraction | None:
     grains: list[tuple[int, int]] = []
 
     def only(p: int, side: Expr, other: Expr) -> bool:
-        """Whether axis p belongs to `side` alone, run by run at least."""
+        """Whether axis p belongs to `side` alone, at least within each run."""
         axis = c.axes[p]
         size = _grain(other, axis)
         if axis not in axes_of(side) or size == 0:
@@ -72,14 +72,14 @@ def contraction(c: Compute) -> Contraction | None:
 
 
 def _own(side: list[int], grains: list[tuple[int, int]]) -> tuple[int, ...]:
-    """The axes of a side: one that changes the other factor from run to run is one only if there is no better one
-    (else it is a batch: the query heads that share a head of keys)."""
+    """The axes of a side. An axis on which the other factor depends from run to run counts only if there is no better one;
+    otherwise it is a batch axis (query heads that share a head of keys)."""
     steady = [p for p in side if p not in {g for g, _ in grains}]
     return tuple(steady or side)
 
 
 def _grain(e: Expr, axis: Axis) -> int:
-    """The largest size such that `e` is the same over each aligned run of so many values of `axis`; 0 if over all."""
+    """The largest size such that `e` is constant over each aligned run of so many values of `axis`; 0 if over all."""
     match e:
         case Axis():
             return 1 if e == axis else 0
@@ -90,13 +90,13 @@ def _grain(e: Expr, axis: Axis) -> int:
 
 
 def uncast(e: Expr) -> Expr:
-    """The value before a cast from a 16-bit float to the float32 it is summed in; with zeros in some places (padding)
-    it is one of several such casts and constants."""
+    """The value before a cast from a 16-bit float to the float32 accumulation type; with padding it is a select between
+    such casts and constants."""
     return next((x for d in (DType.F16, DType.BF16) if (x := _narrow(e, d)) and loads(x)), e)
 
 
 def _narrow(e: Expr, dtype: DType) -> Expr | None:
-    """The expression of this type whose values are those of `e`, if it is the casts and selections in `e` that widen it."""
+    """An expression of this type equal to `e`, if `e` is only widened by casts, possibly under selects."""
     match e:
         case Cast(x, DType.F32) if x.dtype is dtype:
             return x

@@ -1,4 +1,4 @@
-"""What evaluating a scalar expression once costs, in additions, and how large it is."""
+"""The cost of evaluating a scalar expression once, in additions, and its size."""
 
 from monotile.ir.expr import (
     Axis,
@@ -13,17 +13,17 @@ from monotile.ir.expr import (
     loads,
 )
 
-# Rough, of both targets alike: a division or a square root is several instructions, a transcendental function
+# Rough, for both targets: a division or a square root is several instructions, a transcendental function
 # a polynomial, integer division by a constant a multiplication and a shift.
 _UNARY = {"neg": 0.0, "abs": 0.0, "not": 0.5, "isnan": 1.0, "isinf": 1.0, "sqrt": 4.0, "rsqrt": 4.0}
 _ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
 _BINARY = {"div": 4.0, "pow": 32.0, "atan2": 32.0, "hypot": 8.0, "fmod": 16.0, "ipow": 16.0}
 TRANSCENDENTAL = 16.0
-INDEX = 0.25  # integer arithmetic that depends on axes alone is mostly shared between neighbours
+INDEX = 0.25  # integer arithmetic on axes alone is mostly shared between neighbours
 
 
 def cost(e: Expr) -> float:
-    """Operations that evaluating `e` once takes; a subexpression that occurs twice counts once."""
+    """Operations of one evaluation of `e`; a repeated subexpression counts once."""
     total = 0.0
     seen: set[Expr] = set()
     stack = [e]
@@ -73,7 +73,7 @@ def index_only(e: Expr) -> bool:
 
 
 def guarded_load(e: Expr) -> Load | None:
-    """The one Load of a view or a padding: a Load by axes, under selects between it and literals."""
+    """The only Load of a view or a padding: a Load indexed by axes, under selects between it and literals."""
     match e:
         case Load():
             return None if any(loads(i) for i in e.index) else e

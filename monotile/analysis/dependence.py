@@ -1,7 +1,7 @@
-"""Element-wise dependence: which elements of a tensor one element of its reader needs (Souffle, ASPLOS'24).
+"""Element-wise dependence: the elements of a tensor that one element of its reader needs (Souffle, ASPLOS'24).
 
-Where each element needs one (one-on-one) a reader can follow its producer in a register; where it needs many
-(one-on-many) it has to wait for all of them: for a tile that one worker holds, or for every worker.
+If each element needs one (one-to-one), a reader can follow its producer in a register. If it needs many (one-to-many), it
+has to wait for all of them: for the tile of its worker, or for every worker.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ class Dependence(msgspec.Struct, frozen=True):
 
 
 def dependences(program: Program) -> Iterator[Dependence]:
-    """One for every tensor that a Compute or Scatter loads, in program order; a Scatter's base is none."""
+    """One Dependence for every tensor that a Compute or Scatter loads, in program order; a Scatter's base is not a load."""
     for s in statements(program.body):
         if isinstance(s, (Compute, Scatter)):
             for name in dict.fromkeys(x.tensor.name for x in loads_of(s)):
@@ -47,7 +47,7 @@ def dependences(program: Program) -> Iterator[Dependence]:
 
 
 def loads_of(s: Compute | Scatter) -> tuple[Load, ...]:
-    """Every Load of a statement, in order, a Scatter's indices first."""
+    """Every Load of a statement, in order; for a Scatter the indices first."""
     if isinstance(s, Compute):
         return loads(s.body)
     return tuple(x for e in (*s.index, s.value) for x in loads(e))
@@ -80,14 +80,14 @@ def follows(s: Compute | Scatter, found: Iterable[Load]) -> bool:
 
 
 def is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:
-    """Whether dimension `dimension` of `x` is indexed by the axis at `position` of `s`, alone."""
+    """Whether dimension `dimension` of `x` is indexed by exactly the axis at `position` of `s`."""
     index, axis = x.index[dimension], s.axes[position]
     unit = axis.extent == 1 and x.tensor.shape[dimension] == 1
     return index == axis or (unit and index == idx(0))
 
 
 def _permutes(x: Load, axes: tuple[Axis, ...]) -> bool:
-    """Whether the indices of `x` are `axes` in some order, those of one element left out."""
+    """Whether the indices of `x` are a permutation of `axes`, ignoring axes of extent 1."""
     wanted = {a for a in axes if a.extent > 1}
     named = [i for i, n in zip(x.index, x.tensor.shape, strict=True) if n > 1]
     return set(named) == wanted and len(named) == len(wanted)
@@ -97,7 +97,7 @@ def independent(index: tuple[Expr, ...], axes: tuple[Axis, ...]) -> frozenset[in
     """Positions of those `axes` that the element at `index` determines: two points that differ in one of
     them, whatever the others are, have different indices.
 
-    Dimension by dimension: a sum of axes in which each stride is past what the smaller ones reach.
+    Per dimension: a sum of axes in which each stride exceeds the reach of all smaller ones.
     """
     known = {a for a in axes if a.extent <= 1}
     for e in index:

@@ -1,4 +1,4 @@
-"""What the analyses say about a Program, as text."""
+"""The results of the analyses of a Program, as text."""
 
 from monotile.analysis.dependence import dependences
 from monotile.analysis.reuse import intensity, reuses
@@ -6,7 +6,7 @@ from monotile.ir.program import Compute, Program, Scatter, statements
 
 
 def show(program: Program) -> str:
-    """A line for each statement (what it depends on, and how; its intensity), then one for each tensor (its reuse)."""
+    """A line for each statement (its dependences and intensity), then one for each tensor (its reuse)."""
     needs: dict[str, list[str]] = {}
     for d in dependences(program):
         needs.setdefault(d.reader, []).append(f"{d.tensor} {d.form}")

@@ -1,4 +1,4 @@
-"""Index expressions as sums: coefficient times atom, plus a constant."""
+"""Linear normal form of index expressions: a sum of coefficient times atom, plus a constant."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from monotile.ir.expr import Binary, Const, Expr, Unary, add, idx, mul, sub
 
 
 class Linear(NamedTuple):
-    """sum(coefficient * atom) + constant, in int64. An atom is no sum, no literal and no multiple."""
+    """sum(coefficient * atom) + constant, in int64. An atom is not a sum, a literal or a multiple."""
 
     terms: tuple[tuple[int, Expr], ...]
     constant: int
 
 
 def linear(e: Expr) -> Linear:
-    """`e` (int64) as a sum, its atoms in order of appearance and each of them once."""
+    """`e` (int64) as a sum, each atom once, in order of appearance."""
     terms: dict[Expr, int] = {}
     constant = 0
     stack: list[tuple[int, Expr]] = [(1, e)]
@@ -56,7 +56,7 @@ def total(terms: tuple[tuple[int, Expr], ...], rest: Expr) -> Expr:
 
 
 def constant_of(e: Expr) -> int | None:
-    """The value of an int64 literal, else None."""
+    """The value of an int64 literal; None for anything else."""
     if isinstance(e, Const) and e.dtype is DType.I64:
         return int(e.value)
     return None

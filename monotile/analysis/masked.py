@@ -1,4 +1,4 @@
-"""Loads of which some elements are zero instead: padding."""
+"""Masked loads (padding): zero where a condition does not hold."""
 
 import functools
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from monotile.ir.expr import Cast, Const, Expr, Load, Select, Unary, loads, rebu
 
 
 class Masked(msgspec.Struct, frozen=True):
-    """`load` where `cond` holds, which depends on axes alone; zero elsewhere."""
+    """`load` where `cond`, a condition on axes, holds; zero elsewhere."""
 
     load: Load
     cond: Expr
@@ -18,7 +18,7 @@ class Masked(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096)
 def masked(e: Expr) -> Masked | None:
-    """`e` as such, or None. A plain Load holds everywhere."""
+    """`e` as a masked load, or None. The condition of a plain Load is true."""
     match e:
         case Load():
             return Masked(e, TRUE)
@@ -36,7 +36,7 @@ def _where(cond: Expr, e: Expr) -> Masked | None:
 
 
 def without_masks(e: Expr, held: Mapping[Load, Expr]) -> Expr:
-    """`e` without the masks of what `held` has: loaded under this very condition, and zero elsewhere."""
+    """`e` without the masks of the loads in `held`, which were loaded under the same condition and are zero elsewhere."""
     match e:
         case Select(cond, (Load() as x) | Cast(Load() as x), Const(0)) if held.get(x) == cond:
             return e.then

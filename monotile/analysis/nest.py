@@ -1,4 +1,4 @@
-"""Perfect nests of two loops whose iterations depend on their neighbours alone.
+"""Perfect nests of two loops whose iterations depend only on their neighbours.
 
 Iteration (a, b) of such a nest reads values of (a, b - 1), which the inner loop carries, and of (a - 1, b),
 which the outer loop carries as stacks of the inner: dependence distances (0, 1) and (1, 0). Layers of a
@@ -23,7 +23,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """`tensor`, the same for every k; or, where it is made inside the outer loop, its `made` at axis = k."""
+    """`tensor`, the same for every k; or, if it is made inside the outer loop, `made` at axis = k."""
 
     tensor: Tensor
     made: Compute | None
@@ -37,12 +37,12 @@ class Whole:
         return cast(substitute(self.made.body, names), self.tensor.dtype)
 
 
-Start = Rows | Whole  # what is read where there is no iteration before
+Start = Rows | Whole  # the value read in the first iteration
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The body reads through `param` the tensor `value` of the iteration before, `start` in the first."""
+    """Through `param` the body reads the tensor `value` of the previous iteration, or `start` in the first."""
 
     param: Tensor
     value: Tensor
@@ -62,7 +62,7 @@ class Nest:
 
 
 def nest(outer: Loop) -> Nest | None:
-    """`outer` as such a nest; None if it is none, or not certainly one."""
+    """`outer` as such a nest; None if it is not proven to be one."""
     *before, inner = outer.body
     if not (isinstance(inner, Loop) and _is_counted(outer) and _is_counted(inner)):
         return None
@@ -108,7 +108,7 @@ def _is_counted(s: Loop) -> bool:
 
 
 def _reads_neighbours(s: Compute, params: set[str], inner: Axis, made: dict[str, Compute]) -> bool:
-    """Whether `s` reads the outer loop's carried values at the inner axis alone, and gathers nothing."""
+    """Whether `s` reads the outer loop's carried values only at the inner axis and has no gathers."""
     for x in loads(s.body):
         if x.tensor.name in made or any(loads(i) for i in x.index):
             return False

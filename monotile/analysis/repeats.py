@@ -1,4 +1,4 @@
-"""Tandem repeats in a sequence: where a stretch is followed by its like, once or many times."""
+"""Tandem repeats of a sequence: subsequences that are followed by equal ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Repeat:
 
     @property
     def count(self) -> int:
-        """Whole periods that lie side by side."""
+        """Number of whole adjacent periods."""
         return self.matches // self.period + 1
 
 
 def repeats(sequence: Sequence[int]) -> list[Repeat]:
-    """Every maximal repeat of every period, by period and start. Quadratic, but one vector operation a period."""
+    """Every maximal repeat of every period, by period and start. Quadratic, with one vector operation per period."""
     x = np.asarray(sequence, dtype=np.int64)
     found: list[Repeat] = []
     for period in range(1, len(x) // 2 + 1):

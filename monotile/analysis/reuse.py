@@ -1,5 +1,5 @@
 """Reuse of tensors in space (several readers) and in time (one reader, the same element again), and the
-arithmetic intensity of what reads them (Souffle, ASPLOS'24)."""
+arithmetic intensity of their readers (Souffle, ASPLOS'24)."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class Reuse(msgspec.Struct, frozen=True):
     """One tensor of a Program.
 
     readers: Computes and Scatters that load it: its reuse in space.
-    times:   the most often that one reader loads an element, on average: its reuse in time.
+    times:   loads per element, on average, of the reader with most: its reuse in time.
     """
 
     tensor: str
@@ -29,7 +29,7 @@ class Reuse(msgspec.Struct, frozen=True):
 
 
 def reuses(program: Program) -> Iterator[Reuse]:
-    """One for every tensor that is loaded, in the order of its first reader."""
+    """One Reuse for every tensor that is loaded, in the order of first readers."""
     found: dict[str, list[float]] = {}
     for s in statements(program.body):
         if isinstance(s, (Compute, Scatter)):
@@ -40,7 +40,7 @@ def reuses(program: Program) -> Iterator[Reuse]:
 
 
 def intensity(s: Compute | Scatter) -> float:
-    """Operations for each byte that `s` has to bring in or write once."""
+    """Arithmetic intensity of `s`: operations per byte that it has to read or write once."""
     extents = _extents(s)
     bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
     work = prod(extents.values()) * sum(cost(e) for e in bodies)
@@ -56,7 +56,7 @@ def intensity(s: Compute | Scatter) -> float:
 
 
 def footprint(x: Load, extents: Extents) -> int:
-    """Bytes of `x.tensor` that a region with these extents touches (an upper bound: distinct index tuples)."""
+    """Upper bound of the bytes of `x.tensor` that a region with these extents touches (distinct index tuples)."""
     points, places = 1, 1
     for axis in _index_axes(x):
         points *= extents.get(axis.name, 1)
@@ -66,25 +66,25 @@ def footprint(x: Load, extents: Extents) -> int:
 
 
 def run_bytes(x: Load, extents: Extents) -> int:
-    """Bytes that lie side by side among these, at least."""
+    """Lower bound of the contiguous bytes among these."""
     count = 1
     for extent, reach in zip(reversed(x.tensor.shape), reversed(_reaches(x)), strict=True):
         here = reach.within(extents)
-        count *= max(1, here)  # of a tensor without elements as of one
+        count *= max(1, here)  # an empty tensor counts as one element
         if here < extent:
             break
     return count * x.tensor.dtype.itemsize
 
 
 class _Reach(msgspec.Struct, frozen=True):
-    """How the index of a dimension runs: axes by name and how far each step of them goes, if it is a sum of such; the axes alone if not."""
+    """The strides of a dimension's index by axis name, if it is affine; otherwise only its axes."""
 
     extent: int
     axes: tuple[str, ...]
     steps: tuple[int, ...] | None
 
     def within(self, extents: Extents) -> int:
-        """Distinct values, at most."""
+        """Upper bound of the number of distinct values."""
         sizes = [extents.get(name, 1) for name in self.axes]
         count = min(prod(sizes), self.extent)
         if self.steps is None:
@@ -95,7 +95,7 @@ class _Reach(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096)
 def _reaches(x: Load) -> tuple[_Reach, ...]:
-    """Of every dimension."""
+    """The _Reach of every dimension."""
     out: list[_Reach] = []
     for i, extent in zip(x.index, x.tensor.shape, strict=True):
         terms = affine(i).terms
@@ -108,7 +108,7 @@ def _reaches(x: Load) -> tuple[_Reach, ...]:
 
 
 def _times(s: Compute | Scatter) -> dict[str, float]:
-    """How often `s` loads an element of each tensor, of those that it loads at all."""
+    """Loads per loaded element of `s`, for each tensor."""
     extents = _extents(s)
     points = prod(extents.values())
     loaded: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""What is the same in two statements that do the same work on other data.
+"""The structure of a statement, apart from the data that it works on.
 
-One traversal meets every place of a statement where a copy of it may differ: the tensors it reads
-(slots), the tensors it defines, and the integer literals of index arithmetic. `record` lists them and
-gives the rest as a hashable key; `rewrite` puts other things into those places. Sums are met in the normal
+One traversal visits every place where a copy of a statement may differ: the tensors that it reads
+(slots), the tensors that it defines, and the integer literals of index arithmetic. `record` lists them and
+returns the rest as a hashable key; `rewrite` replaces them. Sums are visited in the normal
 form of `analysis.linear`, so that `i0` and `i0 + 4` differ in a literal, not in structure.
 """
 
@@ -37,14 +37,14 @@ from monotile.ir.program import (
 
 
 class Visitor(Protocol):
-    """What `visit` calls, in an order that the structure alone determines."""
+    """The callbacks of `visit`, called in an order that depends only on the structure."""
 
     def token(self, *parts: Hashable) -> None:
         """A part of the structure."""
         ...
 
     def constant(self, value: int) -> Expr:
-        """The literal of an int64 sum (0 where none is written)."""
+        """The constant of an int64 sum (0 if there is none)."""
         ...
 
     def load(self, tensor: Tensor, index: tuple[Expr, ...]) -> Expr:
@@ -52,7 +52,7 @@ class Visitor(Protocol):
         ...
 
     def use(self, tensor: Tensor) -> Tensor:
-        """A use of a whole tensor (an init, a base, a result)."""
+        """A whole use of a tensor (an init, a base, a result)."""
         ...
 
     def define(self, tensor: Tensor) -> Tensor: ...
@@ -62,7 +62,7 @@ Scope = dict[str, Hashable]  # axis name -> its position
 
 
 def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
-    """`s` rebuilt from what `v` answers; the same object where nothing changed."""
+    """`s` rebuilt from the results of `v`; the same object if nothing changed."""
     scope = {} if scope is None else scope
     match s:
         case Compute():
@@ -138,7 +138,7 @@ def _extents(axes: tuple[Axis, ...]) -> tuple[int, ...]:
 
 
 def visit_expr(e: Expr, v: Visitor, scope: Scope) -> Expr:
-    """`e` rebuilt from what `v` answers; the same object where nothing changed."""
+    """`e` rebuilt from the results of `v`; the same object if nothing changed."""
     match e:
         case Const(value, dtype) if dtype is not DType.I64:
             v.token("const", repr(value), dtype)
@@ -192,9 +192,9 @@ def _visit_node(e: Expr, v: Visitor, scope: Scope) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """key: equal for two statements (expressions) of one structure. The others: what differs, in order.
+    """key: equal for statements (expressions) of equal structure. The others: what may differ, in order.
 
-    uses: tensors read, those of loop bodies included. loads: which of the uses are Loads.
+    uses: tensors read, including those of loop bodies. loads: which of the uses are Loads.
     """
 
     key: Hashable
@@ -251,7 +251,7 @@ def skeleton(s: Statement) -> Skeleton:
 
 
 def skeleton_of_expr(e: Expr, scope: Scope | None = None) -> Skeleton:
-    """The Skeleton of an expression; axes that are not in `scope` count by name."""
+    """The Skeleton of an expression; axes that are not in `scope` are compared by name."""
     recorder = _Recorder()
     visit_expr(e, recorder, scope or {})
     return recorder.result()

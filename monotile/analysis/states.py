@@ -1,7 +1,7 @@
-"""States: what has to be done before the memory of one may be overwritten, and who may do it without a copy.
+"""States: what must precede the overwriting of their memory, and which statements may do so without a copy.
 
-A state's memory holds its old value until the statement that writes it: its writer. Every reader of the old value
-comes before it, or is that statement (or shares its step) and reads no other element than the one it writes.
+A state's memory holds its old value until the statement that writes it, its writer. Every reader of the old value
+comes before the writer, or is the writer (or shares its step) and reads only the element that it writes.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ Waits = Mapping[str, frozenset[str]]
 
 
 def old_values(program: Program) -> frozenset[str]:
-    """The tensors in which the Program sees a state's old value."""
+    """The tensors that hold a state's old value."""
     return frozenset(t.name for u in updates(program) for t in u.old)
 
 
@@ -25,10 +25,10 @@ def steady_weights(program: Program) -> frozenset[str]:
 
 
 def scattered(program: Program) -> dict[str, str]:
-    """Of each state that Scatters may update where it lies: its old value's name, by the first Scatter's.
+    """For each state that Scatters may update in place: the name of its old value, by the name of the first Scatter.
 
-    All that reads an old value otherwise can come before its writer; of two states that need each other's old value,
-    the first one is written in place.
+    All other readers of the old value can come before its writer. Of two states that need each other's old value,
+    the first one is updated in place.
     """
     out: dict[str, str] = {}
     for u in updates(program):
@@ -40,7 +40,7 @@ def scattered(program: Program) -> dict[str, str]:
 
 
 def _chain(program: Program, u: Update) -> list[Scatter]:
-    """The Scatters that make the new value of the old one, in order; none where something else does."""
+    """The Scatters that make the new value from the old one, in order; empty if another statement makes it."""
     made = {s.out.name: s for s in program.body if isinstance(s, Scatter)}
     uses = Counter(t.name for s in program.body for t in used(s))
     uses.update(t.name for t in program.outputs)
@@ -70,7 +70,7 @@ def _can_be_ordered(program: Program, first: Mapping[str, str]) -> bool:
 
 
 def waits(program: Program) -> dict[str, frozenset[str]]:
-    """Of each state's writer, by its tensor's name: what the readers of the old value define."""
+    """By the tensor name of each state's writer: the tensors that readers of the old value define."""
     first = {old: writer for writer, old in scattered(program).items()}
     out: dict[str, frozenset[str]] = {}
     for u in updates(program):
@@ -86,7 +86,7 @@ def _reads(s: Statement, old: set[str]) -> bool:
 
 
 def may_share(steps: Sequence[Sequence[Compute | Scatter]], program: Program) -> bool:
-    """Whether these steps may be one stage: none of their tasks overwrites an old value that another reads."""
+    """Whether these steps may be one stage: no task overwrites an old value that another task reads."""
     tables = {w.tensor.name: w.table for w in program.weights}
     for u in updates(program):
         old = {t.name for t in u.old}

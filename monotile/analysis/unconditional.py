@@ -1,4 +1,4 @@
-"""What an expression always evaluates, and what it evaluates under a condition."""
+"""The unconditional and the conditional Loads of an expression."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,12 @@ TRUE = Const(True, DType.BOOL)
 
 
 def unconditional(e: Expr) -> Iterator[Load]:
-    """The Loads that are evaluated whenever `e` is, but for those inside the indices of others."""
+    """The Loads that are evaluated whenever `e` is, except those inside indices of others."""
     return (x for x, when in conditional(e) if when == TRUE)
 
 
 def conditional(e: Expr, when: Expr = TRUE) -> Iterator[tuple[Load, Expr]]:
-    """The Loads of `e`, but for those inside the indices of others, each with the condition under which it is evaluated."""
+    """The Loads of `e`, except those inside indices of others, each with the condition under which it is evaluated."""
     match e:
         case Load():
             yield e, when

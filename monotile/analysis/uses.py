@@ -1,4 +1,4 @@
-"""Who uses each tensor of a Program, how, and how often."""
+"""The uses of each tensor of a Program: readers, kinds, numbers."""
 
 from collections import Counter
 from math import prod
@@ -20,7 +20,7 @@ from monotile.ir.program import (
 class Uses:
     """Facts about the uses of a Program's tensors, by name.
 
-    whole:       tensors used otherwise than by a Load: outputs, carried values, a Scatter's base, ...
+    whole:       tensors used other than by a Load: outputs, carried values, a Scatter's base, ...
     evaluations: how often a Load of the tensor is evaluated for each time that the tensor is computed;
                  two Loads of one element in one expression count once.
     readers:     statements with a Load of the tensor.
@@ -77,7 +77,7 @@ class Uses:
 
 
 def mentions(program: Program) -> Counter[str]:
-    """How often each tensor is named: loaded, updated, carried, stacked, given out."""
+    """Number of references to each tensor: loads, updates, carries, stacks, outputs."""
     found = Counter(t.name for t in program.outputs)
     for s in statements(program.body):
         match s:

@@ -1,4 +1,4 @@
-"""Which products read windows: convolutions of every kind, by how they read."""
+"""Recognises products that read windows (convolutions of every kind) by their access pattern."""
 
 import msgspec
 
@@ -10,9 +10,9 @@ from monotile.ir.program import Compute, Program, statements
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A product that reads windows of an image. image: what it reads so; channel: the dimension of its channels, which run along the
-    axis `along`, summed over or (a depthwise convolution) not. kernel: the other side, if that is a plain Load, and its
-    dimension `depth`, which is `along` as well."""
+    """A product that reads windows of an image. image: the Load of the image. channel: its channel dimension, indexed by the
+    axis `along`, which is summed over or, in a depthwise convolution, not. kernel: the other operand, if it is a plain Load.
+    depth: the dimension of the kernel that `along` indexes."""
 
     image: Load
     channel: int
@@ -22,7 +22,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def windows_of(program: Program) -> dict[str, Window]:
-    """By the name of the product."""
+    """The Windows by the name of the product."""
     found: dict[str, Window] = {}
     for s in statements(program.body):
         if isinstance(s, Compute) and (window := _window_of(s)) is not None:
@@ -44,7 +44,7 @@ def _window_of(c: Compute) -> Window | None:
 
 
 def _window(c: Compute, image: Load, other: Expr) -> Window | None:
-    """A dimension of a window goes with the sum and with an axis that the other side does not know."""
+    """A dimension of a window is indexed by a reduce axis and by an axis that the other operand does not use."""
     reduce, own = {*c.reduce}, axes_of(image) - axes_of(other)
     inside = [axes_of(i) & reduce for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
     if not inside or any(loads(i) for i in image.index):
@@ -64,21 +64,21 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
 
 
 class Sliding(msgspec.Struct, frozen=True):
-    """How windows of neighbours along the axis before the last overlap. reduce: position of the reduce axis that walks along them.
-    step, dilation: from one window, and from one term, to the next."""
+    """How windows of neighbouring outputs along the last axis but one overlap. reduce: position of the reduce axis along them.
+    step, dilation: distance between windows, and between terms."""
 
     reduce: int
     step: int
     dilation: int
 
     def reads(self, windows: int, terms: int) -> int:
-        """Places that so many windows look at together, about."""
+        """About the number of places that so many windows read together."""
         apart = -(-self.step // self.dilation)
         return min(windows * terms, (windows - 1) * apart + terms)
 
 
 def sliding(c: Compute) -> Sliding | None:
-    """Of the first Load that is read so."""
+    """The Sliding of the first Load with this access pattern."""
     if len(c.axes) < 2:
         return None
     for x in loads(c.body):

@@ -1,4 +1,4 @@
-"""The least that any implementation of a Program has to do: bytes to move once, products to add up."""
+"""The minimum work of any implementation of a Program: bytes to move once, products to sum."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ _HALVES = frozenset({DType.F16, DType.BF16})
 
 
 class Work(msgspec.Struct, frozen=True):
-    """moved: bytes of the inputs and weights that are read, an embedding's rows alone, and of the outputs; each once. operations:
-    of the sums of products, by the instruction whose rate bounds them ("mma16", "fma"). Both for one call."""
+    """The work of one call. moved: bytes of the inputs and weights that are read (of an embedding only its rows) and of the
+    outputs, each once. operations: of products, by the instruction whose rate bounds them ("mma16", "fma")."""
 
     moved: int
     operations: dict[str, int]
 
     def seconds(self, target: Target) -> float:
-        """No implementation whose data comes from the target's memory is faster."""
+        """Lower bound of the time if all data comes from the target's memory."""
         arithmetic = sum(
             n / target.flops.get(k, target.flops["fma"]) for k, n in self.operations.items()
         )
@@ -31,8 +31,8 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def work(program: Program) -> Work:
-    """Of a Program as it is captured: transforms may compute something twice, or more than is asked for. Loops that may
-    end early count in full, Branches not at all."""
+    """The Work of a Program as captured; transforms may recompute or compute more. Loops that may end early count in full,
+    Branches not at all."""
     given = {t.name: t for t in (*program.inputs, *(w.tensor for w in program.weights))}
     read: dict[str, int] = {}
     operations: dict[str, int] = {}
@@ -54,7 +54,7 @@ def work(program: Program) -> Work:
 def _placed(
     body: Sequence[Statement], extents: Mapping[str, int]
 ) -> Iterator[tuple[Compute | Scatter, Mapping[str, int]]]:
-    """Every Compute and Scatter, with the extents of the loops round it."""
+    """Every Compute and Scatter with the extents of its enclosing loops."""
     for s in body:
         match s:
             case Loop():
@@ -62,4 +62,4 @@ def _placed(
             case Compute() | Scatter():
                 yield s, extents
             case _:
-                yield from ()  # a Branch: either side may run
+                yield from ()  # a Branch: only one side runs

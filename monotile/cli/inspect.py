@@ -38,7 +38,7 @@ def command(
     passes: bool,
 ) -> None:
     """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file written by
-    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or the table of passes."""
+    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or the tables of passes."""
     if plan and passes:
         raise click.UsageError("--passes shows how a plan is made: it goes without --plan")
     if passes:
@@ -96,7 +96,9 @@ def _compiled(
 ) -> CompiledModule:
     if spec.endswith(".monotile"):
         if plan:
-            raise click.UsageError("a compiled file has its plan already: name the model")
+            raise click.UsageError(
+                "a compiled file contains its plan already: give the model instead"
+            )
         return load(spec)
     model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
     return compile(model, args, kwargs, target=target, options=options, plan=plan)

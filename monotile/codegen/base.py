@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.asked import asked_of
+from monotile.analysis.rounding import rounding_sensitive_operands
 from monotile.analysis.states import old_values
 from monotile.codegen.address import (
     Layout,
@@ -260,7 +260,9 @@ class Emitter(Expressions):
     def sites(self, stage: Stage) -> Iterator[Site]:
         """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it."""
         self._own = frozenset(name for step in stage.steps for name in step.computes)
-        self._asked = frozenset(name for own in self._own for name in asked_of(self.computes[own]))
+        self._asked = frozenset(
+            name for own in self._own for name in rounding_sensitive_operands(self.computes[own])
+        )
         self._task = coordinates(stage.grid)
         for step in stage.steps:
             anchor, *rest = (self.computes[name] for name in step.computes[step.anchor :])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.between import below_zero, conjunction
+from monotile.analysis.index_ranges import conjuncts, negative_where
 from monotile.codegen.expression import is_index
 from monotile.ir.expr import Axis, Binary, Expr, Select, add, idx, walk
 from monotile.ir.intervals import Facts, truth
@@ -40,12 +40,12 @@ def _guard(cond: Expr, x: Axis, facts: Facts) -> Guard | None:
     terms: list[Expr] = []
     lower: list[Expr] = []
     upper: list[Expr] = []
-    for term in conjunction(cond):
+    for term in conjuncts(cond):
         match term:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if is_index(a) and is_index(b):
                 if truth(term, facts) is not None:
                     continue
-                below = below_zero(op, affine(a) + affine(b).scale(-1))
+                below = negative_where(op, affine(a) + affine(b).scale(-1))
                 step = below.coefficient(x)
                 rest = Affine(tuple(t for t in below.terms if t[0] != x), below.constant)
                 if not step or rest.mentions(x):

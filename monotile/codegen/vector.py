@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine
-from monotile.analysis.alike import alike
 from monotile.analysis.unconditional import TRUE
+from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.address import readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
@@ -100,7 +100,7 @@ class VectorEmitter(StageEmitter):
             self._vector = None
 
     def root(self, e: Expr) -> str:
-        return super().root(e if self._vector is None else alike(e, self._vector.lane))
+        return super().root(e if self._vector is None else fold_uniform(e, self._vector.lane))
 
     def read(self, e: Load) -> str:
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)

@@ -1,1 +1,1 @@
-"""What a Program is made from."""
+"""Front ends: from a model to a Program."""

@@ -1,4 +1,4 @@
-"""What a lowering function writes with: it emits Computes and names what they define."""
+"""The Builder, with which lowering functions emit Computes and name their tensors."""
 
 import math
 import re
@@ -67,11 +67,11 @@ class Type(NamedTuple):
 
 
 class Unsupported(Exception):
-    """An operator's variant that has no lowering; the message says which."""
+    """A variant of an operator that has no lowering; the message says which."""
 
 
 class Names:
-    """Hands out names that are valid C identifiers, each once."""
+    """Makes unique names that are valid C identifiers."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -88,12 +88,12 @@ class Names:
 
 
 class Builder:
-    """Collects the statements of one body, for one operator after the other.
+    """Collects the statements of one body, operator by operator.
 
-    node:    name of the operator that is being lowered; the names of its tensors begin with it.
+    node:    name of the current operator; the names of its tensors begin with it.
     origin:  the user's source line.
-    results: what PyTorch says the operator gives, in order.
-    weights, constants: tensors of the graph that have a value already, and their values by part name.
+    results: the types of the operator's results by PyTorch, in order.
+    weights, constants: constant tensors of the graph, and their values by part name.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -106,7 +106,7 @@ class Builder:
         self.results: tuple[Type, ...] = ()
 
     def begin(self, node: str, origin: str, results: tuple[Type, ...]) -> None:
-        """What follows is the lowering of the operator `node`."""
+        """Begins the lowering of the operator `node`."""
         self.node, self.origin, self.results = node, origin, results
 
     def nested(self) -> "Builder":
@@ -127,7 +127,7 @@ class Builder:
         return self.results[0].dtype
 
     def tensor(self, shape: Sequence[int], dtype: DType, part: str = "") -> Tensor:
-        """A Tensor with a name of its own: the node's, followed by `part`."""
+        """A Tensor with a unique name: the node's, followed by `part`."""
         name = f"{self.node}_{part}" if part else self.node
         return Tensor(self.names.unique(name), tuple(shape), dtype)
 
@@ -172,7 +172,7 @@ class Builder:
         """A Scatter over axes of `extents`; `point` gives the index and the value at the axes."""
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(extents))
         index, value = point(*axes)
-        if not base.shape:  # a Scatter's positions have a dimension: one element is a row of one
+        if not base.shape:  # a Scatter needs at least one axis: a scalar becomes a row of one
             row = self.emit((1,), base.dtype, lambda _: load(base, ()), part="row")
             out = self.tensor((1,), base.dtype, "written")
             self._scatter(out, row, axes, (idx(0),), value, combiner)
@@ -194,7 +194,7 @@ class Builder:
         self.append(Scatter(out, base, axes, index, value, combiner, self.origin))
 
     def constant(self, value: "np.ndarray[Any, Any]") -> Tensor:
-        """A tensor whose value is known now."""
+        """A constant tensor."""
         t = self.tensor(value.shape, DType.from_numpy(value.dtype))
         part = f"const.{len(self.constants)}"
         self.constants[part] = value
@@ -210,7 +210,7 @@ def load(t: Tensor, index: Sequence[Expr]) -> Load:
 
 
 def raised(t: Tensor, index: Sequence[Expr]) -> Expr:
-    """The element at `index` in the type that arithmetic on it runs in."""
+    """The element at `index`, cast to its compute type."""
     return cast(Load(t, tuple(index)), t.dtype.compute)
 
 
@@ -224,7 +224,7 @@ def broadcast(shape: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def element(x: Operand, at: Sequence[Expr], dtype: DType) -> Expr:
-    """The operand, broadcast, at position `at`, as a `dtype`."""
+    """The element of the broadcast operand at `at`, cast to `dtype`."""
     if isinstance(x, Tensor):
         return cast(Load(x, broadcast(x.shape, at)), dtype)
     return const(x, dtype)
@@ -233,19 +233,19 @@ def element(x: Operand, at: Sequence[Expr], dtype: DType) -> Expr:
 def elementwise(
     b: Builder, operands: Sequence[Operand], f: Callable[..., Expr], dtype: DType
 ) -> Tensor:
-    """The operator's result as `f` of its operands' elements, each as a `dtype`."""
+    """The operator's result as `f` of its operands' elements, each cast to `dtype`."""
     return b.result(lambda *i: f(*(element(x, i, dtype) for x in operands)))
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that PyTorch broadcasts `shapes` to; they are known to agree."""
+    """The shape that PyTorch broadcasts the compatible `shapes` to."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(next((n for n in column if n != 1), 1) for column in zip(*padded, strict=True))
 
 
 def wrap(dim: int, rank: int) -> int:
-    """A dimension counted from the end if negative; a scalar counts as one dimension."""
+    """A dimension, counted from the end if negative; a scalar has one dimension."""
     return dim + max(rank, 1) if dim < 0 else dim
 
 
@@ -259,7 +259,7 @@ def wrap_all(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 
 
 def identity(combiner: str, dtype: DType) -> Scalar:
-    """What combines with every value of `dtype` to that value."""
+    """The identity element of `combiner` for `dtype`."""
     half = 2 ** (8 * dtype.itemsize - 1)
     match combiner, dtype:
         case "sum", _:
@@ -277,4 +277,4 @@ def identity(combiner: str, dtype: DType) -> Scalar:
         case "min", _:
             return 2 * half - 1 if dtype is DType.U8 else half - 1
         case _:
-            raise ValueError(f"no identity of {combiner!r}")
+            raise ValueError(f"{combiner!r} has no identity")

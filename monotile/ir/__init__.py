@@ -1,1 +1,1 @@
-"""The language: element types, scalar expressions, Programs; printed, verified and evaluated here."""
+"""The language: element types, scalar expressions and Programs, with their printer, verifier and evaluator."""

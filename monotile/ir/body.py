@@ -1,4 +1,4 @@
-"""What a scalar expression means over a grid of its axes, in NumPy."""
+"""Evaluates a scalar expression over a grid of its axes, in NumPy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ def grid(
 
 @dataclass
 class Body:
-    """One body over one grid. A `mask` says where the value is needed: elsewhere a Load reads nothing."""
+    """Evaluates one body over one grid. A `mask` says where the value is needed; elsewhere Loads read nothing."""
 
     env: Mapping[str, Array]
     grid: Mapping[str, Array]
     origin: str
 
     def __post_init__(self) -> None:
-        # By identity, for bodies share subexpressions. Keys stay alive: nodes in the body, masks here.
+        # Keyed by identity, because bodies share subexpressions. The keys stay alive: nodes in the body, masks here.
         self.known: dict[tuple[int, int], tuple[Array, Array | None]] = {}
 
     def value(self, e: Expr, mask: Array | None) -> Array:
@@ -81,12 +81,12 @@ class Body:
             self.index(i, n, mask, e.tensor.name)
             for i, n in zip(e.index, e.tensor.shape, strict=True)
         )
-        if x.size == 0:  # `index` made sure that nothing is needed
+        if x.size == 0:  # `index` has checked that no element is needed
             return np.zeros((), x.dtype)
         return np.asarray(x[where])
 
     def index(self, e: Expr, extent: int, mask: Array | None, name: str) -> Array:
-        """The index `e`, checked where it is needed and 0 where it is not."""
+        """The index `e`, checked where it is needed and 0 elsewhere."""
         i = self.value(e, mask)
         inside = (i >= 0) & (i < extent)
         bad = ~inside if mask is None else ~inside & mask

@@ -1,4 +1,4 @@
-"""Loads that are certainly out of bounds: looked for with intervals, proven with a witness."""
+"""Finds Loads that are certainly out of bounds: candidates by intervals, each proven by a witness."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,15 +9,15 @@ from monotile.ir.body import Body
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Unary, axes_of, children, loads
 from monotile.ir.intervals import Ranges
 
-SAMPLES = 4096  # points of the axes that are tried
+SAMPLES = 4096  # points of the axes to try
 
 Guard = tuple[Expr, bool]
 
 
 def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
-    """Says which index of which Load in `e` leaves its tensor, and for which values of `axes`.
+    """A message that names an out-of-range index of a Load in `e` and the values of `axes` for which it is.
 
-    Every such message is true; indices computed from data, or used where data says so, are not looked at.
+    Every message is correct. Indices that depend on data, or are used under data-dependent conditions, are not checked.
     """
     if any(a.extent == 0 for a in axes):
         return None
@@ -31,7 +31,7 @@ def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
 def suspects(
     e: Expr, ranges: Ranges, guards: tuple[Guard, ...] = ()
 ) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
-    """The Loads in `e` whose indices are not proven to be in bounds, with the conditions they stand under."""
+    """The Loads in `e` whose indices are not proven to be in bounds, with the conditions under which they are evaluated."""
     match e:
         case Select(cond, then, otherwise):
             yield from suspects(cond, ranges, guards)
@@ -51,7 +51,7 @@ def suspects(
 
 
 def in_bounds(e: Load, ranges: Ranges) -> bool:
-    """Whether every index of `e` is certain to lie inside the tensor."""
+    """Whether every index of `e` is proven to be in bounds."""
     return all(
         (found := ranges.of(i)) is not None and found.inside(0, n - 1)
         for i, n in zip(e.index, e.tensor.shape, strict=True)
@@ -80,7 +80,7 @@ def _witness(e: Load, guards: Sequence[Guard], axes: Sequence[Axis]) -> str | No
 
 
 def _sample(axes: Sequence[Axis]) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-    """Values of the axes, one array each: all of them where they are few, else corners and a fixed sample."""
+    """Values of the axes, one array each: all points if they are few, else the corners and a fixed sample."""
     total = 1
     for a in axes:
         total *= a.extent

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class DType(enum.Enum):
-    """The type of one element. The value is the NumPy and PyTorch name."""
+    """An element type. Its value is the name in NumPy and PyTorch."""
 
     BOOL = "bool"
     U8 = "uint8"
@@ -36,12 +36,12 @@ class DType(enum.Enum):
 
     @property
     def is_int(self) -> bool:
-        """An integer type, signed or not; `BOOL` is none."""
+        """Whether it is an integer type, signed or unsigned; `BOOL` is not."""
         return self in (DType.U8, DType.I8, DType.I16, DType.I32, DType.I64)
 
     @property
     def compute(self) -> "DType":
-        """The type that arithmetic on this element runs in: float32 for the 16-bit floats."""
+        """The type in which arithmetic on this element runs: float32 for 16-bit floats."""
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""The reference evaluator: what a Program means, in NumPy. Slow and obvious; everything is checked against it.
+"""The reference evaluator: the meaning of a Program, in NumPy. Slow and simple; everything is tested against it.
 
 A body is evaluated over the whole grid of its axes at once, by broadcasting; a grid that is too
-large for memory is cut into blocks of the output.
+large for memory is split into blocks of the output.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ GRID_LIMIT = 1 << 22  # elements of a grid that are evaluated at once
 
 
 def evaluate(program: Program, values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `program`; the last ones are what its states hold afterwards.
+    """The outputs of `program`; the last ones are the new values of its states.
 
-    values: arrays by name, of every input tensor and of every part of every weight.
-    What a Stack holds of iterations that did not run is zero.
+    values: arrays by name: every input tensor and every part of every weight.
+    A Stack is zero for iterations that did not run.
     Raises InputError for a missing or ill-shaped value, IndexOutOfRangeError for an index computed
-    from data that lies outside its tensor, VerificationError for a Program that is not well formed.
+    from data that is out of range, VerificationError for an invalid Program.
     """
     env = {t.name: _value(values, t.name, t.shape, t.dtype) for t in program.inputs}
     env |= {w.tensor.name: _weight(values, w) for w in program.weights}
@@ -60,7 +60,7 @@ def _weight(values: Mapping[str, Array], w: Weight) -> Array:
 
 
 def _run(body: Sequence[Statement], env: dict[str, Array], axes: Mapping[str, Array]) -> None:
-    """Run `body`, adding what it defines to `env`; `axes` holds the enclosing loops' values."""
+    """Runs `body` and adds its definitions to `env`; `axes` has the values of the enclosing loops."""
     for s in body:
         match s:
             case Compute():
@@ -100,7 +100,7 @@ def _loop(s: Loop, env: dict[str, Array], axes: Mapping[str, Array]) -> None:
 
 
 def _blocks(extents: Sequence[int], inner: int) -> Iterator[tuple[slice, ...]]:
-    """Boxes that cover `extents`, each of at most GRID_LIMIT / inner elements where that is possible."""
+    """Boxes that cover `extents`, each of at most GRID_LIMIT / inner elements where possible."""
 
     def cut(box: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
         sizes = [s.stop - s.start for s in box]
@@ -146,7 +146,7 @@ def _scatter(s: Scatter, env: Mapping[str, Array], loops: Mapping[str, Array]) -
         np.broadcast_to(body.index(e, n, None, s.out.name), shape).reshape(-1)
         for e, n in zip(s.index, s.out.shape, strict=True)
     ]
-    # In a type that holds partial sums; flat and in row-major order, so that the last write wins.
+    # In a type for partial sums; flat and in row-major order, so that the last write wins.
     wide = base.astype(s.out.dtype.compute.numpy)
     flat = value.reshape(-1).astype(wide.dtype)
     if s.combiner is None:

@@ -1,4 +1,4 @@
-"""Scalar expressions: what one element of a Compute is.
+"""Scalar expressions: they define one element of a Compute.
 
 Semantics
 - An expression has one type. Both sides of a Binary have the same type; nothing is promoted silently.
@@ -8,7 +8,7 @@ Semantics
 - `Select` evaluates only the side it takes, `and` / `or` evaluate left to right and stop early:
   a Load on the other side need not be in bounds.
 - A Load that is evaluated must be in bounds. An index computed from loaded data is checked when the
-  kernel runs; every other index is the compiler's promise, checked by the verifier where it can.
+  kernel runs; every other index is guaranteed by the compiler and checked by the verifier where it can be.
 - `Cast` to an integer truncates towards zero, to `bool` tests for non-zero.
 - Every Axis in a body is an axis of its Compute or Scatter, or the axis of an enclosing Loop.
 """
@@ -47,13 +47,13 @@ COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "arg
 
 
 class Const(msgspec.Struct, frozen=True, tag="const", eq=False):
-    """A literal. Infinities and NaN are spelt as strings ("inf", "-inf", "nan") so that JSON holds them."""
+    """A literal. Infinities and NaN are strings ("inf", "-inf", "nan"), so that JSON can represent them."""
 
     value: bool | int | float | str
     dtype: DType
 
     def __eq__(self, other: object) -> bool:
-        """Literals of one type and value; 0.0 and -0.0 are two, or they would replace each other."""
+        """Equal type and value; 0.0 and -0.0 differ, so that neither replaces the other."""
         if not isinstance(other, Const) or self.dtype is not other.dtype:
             return False
         x, y = self.value, other.value
@@ -107,7 +107,7 @@ class Tensor(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", cache_hash=True):
-    """The element of `tensor` at `index`, one int64 expression a dimension."""
+    """The element of `tensor` at `index`, one int64 expression per dimension."""
 
     tensor: Tensor
     index: tuple["Expr", ...]
@@ -171,7 +171,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def rebuild(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    """`e` with `f` applied to its children; `e` itself where no child changed."""
+    """`e` with `f` applied to its children; `e` itself if no child changed."""
     match e:
         case Const() | Axis():
             return e
@@ -203,18 +203,18 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 @functools.lru_cache(maxsize=1 << 15)
 def loads(e: Expr) -> tuple[Load, ...]:
-    """Every Load in `e`, in order, those inside the indices of others included."""
+    """Every Load in `e`, in order, including those inside indices of others."""
     return tuple(node for node in walk(e) if isinstance(node, Load))
 
 
 @functools.lru_cache(maxsize=1 << 15)
 def axes_of(e: Expr) -> frozenset[Axis]:
-    """Every Axis that `e` mentions."""
+    """Every Axis in `e`."""
     return frozenset(node for node in walk(e) if isinstance(node, Axis))
 
 
 def substitute(e: Expr, axes: dict[str, Expr]) -> Expr:
-    """`e` with every Axis whose name is in `axes` replaced, all at once."""
+    """`e` with every Axis whose name is in `axes` replaced, simultaneously."""
 
     def go(node: Expr) -> Expr:
         if isinstance(node, Axis):
@@ -234,7 +234,7 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
     return go(e)
 
 
-# Builders. They fold constants of index arithmetic, so that lowering rules may be written plainly.
+# Builders. They fold constants of index arithmetic, so that lowerings can be written directly.
 
 
 def const(value: bool | int | float, dtype: DType) -> Const:
@@ -253,7 +253,7 @@ def idx(value: int) -> Const:
 
 
 def binary(op: str, a: Expr, b: Expr) -> Expr:
-    """Binary, with int64 literals folded and 0 and 1 dropped."""
+    """Binary, with int64 literals folded and neutral 0 and 1 dropped."""
     if a.dtype is DType.I64:
         x = a.value if isinstance(a, Const) else None
         y = b.value if isinstance(b, Const) else None

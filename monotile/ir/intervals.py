@@ -1,7 +1,7 @@
-"""Which values an integer expression can take: intervals, narrowed by the conditions on the way to it.
+"""Interval analysis of integer expressions, narrowed by the conditions under which they are evaluated.
 
-Sound, not exact: an interval may be wider than the truth, never narrower. int64 arithmetic that could
-wrap gives the whole range of its type. Conditions hold as 0 (false) or 1 (true).
+Sound, not exact: an interval may be too wide, never too narrow. int64 arithmetic that could wrap gives
+the whole range of its type. Conditions are 0 (false) or 1 (true).
 """
 
 import math
@@ -26,13 +26,13 @@ from monotile.ir.reals import span
 
 
 class Interval(NamedTuple):
-    """The integers from lo to hi, both included; `lo > hi` is no value at all."""
+    """The integers from lo to hi, both included; empty if lo > hi."""
 
     lo: int
     hi: int
 
     def inside(self, lo: int, hi: int) -> bool:
-        """Whether every value lies between lo and hi, both included."""
+        """Whether every value is between lo and hi, both included."""
         return lo <= self.lo and self.hi <= hi
 
     def meet(self, other: "Interval") -> "Interval":
@@ -60,7 +60,7 @@ def type_range(dtype: DType) -> Interval | None:
 
 
 class Ranges:
-    """What is known of every expression where `facts` hold. Answers are kept, so that asking again is cheap."""
+    """Intervals of expressions under `facts`, cached."""
 
     def __init__(self, facts: Facts = NOTHING_KNOWN) -> None:
         self.facts = facts
@@ -68,13 +68,13 @@ class Ranges:
         self._under: dict[tuple[Expr, bool], Ranges] = {}
 
     def of(self, e: Expr) -> Interval | None:
-        """The values that `e` can take; None for a float."""
+        """The interval of `e`; None for a float."""
         if e not in self._known:
             self._known[e] = self._bounded(e)
         return self._known[e]
 
     def truth(self, cond: Expr) -> bool | None:
-        """What `cond` is, if that is certain."""
+        """The value of `cond`, if it is certain."""
         match self.of(cond):
             case Interval(1, 1):
                 return True
@@ -84,16 +84,19 @@ class Ranges:
                 return None
 
     def under(self, cond: Expr, value: bool) -> "Ranges":
-        """The ranges where, beyond `facts`, `cond` is `value`."""
+        """The ranges under `facts` and `cond` being `value`."""
         key = (cond, value)
         if key not in self._under:
             self._under[key] = Ranges({**self.facts, **self.learn(cond, value)})
         return self._under[key]
 
     def learn(self, cond: Expr, value: bool) -> dict[Expr, Interval]:
-        """What holds, beyond `facts`, where `cond` is `value`."""
+        """The additional facts if `cond` is `value`."""
         out: dict[Expr, Interval] = {cond: TRUE if value else FALSE}
-        if isinstance(cond, Binary) and cond.op in ("eq", "ne"):  # opposites for floats, too
+        if isinstance(cond, Binary) and cond.op in (
+            "eq",
+            "ne",
+        ):  # negations of each other for floats, too
             out[Binary(_NEGATED[cond.op], cond.a, cond.b)] = FALSE if value else TRUE
 
         def add(new: dict[Expr, Interval]) -> None:
@@ -158,12 +161,12 @@ class Ranges:
                 return _compare(op, ia, ib) if op in COMPARE else _binary(op, ia, ib, whole)
 
     def _truncated(self, x: Expr, whole: Interval) -> Interval:
-        """A floating-point number as an integer."""
+        """A floating-point number truncated to an integer."""
         found = None if whole == EITHER else span(x, self.of)
         return whole if found is None else Interval(math.trunc(found[0]), math.trunc(found[1]))
 
     def _narrow(self, e: Expr, to: Interval) -> dict[Expr, Interval]:
-        """What follows from the value of `e` lying in `to`: about `e`, and about what it is made of."""
+        """The facts about `e` and its operands that follow from its value being in `to`."""
         whole, own = type_range(e.dtype), self.of(e)
         if whole is None or own is None or isinstance(e, Const):
             return {}
@@ -171,7 +174,7 @@ class Ranges:
         out: dict[Expr, Interval] = {e: to}
         if not isinstance(e, Binary):
             return out
-        # Inverting an operation is right only where it cannot wrap.
+        # Inverting an operation is only correct if it cannot wrap.
         x, y = self.of(e.a), self.of(e.b)
         if x is None or y is None:
             return out
@@ -194,17 +197,17 @@ class Ranges:
 
 
 def interval(e: Expr, facts: Facts = NOTHING_KNOWN) -> Interval | None:
-    """The values that `e` can take where `facts` hold; None for a float."""
+    """The interval of `e` under `facts`; None for a float."""
     return Ranges(facts).of(e)
 
 
 def truth(e: Expr, facts: Facts = NOTHING_KNOWN) -> bool | None:
-    """What the condition `e` is where `facts` hold, if that is certain."""
+    """The value of the condition `e` under `facts`, if it is certain."""
     return Ranges(facts).truth(e)
 
 
 def learn(cond: Expr, value: bool, facts: Facts = NOTHING_KNOWN) -> dict[Expr, Interval]:
-    """What holds, beyond `facts`, where `cond` is `value`."""
+    """The additional facts if `cond` is `value`."""
     return Ranges(facts).learn(cond, value)
 
 
@@ -281,7 +284,7 @@ def _binary(op: str, a: Interval, b: Interval, whole: Interval) -> Interval:
 
 
 def _bound(relation: str, other: Interval) -> Interval:
-    """The values x of which `x relation y` can hold for some y in `other`."""
+    """The values x for which `x relation y` holds for some y in `other`."""
     far = 1 << 80
     match relation:
         case "lt":

@@ -1,8 +1,8 @@
-"""A Program as text: compact, deterministic, one line a statement.
+"""A Program as text: compact, deterministic, one line per statement.
 
     y[i0:128, i1:768] f16 = sum(r0:768) f32(x[i0, r0]) * f32(w[i1, r0])   # model.py:12, in forward
 
-Literals carry their type as a suffix, but for int64 (5) and float32 (5.0).
+Literals have their type as a suffix, except int64 (5) and float32 (5.0).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ SHORT = {
     DType.F32: "f32",
     DType.F64: "f64",
 }
-# Infix spelling and how tightly it binds; every other operation is written as a call.
+# Infix operators and their precedence; every other operation is written as a call.
 INFIX = {
     "or": ("or", 1),
     "and": ("and", 2),
@@ -50,7 +50,7 @@ TIGHT = 10
 
 
 def show(program: Program) -> str:
-    """The whole Program as text, a newline at its end."""
+    """The whole Program as text, with a newline at the end."""
     lines = [f"input {t.name}: {show_type(t)}" for t in program.inputs]
     lines += [_weight(w) for w in program.weights]
     for s in program.body:
@@ -72,7 +72,7 @@ def _weight(w: Weight) -> str:
 
 
 def show_statement(s: Statement) -> list[str]:
-    """The lines of one statement, those of its bodies indented."""
+    """The lines of one statement, with its bodies indented."""
     return list(_statement(s))
 
 
@@ -135,7 +135,7 @@ def _constant(e: Const) -> str:
 
 
 def show_expr(e: Expr, outer: int = 0) -> str:
-    """One expression; in parentheses where it binds no tighter than `outer`."""
+    """One expression; in parentheses if its precedence is not above `outer`."""
     match e:
         case Const():
             text = _constant(e)
@@ -155,7 +155,7 @@ def show_expr(e: Expr, outer: int = 0) -> str:
             return f"({text})" if outer >= TIGHT - 1 else text
         case Binary(op, a, b) if op in INFIX:
             sign, binds = INFIX[op]
-            # All associate to the left, comparisons not at all.
+            # All associate to the left, except comparisons, which do not associate.
             text = f"{show_expr(a, binds - (binds != 3))} {sign} {show_expr(b, binds)}"
             return f"({text})" if outer >= binds else text
         case Binary(op, a, b):

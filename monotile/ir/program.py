@@ -1,15 +1,15 @@
 """The Program: a network as tensor expressions. The whole language is this page and `expr.py`.
 
 Semantics
-- A Program is straight-line: a statement sees the inputs, the weights and what stands before it.
+- A Program is straight-line: a statement sees the inputs, the weights and the definitions before it.
   Every Tensor name is defined exactly once in the whole Program, loop bodies included.
 - Compute: out[axes] = combine over `reduce` of `body`. The combination runs in the body's type and is
   then cast to `out.dtype`; its order is not defined (sums of floats may differ in rounding). The
   axes' extents are `out.shape`. `argmax` and `argmin` give the row-major position among the reduce
-  axes, the first of equals (NaN counts as the extreme); a reduction over nothing gives the
-  combiner's identity. Where `combiner` is None, `reduce` is empty.
+  axes, the first of equals (NaN counts as the extreme); an empty reduction gives the
+  combiner's identity. If `combiner` is None, `reduce` is empty.
 - Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
-  last write wins; with a combiner, out[index] = combine(out[index], value). Written in place where
+  last write wins; with a combiner, out[index] = combine(out[index], value). Written in place if
   `base` is dead afterwards.
 - Loop: `axis` runs over its extent, or, given `count` (a scalar int64 tensor), over the smaller of
   the two, or, given `predicate` (the `result` of a scalar bool carry), as long as that carry's
@@ -17,14 +17,14 @@ Semantics
   `param`: `init` in the first, the last iteration's `result` later; after the loop `out` is the
   last `result` (`init` if there was no iteration). A Stack's `out[i]` is its `value` of iteration i.
 - Branch: exactly one of two bodies runs; `outs` are its values of the taken side.
-- A Weight is stored as `parts`, arrays that the caller holds, one for each index over the leading
+- A Weight is stored as `parts`, arrays of the caller, one for each index over the leading
   `table` dimensions (none: one part): layers rolled into a Loop read their weights through this
-  table of pointers, and nothing is copied.
-- A state is an input or a part of a weight that lives across calls. In the whole Program it has the value
-  that the call found; when the call has ended its memory holds the output that is paired with it.
+  table of pointers, without copies.
+- A state is an input or a part of a weight that persists across calls. In the whole Program it has its value
+  from before the call; after the call its memory holds the output that is paired with it.
 
-By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that two
-statements of one structure have equal bodies but for the tensors they load.
+By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that statements
+of equal structure have equal bodies except for the tensors that they load.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ class Scatter(msgspec.Struct, frozen=True, tag="scatter", cache_hash=True):
 
 
 class Carry(msgspec.Struct, frozen=True, cache_hash=True):
-    """One carried value: four tensors of one type."""
+    """One carried value: four tensors of equal type."""
 
     init: Tensor
     param: Tensor
@@ -106,7 +106,7 @@ Statement = Compute | Scatter | Loop | Branch
 
 
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
-    """states: inputs by name, and weights' parts, that are updated in place; the last outputs are theirs."""
+    """states: names of inputs and of weights' parts that are updated in place; the last outputs are their new values."""
 
     inputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
@@ -116,12 +116,12 @@ class Program(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def results(self) -> tuple[Tensor, ...]:
-        """The outputs that are no state's."""
+        """The outputs that are not new values of states."""
         return self.outputs[: len(self.outputs) - len(self.states)]
 
 
 class Update(msgspec.Struct, frozen=True):
-    """The state `name`: `result` is its new value, `old` are the tensors in which the Program sees its old one."""
+    """The state `name`: `result` is its new value, `old` are the tensors that hold its old value."""
 
     name: str
     result: Tensor
@@ -129,7 +129,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 def updates(program: Program) -> tuple[Update, ...]:
-    """Of every state, in order."""
+    """The Updates of all states, in order."""
     new = program.outputs[len(program.outputs) - len(program.states) :]
     return tuple(
         Update(name, result, tuple(_holding(program, name)))
@@ -157,7 +157,7 @@ def compute(
 
 
 def value_of(s: Compute | Scatter) -> Expr:
-    """What is computed at a point of its axes."""
+    """The expression that is computed at a point of its axes."""
     return s.body if isinstance(s, Compute) else s.value
 
 
@@ -173,7 +173,7 @@ def defined(s: Statement) -> tuple[Tensor, ...]:
 
 
 def used(s: Statement) -> tuple[Tensor, ...]:
-    """The tensors that `s` reads, in order and with repetition; of a Loop or Branch only those from outside."""
+    """The tensors that `s` reads, in order and with repetition; for a Loop or Branch only those from outside."""
     match s:
         case Compute():
             return tuple(x.tensor for x in loads(s.body))
@@ -202,7 +202,7 @@ def _free(body: tuple[Statement, ...], results: list[Tensor], own: set[Tensor]) 
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    """Every statement, those inside loops and branches after the one that holds them."""
+    """Every statement; those in bodies after the Loop or Branch itself."""
     for s in body:
         yield s
         match s:

@@ -1,6 +1,6 @@
-"""Between which numbers a floating-point expression of axes and literals lies: coordinates, mostly.
+"""Interval analysis of floating-point expressions of axes and literals, mostly coordinates.
 
-Sound, not exact. Every operation is rounded once, in its own type or in a wider one, so each moves the bounds apart by that much.
+Sound, not exact. Every operation rounds once, in its own type or a wider one, which widens the bounds accordingly.
 """
 
 import functools
@@ -13,11 +13,11 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Cast, Const, Expr, Unary
 
 Span = tuple[float, float]  # finite, both included
-Integers = Callable[[Expr], tuple[int, int] | None]  # the values that an integer can take
+Integers = Callable[[Expr], tuple[int, int] | None]  # the range of an integer type
 
 
 def span(e: Expr, integers: Integers) -> Span | None:
-    """None where nothing is known, as of what memory holds: it may be infinite, or no number."""
+    """The interval of `e`; None if unknown. Loaded values are unknown: they may be infinite or NaN."""
     match e:
         case Const(value):
             found = (float(value), float(value))
@@ -61,7 +61,7 @@ def _binary(op: str, a: Span, b: Span) -> Span | None:
 
 @functools.cache
 def _limits(dtype: DType) -> tuple[float, float]:
-    """A unit in the last place of 1, and the largest number."""
+    """The unit in the last place of 1, and the largest number."""
     info = ml_dtypes.finfo(dtype.numpy)
     return float(info.eps), float(info.max)
 

@@ -1,7 +1,7 @@
-"""What each operation does to numbers: the semantics of `expr.py`, over NumPy arrays of any shape.
+"""The semantics of each operation of `expr.py`, over NumPy arrays of any shape.
 
-Arithmetic runs in the operation's own type. For the 16-bit floats each single operation runs in
-float32, transcendental functions of every float run in float64, and the result is rounded once.
+Arithmetic runs in the operation's type. For 16-bit floats each operation runs in float32, and
+transcendental functions of all floats run in float64; the result is rounded once.
 """
 
 import math
@@ -42,7 +42,7 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
 def _lgamma(x: float) -> float:
     try:
         return math.lgamma(x)
-    except (ValueError, OverflowError):  # poles, and results beyond the largest double
+    except (ValueError, OverflowError):  # poles, and overflow of double
         return math.inf
 
 
@@ -104,7 +104,7 @@ def _ipow(a: Array, b: Array) -> Array:
 
 
 def _shift(op: str, a: Array, b: Array) -> Array:
-    """A shift by a negative amount or by the width and more moves every bit out."""
+    """A shift by a negative amount, or by the width or more, shifts out every bit."""
     bits = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < bits)
     if op == "shl":
@@ -183,7 +183,7 @@ _REDUCE: Mapping[str, Any] = {
 
 
 def identity(combiner: str, dtype: DType) -> Array:
-    """What a reduction over nothing gives; position 0 for `argmax` and `argmin`."""
+    """The result of an empty reduction; position 0 for `argmax` and `argmin`."""
     match combiner:
         case "sum" | "any" | "argmax" | "argmin":
             value: int | float = 0
@@ -203,7 +203,7 @@ def identity(combiner: str, dtype: DType) -> Array:
 
 
 def reduce(combiner: str, x: Array, axes: int, dtype: DType) -> Array:
-    """`x` combined over its last `axes` dimensions; int64 positions for `argmax` and `argmin`."""
+    """`x` reduced over its last `axes` dimensions; int64 positions for `argmax` and `argmin`."""
     outer = x.shape[: x.ndim - axes]
     if 0 in x.shape[x.ndim - axes :]:
         return np.broadcast_to(identity(combiner, dtype), outer)

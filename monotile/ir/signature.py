@@ -1,4 +1,4 @@
-"""How a model is called: from the leaves of (args, kwargs) to a Program's inputs, and back."""
+"""The calling convention of a model: from the leaves of (args, kwargs) to a Program's inputs, and back to results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ class TensorLeaf:
 
 @dataclass(frozen=True, slots=True)
 class ValueLeaf:
-    """An argument (or a result) that was a plain Python value at capture and is compiled in: it must stay equal."""
+    """An argument or result that was a Python value at capture and is compiled in; an argument must stay equal."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
-    """A result: the Program's output number `index`, or what is at `row` of its first dimensions."""
+    """A result: output number `index` of the Program, or its part at index `row` of the first dimensions."""
 
     index: int
     row: tuple[int, ...] = ()
@@ -31,14 +31,14 @@ class OutputLeaf:
 
 @dataclass(frozen=True, slots=True)
 class AliasLeaf:
-    """A result that is argument leaf number `leaf`, unchanged."""
+    """A result that is the unchanged argument leaf number `leaf`."""
 
     leaf: int
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """inputs and outputs: one entry a pytree leaf; the trees are `torch.utils._pytree` TreeSpecs.
+    """inputs and outputs: one entry per pytree leaf; the trees are `torch.utils._pytree` TreeSpecs.
 
     names: of the argument leaves, for messages, such as "args[0]" or "attention_mask".
     """
@@ -50,6 +50,6 @@ class Signature:
     output_tree: Any
 
     def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
-        """With results where they are now: output k at places[k]."""
+        """With output k now at places[k]."""
         now = (places[x.index] if isinstance(x, OutputLeaf) else x for x in self.outputs)
         return replace(self, outputs=tuple(now))

@@ -1,4 +1,4 @@
-"""Is a Program well formed? Names, types, shapes, and indices as far as they can be proven wrong."""
+"""The verifier of Programs: names, types, shapes, and indices as far as they can be proven out of range."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -36,7 +36,7 @@ from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Stateme
 
 
 def verify(program: Program) -> None:
-    """Check `program`; raises VerificationError that names the statement and what is wrong with it."""
+    """Checks `program`; raises VerificationError with the statement and what is wrong with it."""
     names: set[str] = set()
     visible: dict[str, Tensor] = {}
     here = _Scope("", names, visible, {})
@@ -68,7 +68,7 @@ def _states(program: Program, at: "_Scope") -> None:
 
 
 class _Scope(msgspec.Struct, frozen=True):
-    """Where a check stands.
+    """The scope of a check.
 
     where:   the statement, for messages.
     names:   of every tensor defined so far, visible or not.
@@ -103,7 +103,7 @@ class _Scope(msgspec.Struct, frozen=True):
         self.check(same, f"{a.name!r} is {_type(a)}, {b.name!r} is {_type(b)}")
 
     def inner(self, where: str, loops: Mapping[str, Axis]) -> "_Scope":
-        """Sees what this scope sees; what it defines stays inside, but for the names."""
+        """A nested scope: it sees all of this one; its definitions stay inside, except that names stay unique."""
         return _Scope(where, self.names, dict(self.visible), loops)
 
     def body(self, body: Sequence[Statement]) -> None:
@@ -137,7 +137,7 @@ def _type(t: Tensor) -> str:
 
 
 def _axes(at: _Scope, axes: Sequence[Axis]) -> dict[str, Axis]:
-    """Every axis that a body may mention: its own, none of which shadows another, and the loops'."""
+    """Every axis that a body may use: its own, none of which shadows another, and those of the loops."""
     known = dict(at.loops)
     for a in axes:
         at.check(a.name not in known, f"axis {a.name!r} appears twice")
@@ -238,7 +238,7 @@ def _bounds(at: _Scope, bodies: Sequence[Expr], axes: Sequence[Axis]) -> None:
 
 
 def _expression(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
-    """Check every node of `e` once, however often it is shared."""
+    """Checks every node of `e` once, even if shared."""
     seen: set[int] = set()
     stack = [e]
     while stack:
@@ -253,7 +253,7 @@ def _expression(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
 
 
 def _node(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
-    """What is wrong with this one node."""
+    """What is wrong with this node."""
     match e:
         case Const():
             return _constant(e)

@@ -27,12 +27,10 @@ def option(name: str) -> Condition:
 
 
 def capability(name: str) -> Condition:
-    """Where the target has the capability `name` (a field of `Capabilities`)."""
-
-    def has(target: Target | None, _: Options) -> bool:
-        return target is not None and bool(getattr(target.has, name))
-
-    return Condition(f"no capability {name}", has)
+    """Where the field `name` of the target's capabilities is true."""
+    return Condition(
+        f"no capability {name}", lambda t, _: t is not None and bool(getattr(t.has, name))
+    )
 
 
 class Product(Protocol):

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from monotile.runtime.objects import flatten_objects
-from monotile.runtime.trees import alike
+from monotile.runtime.trees import same_structure
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -76,7 +76,7 @@ def distance(found: Any, expected: Any) -> Distance:
     a, tree_a = pytree.tree_flatten(flatten_objects(found))
     b, tree_b = pytree.tree_flatten(flatten_objects(expected))
     absolute = relative = 0.0
-    equal = alike(tree_a, tree_b)
+    equal = same_structure(tree_a, tree_b)
     for x, y in zip(a, b, strict=False):
         if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
             equal = equal and bool(x == y)

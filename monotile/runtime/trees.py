@@ -78,18 +78,18 @@ def _copier(
     return copy
 
 
-def alike(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
+def same_structure(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
     """Whether the structures are equal, except for attributes of objects that are not tensors (such as a dtype)."""
     if a.type is not Parts:
         return (
             (a.type, a.context) == (b.type, b.context)
             and len(children(a)) == len(children(b))
-            and all(map(alike, children(a), children(b)))
+            and all(map(same_structure, children(a), children(b)))
         )
     return (
         b.type is Parts
         and (a.context.type, a.context.names) == (b.context.type, b.context.names)
-        and all(map(alike, children(a), children(b)))
+        and all(map(same_structure, children(a), children(b)))
     )
 
 

@@ -16,7 +16,7 @@ from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
 from monotile.kernels.group import Group, Row, single
-from monotile.transform.gather import joins
+from monotile.transform.predicates import joins
 
 Node = Group | Loop
 Allowed = Callable[[Group], bool]

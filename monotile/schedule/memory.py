@@ -56,7 +56,7 @@ class _Builder:
         for u in updates(program):
             self.places[u.result.name] = [Pointer(slots[u.name])]
         # What is updated in place is made where the update is wanted: a base is its Scatter's result under
-        # another name (`transform.own_base` sees to it that no one else uses it).
+        # another name (`transform.insert_base_copies` sees to it that no one else uses it).
         self.updated: dict[str, str] = {}
         for s in reversed(list(statements(program.body))):
             if isinstance(s, Scatter):

@@ -31,7 +31,7 @@ from monotile.schedule.tree import Nest, Tree, build, seconds
 from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 
 
 def rotate_loops(program: Program, target: Target, context: Context) -> Program:
@@ -112,7 +112,7 @@ def _rotated(program: Program, loop: Loop, names: frozenset[str]) -> Program:
             out += [*first, new] if s is loop else [map_bodies(s, go)]
         return tuple(out)
 
-    return remove_dead(with_body(program, go(program.body)))
+    return eliminate_dead_code(with_body(program, go(program.body)))
 
 
 def _copies(

@@ -36,8 +36,8 @@ from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.fusion.inline import inline_where
-from monotile.transform.gather import gathered
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.predicates import fused_predicate
+from monotile.transform.simplify.dce import eliminate_dead_code
 
 PARTS = (2, 4, 8)
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
@@ -83,7 +83,7 @@ def _worthwhile(c: Compute, context: Context) -> Iterator[Instead]:
     most, or what is gathered where its terms are made."""
     if c.combiner in _COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
-        if terms >= MUCH and (made := gathered(c)) is not None:
+        if terms >= MUCH and (made := fused_predicate(c)) is not None:
             yield made
         if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
             yield _split(c, PARTS[-1])
@@ -153,7 +153,7 @@ def _by_readers(program: Program, parts: str) -> Program:
     def small(p: Compute) -> bool:
         return p.out.size <= FEW and parts in {x.tensor.name for x in loads(p.body)}
 
-    return remove_dead(inline_where(program, small))
+    return eliminate_dead_code(inline_where(program, small))
 
 
 def _replace(program: Program, old: Compute, new: Instead) -> Program:

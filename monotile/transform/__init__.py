@@ -1,1 +1,1 @@
-"""Program -> Program, one pass a file; `monotile/pipeline.py` holds the order."""
+"""Passes from Program to Program, one per file; `monotile/pipeline.py` has their order."""

@@ -1,4 +1,4 @@
-"""Names that a Program does not use yet."""
+"""Fresh names in a Program."""
 
 import re
 
@@ -6,7 +6,7 @@ from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, stat
 
 
 class Names:
-    """The names of a Program's tensors and axes; grows as a pass invents more."""
+    """The names of a Program's tensors and axes; new ones are added."""
 
     def __init__(self, program: Program) -> None:
         self._taken = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
@@ -17,7 +17,7 @@ class Names:
     def fresh(self, stem: str) -> str:
         """`stem`, or `stem_1`, `stem_2` and so on.
 
-        Dropped first: a suffix that says again what the one before it says, and a number at the end.
+        A repeated suffix and a trailing number are dropped first.
         """
         stem = re.sub(r"(_[a-z]+)\1+$", r"\1", stem)
         if stem not in self._taken:

@@ -1,4 +1,4 @@
-"""Statements read a tensor from where it has moved to."""
+"""Replaces uses of tensors that have moved into another tensor."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from monotile.ir.program import Branch, Compute, Loop, Statement, compute, used
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where a tensor is now: `tensor` at the leading indices `prefix`.
+    """The new location of a tensor: `tensor` at the leading indices `prefix`.
 
-    whole: a tensor that is the same value and nothing else, for uses that are no Loads.
+    whole: a tensor with exactly this value, for uses that are not Loads.
     """
 
     tensor: Tensor
@@ -21,12 +21,12 @@ class Moved:
 
 
 def renamed(t: Tensor) -> Moved:
-    """The same value, under another name."""
+    """A tensor of equal value with another name."""
     return Moved(t, (), t)
 
 
 def element(t: Tensor, *prefix: int | Expr) -> Moved:
-    """A part of `t`."""
+    """A part of `t`, at the leading indices `prefix`."""
     return Moved(t, tuple(idx(p) if isinstance(p, int) else p for p in prefix), None)
 
 
@@ -61,8 +61,8 @@ class _Mover:
 
 
 def replace_uses(s: Statement, moved: Mapping[str, Moved]) -> Statement:
-    """`s` with each use of a tensor in `moved` replaced; the same object if there is none. What `s` defines inside is its own, also
-    where something that has moved had that name."""
+    """`s` with each use of a tensor in `moved` replaced; the same object if there is none. Tensors that `s` defines inside
+    shadow moved tensors of the same name."""
     if not any(t.name in moved for t in used(s)):
         return s
     if isinstance(s, (Loop, Branch)):

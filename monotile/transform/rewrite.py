@@ -1,4 +1,4 @@
-"""Walks over the statements of a Program. A rewrite that changes nothing gives the same object."""
+"""Traversals of the statements of a Program. A rewrite that changes nothing returns the same object."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ Body = tuple[Statement, ...]
 
 
 def same(a: Body, b: Body) -> bool:
-    """Whether two statement lists hold the same objects."""
+    """Whether two statement lists contain the same objects."""
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
@@ -20,7 +20,7 @@ def with_body(program: Program, body: Body) -> Program:
 
 
 def map_bodies(s: Statement, f: Callable[[Body], Body]) -> Statement:
-    """`s` with `f` applied to the bodies that it holds."""
+    """`s` with `f` applied to its bodies."""
     match s:
         case Compute() | Scatter():
             return s
@@ -35,7 +35,7 @@ def map_bodies(s: Statement, f: Callable[[Body], Body]) -> Statement:
 
 
 def map_program(program: Program, f: Callable[[Statement], Statement]) -> Program:
-    """`program` with `f` applied to every statement, to those inside a loop before the loop itself."""
+    """`program` with `f` applied to every statement, innermost first."""
 
     def go(body: Body) -> Body:
         return tuple(f(map_bodies(s, go)) for s in body)
@@ -44,7 +44,7 @@ def map_program(program: Program, f: Callable[[Statement], Statement]) -> Progra
 
 
 def map_exprs(s: Statement, f: Callable[[Expr], Expr]) -> Statement:
-    """`s` with `f` applied to its own expressions, not to those of the bodies that it holds."""
+    """`s` with `f` applied to its own expressions, not to those of its bodies."""
     match s:
         case Compute():
             body = f(s.body)

@@ -86,7 +86,7 @@ def test_a_number_of_data_that_is_used_is_refused() -> None:
             torch._check(k > 0)
             return x * k
 
-    with pytest.raises(CaptureError, match="makes a number or a shape of a tensor's values"):
+    with pytest.raises(CaptureError, match="makes a number or a shape from a tensor's values"):
         capture(Model(), (torch.randn(6, 3), torch.tensor([2])))
 
 

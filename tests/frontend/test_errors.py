@@ -76,7 +76,7 @@ def test_data_dependent_shape() -> None:
 def test_data_dependent_number() -> None:
     with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*torch\.where"):
         capture(Call(lambda x: x * 2 if x.sum() > 0 else x), (X,))
-    with pytest.raises(CaptureError, match=r"makes a number or a shape of a tensor"):
+    with pytest.raises(CaptureError, match=r"makes a number or a shape from a tensor"):
         capture(Call(lambda x: torch.full((2,), x.sum().item())), (X,))
 
 

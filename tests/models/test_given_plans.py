@@ -10,10 +10,11 @@ from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.given import check_given
-from monotile.runtime.objects import apart
+from monotile.runtime.objects import flatten_objects
 from monotile.targets.cpu import emit as cpu
+from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import emit as cuda
-from monotile.targets.target import cpu_target, cuda_target
+from monotile.targets.cuda.target import cuda_target
 from tests.models.test_zoo import CASES, deep, name
 
 TARGETS = (cpu_target(workers=4), cuda_target("sm_80"), cuda_target("sm_90a"))
@@ -23,7 +24,7 @@ EMIT = {"cpu": cpu.emit, "cuda": cuda.emit}
 @pytest.mark.parametrize("spec", CASES, ids=name)
 def test_the_source_of_a_plan_from_json(spec: Spec) -> None:
     model, call = deep(spec, 3).make()
-    captured = capture(export(model, *call, results=apart))
+    captured = capture(export(model, *call, results=flatten_objects))
     options = Options()
     for target in TARGETS:
         held = frozenset(captured.parameters)

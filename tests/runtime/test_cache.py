@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import monotile.cache
 from monotile.cache import Cache, cache_directory, key
 from monotile.config import NOT_IN_CACHE_KEY, Options
 from monotile.targets.cpu.target import cpu_target
@@ -113,3 +114,7 @@ def test_processes_may_write_one_entry_at_once(tmp_path: Path) -> None:
         w.join()
     assert wrong.empty()
     assert [p.name for p in tmp_path.rglob("*.tmp")] == []
+
+
+def test_the_digest_is_of_the_package_and_of_nothing_else() -> None:
+    assert Path(monotile.__file__).parent == monotile.cache._PACKAGE  # pyright: ignore[reportPrivateUsage]

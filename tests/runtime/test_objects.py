@@ -12,7 +12,7 @@ from torch import nn
 
 import monotile
 from monotile.runtime.objects import Parts, flatten_objects
-from monotile.runtime.trees import alike, constructor
+from monotile.runtime.trees import constructor, same_structure
 
 
 @dataclass
@@ -92,8 +92,8 @@ def test_structures_are_compared_without_what_else_objects_hold() -> None:
         return pytree.tree_structure(flatten_objects((cache, {"a": 1})))
 
     assert tree(torch.float32) != tree(torch.float64)
-    assert alike(tree(torch.float32), tree(torch.float64))
-    assert not alike(tree(torch.float32), tree(torch.float32, 2))
+    assert same_structure(tree(torch.float32), tree(torch.float64))
+    assert not same_structure(tree(torch.float32), tree(torch.float32, 2))
 
 
 @dataclass(slots=True)

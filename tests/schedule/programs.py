@@ -19,9 +19,9 @@ from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
-from monotile.transform.legalise.buffers import normalise
-from monotile.transform.legalise.own_base import own_base
-from monotile.transform.legalise.own_state import own_state
+from monotile.transform.legalise.base_copies import insert_base_copies
+from monotile.transform.legalise.copy_insertion import insert_copies
+from monotile.transform.legalise.state_copies import insert_state_copies
 
 F16, F32, I64 = DType.F16, DType.F32, DType.I64
 CPU = cpu_target(workers=2)
@@ -31,7 +31,7 @@ TARGETS = (CPU, H100)
 
 def ready(program: Program) -> Program:
     """`program` as the transforms leave it."""
-    return own_base(own_state(normalise(program)))
+    return insert_base_copies(insert_state_copies(insert_copies(program)))
 
 
 def plan_of(program: Program, target: Target) -> Plan:

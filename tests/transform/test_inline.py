@@ -9,7 +9,7 @@ from monotile.ir.printer import show_statement
 from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Stack, Statement, compute
 from monotile.ir.verify import verify
 from monotile.transform.fusion.inline import BODY_NODES, inline_pointwise, inline_views
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
 
 F16, F32, I64, BOOL = DType.F16, DType.F32, DType.I64, DType.BOOL
@@ -24,13 +24,13 @@ def program(*body: Statement, outputs: tuple[Tensor, ...] = ()) -> Program:
 
 
 def views(p: Program) -> list[str]:
-    new = remove_dead(inline_views(p))
+    new = eliminate_dead_code(inline_views(p))
     verify(new)
     return [line for s in new.body for line in show_statement(s)]
 
 
 def pointwise(p: Program) -> list[str]:
-    new = remove_dead(simplify(inline_pointwise(p), Options()))
+    new = eliminate_dead_code(simplify(inline_pointwise(p), Options()))
     verify(new)
     return [line for s in new.body for line in show_statement(s)]
 
@@ -259,7 +259,7 @@ def test_bodies_do_not_blow_up() -> None:
         )
         body.append(s)
         x = s.out
-    new = remove_dead(inline_pointwise(program(*body)))
+    new = eliminate_dead_code(inline_pointwise(program(*body)))
     verify(new)
     longest = max(len(line) for s in new.body for line in show_statement(s))
     assert longest < 20 * BODY_NODES

@@ -14,38 +14,40 @@ from monotile.ir.verify import verify
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.reindex import reindex_reductions
-from monotile.transform.legalise.buffers import normalise
-from monotile.transform.simplify.copy_propagation import forward_copies
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.legalise.copy_insertion import insert_copies
+from monotile.transform.simplify.copy_propagation import propagate_copies
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
 from tests.ir.strategies import programs, same, values
 
 EXACT = Options(excess_precision=False)
 PASSES: dict[str, Callable[[Program], Program]] = {
     "simplify": lambda p: simplify(p, EXACT),
-    "remove_dead": remove_dead,
-    "forward_copies": forward_copies,
+    "eliminate_dead_code": eliminate_dead_code,
+    "propagate_copies": propagate_copies,
     "align_axes": align_axes,
     "reindex_reductions": reindex_reductions,
-    "normalise": normalise,
-    "inline_views": lambda p: remove_dead(inline_views(p)),
-    "inline_pointwise": lambda p: remove_dead(inline_pointwise(p)),
+    "insert_copies": insert_copies,
+    "inline_views": lambda p: eliminate_dead_code(inline_views(p)),
+    "inline_pointwise": lambda p: eliminate_dead_code(inline_pointwise(p)),
     "together": lambda p: together(p),
 }
 SETTLED = (
     "simplify",
-    "remove_dead",
-    "forward_copies",
-    "normalise",
+    "eliminate_dead_code",
+    "propagate_copies",
+    "insert_copies",
     "inline_views",
 )  # once is enough
 
 
 def together(program: Program) -> Program:
     """The passes in the order in which they depend on each other."""
-    program = simplify(remove_dead(inline_views(program)), EXACT)
+    program = simplify(eliminate_dead_code(inline_views(program)), EXACT)
     program = simplify(inline_pointwise(program), EXACT)
-    return normalise(remove_dead(forward_copies(reindex_reductions(align_axes(program)))))
+    return insert_copies(
+        eliminate_dead_code(propagate_copies(reindex_reductions(align_axes(program))))
+    )
 
 
 @pytest.mark.parametrize("name", PASSES)

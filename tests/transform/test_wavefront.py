@@ -7,7 +7,7 @@ from monotile.ir.program import Loop, Program
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 from tests.transform.networks import assert_same, mlp, recurrence
 
 
@@ -15,7 +15,7 @@ def skewed(p: Program) -> Program:
     q = reroll_selects(roll(p, Options()))
     r = skew(q)
     assert_same(p, r)
-    return remove_dead(r)
+    return eliminate_dead_code(r)
 
 
 def loops(p: Program) -> list[Loop]:

@@ -1,4 +1,4 @@
-"""From a PyTorch module to a Program: `torch.export`, then one lowering an operator."""
+"""From a PyTorch module to a Program: `torch.export`, then one lowering per operator."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
 from monotile.frontends.torch.choices import choices
 from monotile.frontends.torch.complex_numbers import Pair, constant_pair
-from monotile.frontends.torch.containers import apart, dataclasses_known
+from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.hints import without_hints
@@ -43,9 +43,9 @@ class Captured:
     """A model as tensor expressions.
 
     parameters: the model's own tensors, never copied, by the names in `Weight.parts`: parameters,
-                persistent buffers and buffers that a call changes.
-    constants:  values that the graph holds and that may be folded: literals and non-persistent buffers.
-    tied:       other names of parameters, and the name that they have here.
+                persistent buffers and buffers that a call updates.
+    constants:  constants of the graph, which may be folded: literals and non-persistent buffers.
+    tied:       other names of parameters, with the name used here.
     """
 
     program: Program
@@ -62,9 +62,9 @@ def capture(
 ) -> Captured:
     """`model`, called with the example `args` and `kwargs`, as a Program.
 
-    An ExportedProgram brings its own example; `args` and `kwargs` are then not looked at.
-    Raises UnsupportedOperatorError listing every operator that has no lowering, CaptureError if the
-    model is in training mode or is no static graph.
+    An ExportedProgram contains its own example arguments; `args` and `kwargs` are then ignored.
+    Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError if the
+    model is in training mode or not a static graph.
     """
     exported = export(model, args, kwargs)
     _refuse_dynamic(exported)
@@ -76,25 +76,25 @@ def capture(
 
 
 def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
-    """`exported` in functional ATen, and those of its nodes, by name, that have no lowering, with the reason."""
+    """`exported` in functional ATen, and its nodes without a lowering, by name, with the reason."""
     plain = decompose(exported)
     b = Builder()
     found = survey(plain.graph, _Inputs(plain, b).values, b)
     return plain, {node.name: text for node, text in found.items()}
 
 
-# What a message of torch.export's means for the model, and what to do.
+# What a message of torch.export means for the model, and what to do.
 _ADVICE = (
     (
         "data-dependent",
-        "the model's control flow or a shape depends on a tensor's values: keep such choices in"
+        "control flow or a shape of the model depends on a tensor's values: express such choices with"
         " tensors (torch.where), move them out of the model, or let"
         ' torch.compile(model, backend="monotile") split it there',
     ),
     (
         "register a pytree",
-        "the model returns an object that PyTorch cannot take apart: return tensors in tuples, lists"
-        " or dicts (of a Hugging Face model: pass use_cache=False)",
+        "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
+        " dicts (for a Hugging Face model, pass use_cache=False)",
     ),
 )
 
@@ -107,7 +107,7 @@ def export(
 ) -> ExportedProgram:
     """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
 
-    results: takes the model's results apart, where they are containers that PyTorch does not know.
+    results: flattens the model's results where they are containers that PyTorch does not know.
     """
     if isinstance(model, ExportedProgram):
         return model
@@ -115,16 +115,18 @@ def export(
         raise CaptureError(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
-    known = dataclasses_known(model, args, kwargs or {})
+    known = registered_dataclasses(model, args, kwargs or {})
     with quiet(), known, without_hints(), _giving(model, results):
         try:
-            args, kwargs = apart(model, args, kwargs or {})
+            args, kwargs = distinct_tensors(model, args, kwargs or {})
             return _exported(model, args, kwargs)
         except Exception as e:
             where = raised_at(e)
             text = str(e).strip()
             reason = text.partition("\n")[0] or "no reason given"
-            advice = "".join(f". Here {more}" for sign, more in _ADVICE if sign in text)
+            advice = "".join(
+                f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
+            )
             raise CaptureError(
                 f"torch.export cannot capture {type(model).__name__}"
                 + (f", at {where}" if where else "")
@@ -135,7 +137,7 @@ def export(
 def _exported(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ExportedProgram:
-    """What `torch.export` gives. Choices by tensors' values that it stops at are selections from then on."""
+    """The result of `torch.export`. Branches on tensors' values at which it stops are converted to selects."""
     with choices() as found:
         while True:
             try:
@@ -149,7 +151,7 @@ def _exported(
 def _giving(
     model: torch.nn.Module, results: Callable[[Any], Any] | None
 ) -> Generator[None, None, None]:
-    """`model` giving what `results` makes of its own results."""
+    """Within, `model` returns its results transformed by `results`."""
     if results is None:
         yield
         return
@@ -172,7 +174,7 @@ def _refuse_dynamic(exported: ExportedProgram) -> None:
 
 
 def _refuse_devices(exported: ExportedProgram) -> None:
-    """A kernel's results lie where its inputs do."""
+    """Refuses tensors on a device without an input: a kernel's results are on the device of its inputs."""
     given = [n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")]
     places = {x.device.type for x in given if isinstance(x, torch.Tensor)}
     made = exported.graph.output_node().all_input_nodes
@@ -181,7 +183,7 @@ def _refuse_devices(exported: ExportedProgram) -> None:
         if isinstance(value, torch.Tensor) and places and value.device.type not in places:
             raise CaptureError(
                 f"the model makes {node.name} on {value.device.type}, its inputs are on {', '.join(sorted(places))}:"
-                " make it on their device, and move it after the call"
+                " create it on their device and move it after the call"
             )
 
 
@@ -195,7 +197,7 @@ _CHANGES = frozenset(
 
 
 def _changed(exported: ExportedProgram) -> frozenset[str]:
-    """What a call updates in place: buffers and parameters by name, inputs by their placeholder's name."""
+    """The tensors that a call updates in place: buffers and parameters by name, inputs by their placeholder's name."""
     specs = exported.graph_signature.output_specs
     return frozenset(s.target for s in specs if s.kind in _CHANGES and s.target is not None)
 
@@ -212,7 +214,7 @@ class _Inputs:
         self._b = b
         self._shared: dict[object, Tensor] = {}
         for name in self.changed:
-            b.names.unique(name)  # a state's name is no other tensor's
+            b.names.unique(name)  # the name of a state is unique
         nodes = exported.graph.find_nodes(op="placeholder")
         specs = exported.graph_signature.input_specs
         for node, spec in zip(nodes, specs, strict=True):
@@ -255,7 +257,7 @@ class _Inputs:
             self.leaves.append(ValueLeaf(fixed))
 
     def state(self, spec: OutputSpec) -> str:
-        """The Program's name of what the output `spec` is the new value of."""
+        """The Program's name of the state whose new value is the output `spec`."""
         name = str(spec.target)
         if spec.kind is not OutputKind.USER_INPUT_MUTATION:
             return name
@@ -277,7 +279,7 @@ class _Inputs:
 
 
 def _memory(x: torch.Tensor) -> tuple[object, ...]:
-    """Equal for tensors that are the same elements in the same order."""
+    """Equal for tensors that are the same memory with the same layout."""
     start = x.untyped_storage().data_ptr() or id(x)
     return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
 
@@ -308,13 +310,13 @@ def _lower(exported: ExportedProgram) -> Captured:
             leaves.append(AliasLeaf(inputs.leaf_of[name]))
             continue
         if isinstance(value, Pair):
-            raise CaptureError(f"result {name} is complex: return torch.view_as_real of it")
+            raise CaptureError(f"result {name} is complex: return torch.view_as_real(...) of it")
         if not isinstance(value, Tensor):
             leaves.append(ValueLeaf(value))
             continue
         if (
             name not in places
-        ):  # a tensor that the graph takes for another, such as a clone, is one of its own
+        ):  # a result that the graph identifies with another tensor, such as a clone, is copied
             places[name] = len(outputs)
             outputs.append(_copy(b, value) if value in given or value in outputs else value)
         leaves.append(OutputLeaf(places[name]))
@@ -342,13 +344,13 @@ def _lower(exported: ExportedProgram) -> Captured:
 
 
 def _copy(b: Builder, t: Tensor) -> Tensor:
-    """An output that is an input, a weight or another output has to be a tensor of its own."""
+    """Copies an output that is an input, a weight or another output."""
     b.begin(f"{t.name}_out", "", ())
     return b.emit(t.shape, t.dtype, lambda *i: load(t, i))
 
 
 def _live(body: Sequence[Statement], outputs: Iterable[Tensor]) -> list[Statement]:
-    """The statements that `outputs` need, in order."""
+    """The statements on which `outputs` depend, in order."""
     needed = set(outputs)
     kept: list[Statement] = []
     for s in reversed(body):
@@ -383,6 +385,6 @@ def _signature(
 
 
 def _leaf_name(path: Sequence[Any]) -> str:
-    """ "args[0]", or "mask" and the like for an argument that was passed by keyword."""
+    """ "args[0]", or the name of an argument that was passed by keyword."""
     first, *rest = path
     return str(first.key) + "".join(str(key) for key in rest)

@@ -1,14 +1,13 @@
-"""Python's `if` on a tensor, where both ways can be taken: a selection.
+"""If-conversion of Python's `if` on a tensor (Allen et al., 1983).
 
-`torch.export` cannot know a tensor's truth. Where it fails at a statement such as
+`torch.export` cannot know a tensor's truth value. Where it fails at a statement such as
 
     if not torch.isfinite(x).all():
         x = torch.clamp(x, -limit, limit)
 
-whose branches only assign to local names, the function is compiled again so that a tensor's branches are both taken, and
-`torch.where` selects (`selection.py`; if-conversion: Allen et al., 1983). A way that changes a tensor in place is refused. Any
-other value is tested as before, and what is assigned is evaluated as it was written. The function has this code while it is
-exported, and its own afterwards.
+whose branches only assign local names, the function is recompiled so that both branches run for a tensor condition and
+`torch.where` selects the results (`selection.py`). A branch that updates a tensor in place is refused. Conditions that are not
+tensors are tested as before. The function has the new code during the export and its own afterwards.
 """
 
 import ast
@@ -21,20 +20,20 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 
 from monotile.frontends.torch.origin import is_users
 
-MOST = 16  # functions that are compiled again for one model
-OWN = "_monotile_"  # what names of ours begin with
+MOST = 16  # limit of functions converted for one model
+OWN = "_monotile_"  # prefix of generated names
 
 
 class Choices:
-    """The functions that were compiled again, with the code that they had, and the codes that they have instead."""
+    """The converted functions with their original code, and the codes that replace these."""
 
     def __init__(self) -> None:
         self._before: list[tuple[FunctionType, CodeType]] = []
         self._made: set[CodeType] = set()
 
     def convert(self, error: BaseException) -> bool:
-        """Compiles the user's innermost function again in which `error` was raised at a choice that can be a selection; whether
-        there is one."""
+        """Converts the innermost user function in which `error` was raised at a convertible `if`; returns whether there is
+        one."""
         for frame, line in reversed(list(_frames(error.__traceback__))):
             old = frame.f_code
             if not is_users(old.co_filename) or old in self._made or len(self._made) >= MOST:
@@ -57,7 +56,7 @@ class Choices:
 
 @contextmanager
 def choices() -> Generator[Choices]:
-    """Functions that are compiled again within have their own code afterwards."""
+    """Restores the code of all functions converted within."""
     found = Choices()
     try:
         yield found
@@ -72,7 +71,7 @@ def _frames(trace: TracebackType | None) -> Generator[tuple[FrameType, int]]:
 
 
 def _converted(old: CodeType, line: int) -> CodeType | None:
-    """`old` with its choices as selections; None if none of these is at `line`."""
+    """`old` with its `if` statements converted; None if none of these is at `line`."""
     try:
         lines, first = inspect.getsourcelines(old)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -96,7 +95,7 @@ def _converted(old: CodeType, line: int) -> CodeType | None:
     tree.body = [outer]
     compiled = compile(ast.fix_missing_locations(tree), old.co_filename, "exec")
     code = next(c for c in _inner(_inner([compiled])) if c.co_name == made.name)
-    # A name that begins with two underscores is another one inside a class.
+    # Inside a class, names that begin with two underscores are mangled.
     hidden = any(n.startswith("__") and not n.endswith("__") for n in code.co_names)
     return code if code.co_freevars == old.co_freevars and not hidden else None
 
@@ -106,12 +105,12 @@ def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
 
 
 def _inner(codes: list[CodeType]) -> list[CodeType]:
-    """The functions right inside."""
+    """The functions defined directly inside."""
     return [x for code in codes for x in code.co_consts if isinstance(x, CodeType)]
 
 
 class _Convert:
-    """Rewrites choices between assignments. there: whether one of them is at `line`."""
+    """Converts `if` statements between assignments. there: whether one of them is at `line`."""
 
     def __init__(self, line: int) -> None:
         self.line, self.there, self.count = line, False, 0
@@ -154,7 +153,7 @@ class _Convert:
 
 
 def _fill(s: ast.stmt, parts: dict[str, list[ast.stmt]]) -> None:
-    """Puts statements in the place of names that stand for them."""
+    """Replaces placeholder names by statements."""
     for name in ("body", "orelse"):
         out: list[ast.stmt] = []
         for x in getattr(s, name, []):
@@ -168,7 +167,7 @@ def _fill(s: ast.stmt, parts: dict[str, list[ast.stmt]]) -> None:
 
 
 def _assigns(s: ast.stmt) -> bool:
-    """Whether all that `s` does is to give local names values."""
+    """Whether `s` only assigns local names."""
     match s:
         case ast.Assign(targets):
             return all(_is_name(t) for t in targets)
@@ -189,7 +188,7 @@ def _assigned(s: ast.stmt) -> set[str]:
 
 
 def _lazily(test: ast.expr) -> ast.expr:
-    """`test` with `and`, `or` and `not` as calls, which take tensors as well."""
+    """`test` with `and`, `or` and `not` as calls that also accept tensors."""
     match test:
         case ast.BoolOp(op, values):
             name = "both" if isinstance(op, ast.And) else "either"

@@ -1,7 +1,7 @@
-"""Complex numbers as pairs of real tensors, wherever they begin and end inside a graph.
+"""Complex tensors inside a graph, as pairs of real tensors.
 
-So rotary embeddings are computed that are written as products of complex numbers: a table by `polar`, `view_as_complex`, a product,
-`view_as_real`. What moves elements, or adds them, does so to both parts by its real lowering; the rest stands here.
+This covers rotary embeddings written with complex numbers: a table by `polar`, `view_as_complex`, a product, `view_as_real`.
+Operators that move or add elements apply their real lowering to both parts; the others are defined here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ from monotile.ir.expr import Expr, Tensor, const, idx
 
 
 class Pair(NamedTuple):
-    """A complex tensor: two of its shape."""
+    """A complex tensor: two real ones of its shape."""
 
     real: Tensor
     imag: Tensor
 
 
-# What treats both parts alike, each by itself.
+# Operators that act on both parts separately.
 _APART = frozenset(
     "view reshape _unsafe_view slice select unsqueeze squeeze permute transpose t expand repeat flip roll index"
     " index_select cat stack clone alias detach contiguous lift_fresh sum neg".split()
@@ -36,22 +36,22 @@ Part = Callable[[tuple[Expr, ...]], Expr]
 
 
 def is_complex(node: fx.Node) -> bool:
-    """Does `node` give a complex tensor, or read one?"""
+    """Whether `node` reads or returns a complex tensor."""
     values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
     return any(isinstance(v, torch.Tensor) and v.dtype in _PARTS for v in values)
 
 
 def constant_pair(b: Builder, x: torch.Tensor) -> Pair:
-    """A complex tensor whose value is known now."""
+    """A complex constant."""
     return Pair(b.constant(to_numpy(x.real)), b.constant(to_numpy(x.imag)))
 
 
 def lower_complex(
     b: Builder, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Pair | Tensor:
-    """The operator of `node`, of whose operands or results some are complex.
+    """Lowers `node`, which has complex operands or results.
 
-    Raises Unsupported for one that has no such lowering, or whose result is none.
+    Raises Unsupported if it has no complex lowering.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
@@ -88,7 +88,7 @@ def _part(x: Any, k: int) -> Any:
 
 
 def _of(x: Any, dtype: DType) -> tuple[Part, Part | None]:
-    """The parts of an operand's element; no imaginary one of what is real."""
+    """The parts of an operand's element; a real operand has no imaginary part."""
     if isinstance(x, Pair):
         return lambda i: element(x.real, i, dtype), lambda i: element(x.imag, i, dtype)
     if isinstance(x, complex):

@@ -1,4 +1,4 @@
-"""A call's arguments and results as PyTorch's exporter wants them."""
+"""Prepares a call's arguments and results for PyTorch's exporter."""
 
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
@@ -11,11 +11,13 @@ from torch.utils import _pytree as pytree
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def apart(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """The example call with a tensor of its own for each argument.
+def distinct_tensors(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Call:
+    """The example call with a separate tensor for each argument.
 
-    The exporter takes one tensor that is passed twice, or that the model holds as well, for one argument; and
-    a view for one of unknown shape, if what it views is passed as well.
+    The exporter merges arguments that are one tensor, or a tensor of the model, and gives a view an unknown shape if its base
+    is an argument too.
     """
     seen = {id(x) for held in (model.parameters(), model.buffers()) for x in held}
 
@@ -32,12 +34,12 @@ def apart(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 @contextmanager
-def dataclasses_known(
+def registered_dataclasses(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Generator[None, None, None]:
-    """Dataclasses in a call of `model` are containers, those of the results once it is called.
+    """Registers the dataclasses of a call of `model` as pytree containers, those of its results once it is called.
 
-    PyTorch keeps one list of containers for the process; a class stays there.
+    PyTorch's registry is global to the process; a class stays registered.
     """
 
     def results(_: object, __: object, found: object) -> None:
@@ -52,13 +54,13 @@ def dataclasses_known(
 
 
 def _register(value: object) -> None:
-    """Makes containers of the dataclasses in `value`."""
+    """Registers the dataclasses in `value`."""
     kind = type(value)
     if dataclasses.is_dataclass(kind) and kind not in pytree.SUPPORTED_NODES:
         name = f"{kind.__module__}.{kind.__qualname__}"
         try:
             torch.export.register_dataclass(kind, serialized_type_name=name)
-        except ValueError:  # another class was called so
+        except ValueError:  # another class of this name is registered
             torch.export.register_dataclass(kind)
     children, _ = pytree.tree_flatten(value, is_leaf=lambda x: x is not value)
     for child in children:

@@ -1,6 +1,6 @@
 """Control flow: `torch.cond` is a Branch; `while_loop`, `scan` and `map` are Loops.
 
-A subgraph is lowered into a body of its own by `lower`, which the walk over the graph passes in.
+A subgraph is lowered into a nested body by the function `lower`, which the caller passes in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,18 @@ from monotile.ir.program import Branch, BranchOut, Carry, Loop, Stack, Statement
 Lower = Callable[[fx.GraphModule, Sequence[Any], Builder], list[Any]]
 Lowering = Callable[..., tuple[Tensor, ...]]
 
-UNBOUNDED = 2**31 - 1  # iterations of a loop that only its predicate ends
+UNBOUNDED = 2**31 - 1  # bound for a loop that only its predicate ends
 
 
 def _tensors(values: Sequence[Any], what: str) -> list[Tensor]:
     for v in values:
         if not isinstance(v, Tensor):
-            raise Unsupported(f"{what} that is no tensor")
+            raise Unsupported(f"{what} that is not a tensor")
     return list(values)
 
 
 def _own(body: Builder, results: Sequence[Any]) -> list[Tensor]:
-    """The results of a body, each a different tensor that the body defines."""
+    """The results of a body, copied so that each is a different tensor defined in it."""
     known = {t for s in body.statements for t in defined(s)}
     own: list[Tensor] = []
     for t in _tensors(results, "a result of a subgraph"):
@@ -78,7 +78,7 @@ def while_loop(
     carried: Sequence[Any],
     closed: Sequence[Any] = (),
 ) -> tuple[Tensor, ...]:
-    """The condition is a carry as well: evaluated once ahead, then at the end of each iteration."""
+    """The condition is carried as well: evaluated once before the loop, then at the end of each iteration."""
     init = _tensors(carried, "a carried value")
     ahead = b.nested()
     (go,) = _own(ahead, lower(condition, [*init, *closed], ahead))
@@ -151,7 +151,7 @@ def map_(
 
 
 def call(b: Builder, lower: Lower, *args: Any) -> tuple[Any, ...]:
-    """A subgraph under a context that its operators' types already reflect."""
+    """A subgraph under a context (autocast) that is already reflected in its operators' types."""
     position = next(k for k, a in enumerate(args) if isinstance(a, fx.GraphModule))
     return tuple(lower(args[position], args[position + 1 :], b))
 

@@ -1,4 +1,4 @@
-"""An exported graph in functional ATen, in operators that have lowerings as far as there are any."""
+"""Decomposes an exported graph to functional ATen, into operators that have lowerings as far as possible."""
 
 import logging
 import warnings
@@ -24,9 +24,9 @@ Table = dict[OperatorBase, Callable[..., Any]]
 
 
 def decompose(exported: ExportedProgram) -> ExportedProgram:
-    """`exported` in functional ATen, where every operator that has a lowering is left whole."""
+    """`exported` in functional ATen; operators with a lowering are not decomposed."""
     if is_lowered(exported.graph_module):
-        return exported  # it is that already: decomposing traces it anew, which takes as long as export
+        return exported  # already functional: decomposing would trace it again, which takes as long as the export
     exported = shared_as_run(exported)
     with quiet():
         table = torch.export.default_decompositions()
@@ -44,7 +44,9 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
             return _functional(exported, table)
 
 
-_FROZEN = "is mutated in the forward"  # in the message about a plain attribute that a call changes
+_FROZEN = (
+    "is mutated in the forward"  # in the message about an updated attribute that is not a buffer
+)
 
 
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
@@ -54,15 +56,15 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
         if "expected compiled_fn" not in str(e):
             raise
         raise CaptureError(
-            "the model changes a tensor in place that shares memory with another of its buffers or"
-            " arguments: keep one of the two"
+            "the model updates a tensor in place that shares memory with another of its buffers or"
+            " arguments: keep only one of the two"
         ) from e
     except RuntimeError as e:
         if _FROZEN in str(e):
             raise
         where, text = origin(str(e)), str(e).strip().partition("\n")[0]
         raise CaptureError(
-            "torch.export cannot write the model without updates in place"
+            "torch.export cannot make the model functional (without in-place updates)"
             + (f", at {where}" if where else "")
             + f": {text}"
         ) from e
@@ -70,7 +72,7 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
 
 @contextmanager
 def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
-    """With the plain attributes of the model as buffers, which a call may change."""
+    """Within, attributes that are plain tensors are buffers, which a call may update."""
     specs = exported.graph_signature.input_specs
     old = list(specs)
     specs[:] = (
@@ -85,14 +87,14 @@ def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
         specs[:] = old
 
 
-# Core ATen operators that have no lowering of their own but a decomposition.
+# Core ATen operators without a lowering that PyTorch can decompose further.
 _MORE = [torch.ops.aten.grid_sampler_2d]
 
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Without the warnings that PyTorch's exporter raises about itself and about nn.LSTM, and without what it prints where it
-    fails: the graph so far, all of it. What it raises says why."""
+    """Suppresses the exporter's warnings about itself and about nn.LSTM, and the graph that it prints when it fails. Its
+    exception has the reason."""
     shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     with (
         warnings.catch_warnings(),
@@ -106,4 +108,4 @@ def quiet() -> Generator[None, None, None]:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """In the place of `print`."""
+    """Replaces `print`."""

@@ -1,4 +1,4 @@
-"""Whole layers that PyTorch runs as one operator when no gradient is wanted, in operators that have lowerings."""
+"""Decompositions of PyTorch's fused inference operators (whole layers) into operators that have lowerings."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ aten = torch.ops.aten
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """mask: not zero where nothing is attended to; of [query, key] (type 0), [batch, key] (1) or all four axes (2)."""
+    """mask: nonzero where attention is masked; [query, key] (type 0), [batch, key] (1) or all four axes (2)."""
     if mask_type == 1:
         mask = mask[:, None, None, :]
     return scores.masked_fill(mask.to(torch.bool), -math.inf)
@@ -103,7 +103,7 @@ def _chunked_loss(
     label_smoothing: float,
     *rest: object,
 ) -> Any:
-    """`F.linear_cross_entropy`; the gradients that it makes on the way have no elements where none is wanted."""
+    """`F.linear_cross_entropy`; its gradient results are empty in inference."""
     if any(rest[-3:]) or input.dtype != linear_weight.dtype:
         return NotImplemented
     logits = F.linear(input, linear_weight, linear_bias)
@@ -137,7 +137,7 @@ _LAYERS = {
     aten._native_multi_head_attention.default: _attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
-# Operators that PyTorch registers at their first use.
+# Operators that PyTorch registers lazily.
 _LOSSES = {
     "_linear_cross_entropy_batch_chunked": _chunked_loss,
     "_linear_cross_entropy_batch_chunked_no_reduction": _chunked_losses,
@@ -145,7 +145,7 @@ _LOSSES = {
 
 
 def decompositions() -> dict[Any, Any]:
-    """What each of these operators is made of; one that takes no such arguments gives NotImplemented."""
+    """The decomposition of each operator; NotImplemented for arguments that it does not cover."""
     known = torch.ops.torch_nn
     losses = {getattr(known, k).default: f for k, f in _LOSSES.items() if hasattr(known, k)}
     return {**_LAYERS, **losses}

@@ -1,4 +1,4 @@
-"""An fx graph of ATen operators, lowered node by node."""
+"""Lowers an fx graph of ATen operators node by node."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from monotile.ir.expr import Tensor, const
 
 Values = dict[fx.Node, Any]
 
-# They say what export has proved already, or what the model's author holds of the data.
+# Assertions: facts that export has proved, or assumptions of the model's author about the data.
 _ASSERTIONS = frozenset(
     {
         "aten._assert_tensor_metadata",
@@ -32,7 +32,7 @@ _ASSERTIONS = frozenset(
     }
 )
 _NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
-# They make a number or a shape of data.
+# Operators whose result is a data-dependent number or shape.
 _DATA_DEPENDENT = frozenset(
     {
         "aten._local_scalar_dense",
@@ -45,16 +45,16 @@ _DATA_DEPENDENT = frozenset(
     }
 )
 
-# They mean a tensor's storage, and a Program has none: it is the tensor where that is contiguous and alone.
+# Operators that address a tensor's storage. A Program has none; it equals the tensor if that is contiguous and unshared.
 _BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
 
 
 def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
-    """Lower every operator of `graph` into `b`; the leaves of its output, in order.
+    """Lowers every operator of `graph` into `b`; returns the leaves of its output, in order.
 
-    values: of the placeholders; gets those of the other nodes.
-    Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one
-    that makes shapes or numbers of data.
+    values: of the placeholders; the values of the other nodes are added.
+    Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one with data-dependent shapes or
+    numbers.
     """
     problems: list[str] = []
     found = _walk(graph, values, b, problems)
@@ -64,9 +64,9 @@ def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
 
 
 def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
-    """The operators of `graph` that cannot be lowered, and what a message says of each."""
+    """The operators of `graph` that cannot be lowered, with a message for each."""
     problems: dict[fx.Node, str] = {}
-    lost: set[fx.Node] = set()  # what has no type that is known beforehand
+    lost: set[fx.Node] = set()  # nodes without a static type
     asserted = _asserted(graph)
     for node in graph.nodes:
         if node.op == "get_attr":
@@ -94,7 +94,7 @@ def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
 
 
 def is_lowered(graph_module: fx.GraphModule) -> bool:
-    """Has every operator, in subgraphs too, a lowering? (None that changes a tensor has one.)"""
+    """Whether every operator, also in subgraphs, has a lowering. (No in-place operator has one.)"""
     graphs = [m.graph for m in graph_module.modules() if isinstance(m, fx.GraphModule)]
     return all(
         node.op != "call_function"
@@ -108,7 +108,7 @@ def is_lowered(graph_module: fx.GraphModule) -> bool:
 
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> list[Any]:
-    """Like `lower_graph`, but adds what has no lowering to `problems` and goes on."""
+    """Like `lower_graph`, but adds operators without a lowering to `problems` and continues."""
     asserted = _asserted(graph)
     for node in graph.nodes:
         match node.op:
@@ -134,7 +134,7 @@ def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> l
 
 
 def _asserted(graph: fx.Graph) -> set[fx.Node]:
-    """Assertions, what nothing but these asks for, and numbers made of data that nothing does."""
+    """Assertions, nodes used only by these, and unused data-dependent numbers."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function":
@@ -147,7 +147,7 @@ def _asserted(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _attribute(node: fx.Node, b: Builder) -> Any:
-    """A subgraph of control flow, or a constant that a subgraph holds."""
+    """A subgraph of control flow, or a constant in a subgraph."""
     owner: Any = node.graph.owning_module
     for part in str(node.target).split("."):
         owner = getattr(owner, part)
@@ -171,7 +171,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
         return found
     if _packet(node) in _DATA_DEPENDENT:
         raise CaptureError(
-            f"{node.target} makes a number or a shape of a tensor's values{_where(node)}. Monotile"
+            f"{node.target} makes a number or a shape from a tensor's values{_where(node)}. Monotile"
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
@@ -197,7 +197,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
 
         found = control(b, subgraph, *args, **kwargs)
     elif len(results) == 1 and 0 in results[0].shape:
-        found = b.result(lambda *_: const(0, b.dtype))  # no element, so nothing to compute
+        found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
         found = lowering(b, *args, **kwargs)
@@ -212,7 +212,7 @@ def _is_its_storage(node: fx.Node) -> bool:
 
 
 def _maker(node: fx.Node) -> Callable[..., Any] | None:
-    """The operator, if it makes a tensor of nothing and not of chance: PyTorch may then do so now."""
+    """The operator, if it creates a tensor without operands or randomness; PyTorch then evaluates it at compile time."""
     op = node.target
     if (
         isinstance(op, OpOverload)
@@ -225,7 +225,7 @@ def _maker(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type]) -> None:
-    """What was lowered has the types that PyTorch says."""
+    """Checks that the lowered results have PyTorch's types."""
     for k, (t, want) in enumerate(zip(found, results, strict=False)):
         if t is not None and (t.shape, t.dtype) != want:
             raise InternalError(
@@ -235,7 +235,7 @@ def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type
 
 
 def _stand_in(node: fx.Node) -> Any:
-    """Something of the right types, so that what follows an unsupported operator is looked at too."""
+    """Placeholder tensors of the right types, so that operators after an unsupported one are checked too."""
     tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node)))
     return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
 

@@ -1,4 +1,4 @@
-"""Hints that PyTorch's own layers take from a tensor's values. None is taken: what is computed with the tensor itself is the same."""
+"""Disables hints that PyTorch's layers derive from a tensor's values. They do not change the result, only its speed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.nn.modules import transformer
 
 @contextmanager
 def without_hints() -> Generator[None, None, None]:
-    """nn.TransformerEncoder and nn.TransformerDecoder do not look whether the mask that they are given is the causal one."""
+    """Within, nn.TransformerEncoder and nn.TransformerDecoder do not test whether their mask is the causal one."""
     with patch.object(transformer, "_detect_is_causal_mask", _said_to_be_causal):
         yield
 

@@ -1,4 +1,4 @@
-"""How the tensors of a graph lie in memory when PyTorch runs it, which its tracer does not always know."""
+"""The memory layouts of a graph's tensors when PyTorch runs it, which its tracer does not always know."""
 
 import operator
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies in memory."""
+    """Shape, strides and type of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -27,13 +27,13 @@ class Layout:
     device: torch.device
 
     def like(self, other: "Layout") -> bool:
-        """Whether every element lies where it does in the other, counted from the first."""
+        """Whether every element has the same offset from the first as in the other layout."""
         pairs = zip(self.shape, self.stride, other.stride, strict=True)
         return all(n == 1 or x == y for n, x, y in pairs) or 0 in self.shape
 
     @property
     def order(self) -> list[int]:
-        """The dimensions, from the one with the longest steps on."""
+        """The dimensions by descending stride."""
         return sorted(range(len(self.shape)), key=lambda d: -self.stride[d])
 
     def zeros(self) -> torch.Tensor:
@@ -45,14 +45,14 @@ class Layout:
 
 
 def layout_of(x: Any) -> Any:
-    """Of a tensor; anything else stays."""
+    """The layout of a tensor; any other value is returned unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     return Layout(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
 class _Known(NamedTuple):
-    """layouts: of an operator's results. shares: with an argument; same: it is the first one's very elements."""
+    """layouts: of an operator's results. shares: memory with an argument. same: the result is the first argument itself."""
 
     layouts: Any
     shares: bool
@@ -60,10 +60,10 @@ class _Known(NamedTuple):
 
 
 class Layouts:
-    """Makes a graph's results lie as they do in PyTorch, by running each operator once, on zeros.
+    """Gives a graph's results the layouts that they have in PyTorch, by running each operator once on zeros.
 
-    unsaid:   operators that are taken for copies, and may give their argument itself.
-    replaced: names of nodes whose users read another one now.
+    unsaid:   operators that are assumed to copy but may return their argument.
+    replaced: names of nodes whose users now read another node.
     """
 
     def __init__(self, unsaid: Iterable[fx.Node]) -> None:
@@ -71,11 +71,11 @@ class Layouts:
         self._unsaid = frozenset(unsaid)
         self._of: dict[fx.Node, Any] = {}
         self._known: dict[str, _Known] = {}
-        self._new: set[fx.Node] = set()  # in memory of their own
-        self._moved: set[fx.Node] = set()  # on what has been laid out anew
+        self._new: set[fx.Node] = set()  # nodes with their own memory
+        self._moved: set[fx.Node] = set()  # of nodes with a corrected layout
 
     def settle(self, node: fx.Node) -> None:
-        """Called for nodes in order, those that each depends on before it."""
+        """Called for nodes in topological order."""
         self._of[node] = pytree.tree_map(layout_of, node.meta.get("val"))
         if node.target is operator.getitem:
             source = node.all_input_nodes[0]
@@ -100,13 +100,13 @@ class Layouts:
             self._new.add(node)
         elif node in self._unsaid:
             if not known.same:
-                raise _refusal(node, "gives a view, which PyTorch's tracer takes for a copy")
+                raise _refusal(node, "returns a view, which PyTorch's tracer takes for a copy")
             source = node.all_input_nodes[0]
             node.replace_all_uses_with(source)
             self.replaced.append((node.name, source.name))
 
     def _run(self, node: fx.Node, op: OpOverload) -> _Known:
-        """`op` on zeros that lie as the node's arguments do."""
+        """Runs `op` on zeros with the layouts of the node's arguments."""
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: self._of[n])
         key = f"{op} {args} {kwargs}"
         if key not in self._known:
@@ -126,7 +126,7 @@ class Layouts:
 
 
 def storage_of(x: torch.Tensor) -> int:
-    """Equal for tensors that share memory, while one of them lives."""
+    """Equal for tensors that share memory, as long as one of them is alive."""
     return x.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
@@ -140,7 +140,7 @@ def _shared(found: list[Any], given: list[torch.Tensor]) -> tuple[bool, bool]:
 
 
 def _laid_out(node: fx.Node, layout: Layout) -> fx.Node:
-    """A copy of `node` that lies so, which its users now read."""
+    """A copy of `node` with this layout, which its users now read."""
     order = layout.order
     back = [order.index(d) for d in range(len(order))]
     users = list(node.users)

@@ -1,4 +1,4 @@
-"""In which order the dimensions of what the caller holds lie in memory: channels last, say. The kernel reads it as it lies."""
+"""The memory order of the dimensions of inputs and parameters, such as channels last. The kernel reads them in that order."""
 
 import msgspec
 import torch
@@ -12,16 +12,16 @@ from monotile.transform.rewrite import map_program
 
 
 def in_memory_order(captured: Captured, exported: Exported) -> tuple[Captured, dict[str, Order]]:
-    """`captured` with inputs and parameters that lie densely in another order than their dimensions' in that one; and the
-    orders, by input and by parameter: dimension k in memory is `order[k]` of the tensor's own. States stay as they are, and what loops
-    begin with."""
+    """`captured` with dense inputs and parameters that are not row-major permuted to their memory order; and the orders by
+    input and parameter name: dimension k in memory is dimension `order[k]` of the tensor. States and initial values of loops
+    stay as they are."""
     program = captured.program
     whole = Uses(program).whole
     tensors = {t.name: t for t in program.inputs if t.name not in whole | {*program.states}}
     found = {n: o for n, o in _inputs(captured, exported).items() if n in tensors}
     arranged = {n: permuted(tensors[n], o, n) for n, o in found.items()}
     for w in program.weights:
-        (part,) = w.parts  # tables come later, of layers that are rolled
+        (part,) = w.parts  # tables are made later, when layers are rolled
         held, name = captured.parameters.get(part), w.tensor.name
         order = order_of(held) if held is not None else None
         if order is not None and name not in whole and part not in program.states:
@@ -43,7 +43,7 @@ def in_memory_order(captured: Captured, exported: Exported) -> tuple[Captured, d
 
 
 def order_of(x: torch.Tensor) -> Order | None:
-    """Of a tensor whose elements lie side by side in another order than row by row; None for any other."""
+    """The memory order of a dense tensor that is not row-major; None for any other."""
     if x.is_contiguous():
         return None
     order = tuple(sorted(range(x.dim()), key=lambda d: (-x.stride(d), d)))

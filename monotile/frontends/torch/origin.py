@@ -1,4 +1,4 @@
-"""Where in the user's own code an operator comes from."""
+"""The user's source line of an operator."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither PyTorch's nor ours."""
+    """Whether a file belongs neither to PyTorch nor to Monotile."""
     return not path.startswith((_TORCH, _DYNAMO, _SELECTION, "<"))
 
 
@@ -31,7 +31,7 @@ def origin(stack_trace: str | None) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The same, of the line that raised `error`: the innermost one below PyTorch's tracer."""
+    """The same for the line that raised `error`: the innermost one below PyTorch's tracer."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [k for k, f in enumerate(frames) if not is_users(f.filename)]
     below = frames[inside[0] :] if inside else frames

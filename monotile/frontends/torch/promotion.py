@@ -1,4 +1,4 @@
-"""PyTorch's type promotion (`torch.result_type`): dimensioned tensors before scalar tensors before numbers."""
+"""PyTorch's type promotion (`torch.result_type`): tensors with dimensions over scalar tensors over numbers."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ def promote(a: DType, b: DType) -> DType:
     if a.is_float != b.is_float:
         return a if a.is_float else b
     if a.is_float:
-        # float16 and bfloat16 hold each other only in float32.
+        # float32 is the smallest type that holds both float16 and bfloat16.
         rank = {t: k for k, t in enumerate(_FLOATS)}
         return max((t if t in rank else DType.F32 for t in (a, b)), key=rank.__getitem__)
     if DType.U8 in (a, b):

@@ -1,4 +1,4 @@
-"""Which function lowers an operator: the tables of `lower/`, joined."""
+"""The lowering of each operator: the merged tables of `lower/`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,11 +39,11 @@ from monotile.frontends.torch.lower import (
 )
 from monotile.ir.expr import Tensor
 
-# Called with the Builder and the operator's own arguments, tensors being ir Tensors. Gives the
+# Called with the Builder and the operator's arguments, with tensors as ir Tensors. Returns the
 # operator's results; one that PyTorch leaves undefined may be None.
 Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
 
-# By "aten.name.overload", or by "aten.name" for every overload that has no entry of its own.
+# By "aten.name.overload", or by "aten.name" for every overload without an entry.
 LOWERINGS: Mapping[str, Lowering] = {
     **activations.LOWERINGS,
     **antialias.LOWERINGS,

@@ -1,4 +1,4 @@
-"""What a function calls whose choices by tensors' values are selections: see `choices.py`."""
+"""Run-time helpers of converted functions: see `choices.py`."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-MISSING = object()  # stands for the value of a name that has none
+MISSING = object()  # value of an unassigned name
 
 
 def undecided(test: Any) -> bool:
-    """Whether only a call decides."""
+    """Whether the condition is a tensor without a known value."""
     return isinstance(test, torch.Tensor)
 
 
 class Unchanged(TorchFunctionMode):
-    """Both ways are taken: neither may change a tensor that the other one, or what follows, reads."""
+    """Active while both branches run: neither may update a tensor in place that the other branch or later code reads."""
 
     def __torch_function__(
         self,
@@ -31,7 +31,7 @@ class Unchanged(TorchFunctionMode):
         changes = name in _CHANGING or (name.endswith("_") and not name.endswith("__"))
         if changes or given.get("out") is not None or _in_place(func, args, given):
             raise RuntimeError(
-                f"data-dependent: one way of a choice changes a tensor in place, by {name}"
+                f"data-dependent: a branch on a tensor updates a tensor in place, by {name}"
             )
         return func(*args, **given)
 
@@ -40,7 +40,7 @@ _CHANGING = {"__setitem__", "__set__"} | {f"__i{n}__" for n in ("add", "sub", "m
 
 
 def _in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function of torch.nn is told to work in place."""
+    """Whether a function of torch.nn is called with inplace=True."""
     if not isinstance(func, FunctionType):
         return False
     try:
@@ -56,7 +56,7 @@ def _truth(x: torch.Tensor) -> torch.Tensor:
 
 
 def both(*values: Callable[[], Any]) -> Any:
-    """`and`, of which a tensor may be part."""
+    """`and` that accepts tensors."""
     found: Any = True
     for value in values:
         new = value()
@@ -68,7 +68,7 @@ def both(*values: Callable[[], Any]) -> Any:
 
 
 def either(*values: Callable[[], Any]) -> Any:
-    """`or`, of which a tensor may be part."""
+    """`or` that accepts tensors."""
     found: Any = False
     for value in values:
         new = value()
@@ -87,12 +87,12 @@ def _all(truths: list[torch.Tensor]) -> torch.Tensor:
 
 
 def opposite(x: Any) -> Any:
-    """`not`, of a tensor as well."""
+    """`not` that accepts tensors."""
     return ~_truth(x) if isinstance(x, torch.Tensor) else not x
 
 
 def select(test: torch.Tensor, then: Any, otherwise: Any) -> Any:
-    """What a name has after both ways of a choice were taken."""
+    """The value of a name after both branches have run."""
     if then is otherwise or otherwise is MISSING:
         return then
     if then is MISSING:
@@ -100,10 +100,10 @@ def select(test: torch.Tensor, then: Any, otherwise: Any) -> Any:
     if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
         if then.shape != otherwise.shape or then.dtype != otherwise.dtype:
             raise RuntimeError(
-                f"data-dependent: one way of a choice gives {then.dtype} {tuple(then.shape)}, the other"
+                f"data-dependent: one branch gives {then.dtype} {tuple(then.shape)}, the other"
                 f" {otherwise.dtype} {tuple(otherwise.shape)}"
             )
         return torch.where(_truth(test), then, otherwise)
     if type(then) is type(otherwise) and then == otherwise:
         return then
-    raise RuntimeError("data-dependent: the ways of a choice give values that are no tensors")
+    raise RuntimeError("data-dependent: the branches give different values that are not tensors")

@@ -1,8 +1,8 @@
-"""Which tensors share memory: as PyTorch runs the model, where its tracer takes it otherwise.
+"""Corrects which tensors share memory, where PyTorch's tracer differs from PyTorch.
 
-An update in place is seen through every tensor that shares the memory. Whether `reshape` gives a view depends on the strides
-that it finds, and for some operators, such as batch_norm of a transposed tensor, the tracer has other strides than PyTorch
-itself. Only where an update may be seen through such a view are the operators before it run, on zeros, to find out.
+An in-place update is visible through every tensor that shares the memory. Whether `reshape` returns a view depends on strides,
+and for some operators, such as batch_norm of a transposed tensor, the tracer computes other strides than PyTorch. Where an
+update may be visible through such a view, and only there, the operators before it are run on zeros to find out.
 """
 
 import copy
@@ -18,7 +18,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.layouts import Layouts
 from monotile.frontends.torch.origin import origin
 
-# Views or copies, by the strides that they find.
+# Views or copies, depending on strides.
 _BY_STRIDES = frozenset(
     {
         "aten.reshape",
@@ -29,7 +29,7 @@ _BY_STRIDES = frozenset(
         "aten.to",
     }
 )
-# Their results may be their arguments or views of them, though their schemas do not say so.
+# Their results may be their arguments or views of them, although their schemas do not say so.
 _UNSAID = frozenset(
     {
         "aten.dropout",
@@ -42,9 +42,9 @@ _UNSAID = frozenset(
 
 
 def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
-    """`exported`, so written that the tracer, too, takes for views what are views when PyTorch runs it.
+    """`exported`, rewritten so that the tracer sees the same views as PyTorch at run time.
 
-    Raises CaptureError where it cannot be written so.
+    Raises CaptureError if that is not possible.
     """
     _refuse_windows(exported.graph)
     if not _unsure(exported.graph):
@@ -72,7 +72,7 @@ def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _refuse_windows(graph: fx.Graph) -> None:
-    """Raises CaptureError for an update through `unfold`: what no window has would be zero afterwards."""
+    """Raises CaptureError for an update through `unfold`: elements outside all windows would become zero."""
     todo = [(node, changed) for node in graph.nodes for changed in _changed(node)]
     while todo:
         by, node = todo.pop()
@@ -85,12 +85,12 @@ def _refuse_windows(graph: fx.Graph) -> None:
                 raise CaptureError(
                     f"{by.target} updates windows of a tensor (unfold) in place"
                     + (f", at {where}" if where else "")
-                    + ", and torch.export loses what lies between them: update slices of the tensor"
+                    + ", and torch.export loses the elements between them: update slices of the tensor"
                 )
 
 
 def _needed(nodes: list[fx.Node]) -> set[fx.Node]:
-    """`nodes`, and what they depend on."""
+    """`nodes` and their transitive inputs."""
     found: set[fx.Node] = set()
     todo = list(nodes)
     while todo:
@@ -102,7 +102,7 @@ def _needed(nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 class _Groups:
-    """Nodes that share memory: equal `of` for those that do."""
+    """Groups of nodes that share memory; `of` is equal within a group."""
 
     def __init__(self) -> None:
         self._parent: dict[fx.Node, fx.Node] = {}
@@ -119,7 +119,7 @@ class _Groups:
 
 
 def _unsure(graph: fx.Graph) -> list[fx.Node]:
-    """Operators that give a view or a copy where a later update in place makes the difference."""
+    """Operators that return a view or a copy, where a later in-place update makes a difference."""
     at = {node: k for k, node in enumerate(graph.nodes)}
     last = {node: max((at[user] for user in node.users), default=0) for node in graph.nodes}
     sure, any_, seen = _Groups(), _Groups(), list[fx.Node]()
@@ -150,7 +150,7 @@ def _is_unsure(node: fx.Node) -> bool:
 
 
 def _sources(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments whose memory the results may share."""
+    """The arguments with which the results may share memory."""
     if node.op != "call_function":
         return
     if not isinstance(node.target, OpOverload) or _packet(node) in _UNSAID:
@@ -162,7 +162,7 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _changed(node: fx.Node) -> Iterator[fx.Node]:
-    """What the operator updates in place."""
+    """The arguments that the operator updates in place."""
     if isinstance(node.target, OpOverload) and _schema(node.target).is_mutable:
         for argument, value in _arguments(node):
             if argument.alias_info and argument.alias_info.is_write:
@@ -170,7 +170,7 @@ def _changed(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
-    """Of the schema, with what is given for them."""
+    """The arguments of the schema with their values."""
     assert isinstance(node.target, OpOverload)
     for k, argument in enumerate(_schema(node.target).arguments):
         value = node.args[k] if k < len(node.args) else node.kwargs.get(argument.name)

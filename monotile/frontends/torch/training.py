@@ -1,4 +1,4 @@
-"""Operators that behave differently while training: an inference compiler refuses them."""
+"""Operators in training mode, which an inference compiler refuses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def _dropout(args: Sequence[Any]) -> bool:
     return bool(_argument(args, 2)) and bool(_argument(args, 1))
 
 
-# aten name -> is it training, from the positional arguments
+# aten name -> whether it is training, from the positional arguments
 _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "aten.dropout": _dropout,
     "aten.dropout_": _dropout,
@@ -25,7 +25,7 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "aten.alpha_dropout": _dropout,
     "aten.feature_alpha_dropout": _dropout,
     "aten.native_dropout": _dropout,
-    # Without running statistics the batch's own are used in inference too.
+    # Without running statistics, inference uses the batch's own too.
     "aten.batch_norm": lambda a: bool(_argument(a, 5)) and _argument(a, 3) is not None,
     "aten.instance_norm": lambda a: bool(_argument(a, 5)) and _argument(a, 3) is not None,
     "aten.scaled_dot_product_attention": lambda a: bool(_argument(a, 4)),
@@ -36,13 +36,13 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 
 def is_training(node: fx.Node) -> bool:
-    """Whether the operator is an active dropout or normalises with the batch's own statistics."""
+    """Whether the operator is an active dropout or normalises with the statistics of the batch."""
     active = _ACTIVE.get(str(node.target).rpartition(".")[0])
     return active is not None and active(node.args)
 
 
 def is_idle(node: fx.Node) -> bool:
-    """Whether the operator is one of these, and does the same as in inference."""
+    """Whether the operator is one of these and behaves as in inference."""
     return str(node.target).rpartition(".")[0] in _ACTIVE and not is_training(node)
 
 

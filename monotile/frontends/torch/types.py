@@ -1,4 +1,4 @@
-"""PyTorch's types as the language's."""
+"""Converts PyTorch's types to the language's."""
 
 from collections.abc import Iterable
 
@@ -16,14 +16,14 @@ DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Raises CaptureError for a type that the language does not have (complex, float8, ...)."""
+    """The DType of a torch.dtype. Raises CaptureError for unsupported ones (complex, float8, ...)."""
     if dtype not in DTYPES:
         raise CaptureError(f"element type {dtype} is not supported")
     return DTYPES[dtype]
 
 
 def is_static(shape: Iterable[object]) -> bool:
-    """Is every dimension a number? A dynamic one is a SymInt."""
+    """Whether every dimension is a number; a dynamic one is a SymInt."""
     return all(isinstance(n, int) for n in shape)
 
 
@@ -36,12 +36,12 @@ def type_of(x: torch.Tensor) -> Type:
     return Type(tuple(x.shape), dtype_of(x.dtype))
 
 
-# PyTorch 2.11's tracer takes their final states for [layers, 1, batch, width] on a GPU; they have no second dimension.
+# On a GPU, PyTorch 2.11's tracer gives their final states a wrong second dimension: [layers, 1, batch, width].
 _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 
 def results_of(node: fx.Node) -> tuple[Type, ...]:
-    """The types of what `node` gives; values that are no tensors are left out."""
+    """The types of the tensors that `node` returns."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     if node.target in _RECURRENT:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from monotile.analysis.affine import Affine
-from monotile.analysis.between import between
+from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import readable
@@ -119,7 +119,7 @@ def write_addresses(
 
 def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
     """Text of `cond` without branches; two bounds of a value are one comparison."""
-    bounds, rest = between(substitute(cond, dict(point)))
+    bounds, rest = index_ranges(substitute(cond, dict(point)))
     texts = [e.root(term) for term in rest]
     for b in bounds:
         above = bare(e.total(b.value + Affine((), -b.low)))

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from monotile.analysis.alike import alike
+from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import Site
 from monotile.codegen.thread_map import Early, ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
@@ -62,7 +62,7 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     w, name = e.writer, e.writer.fresh("turn")
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
     bodies = [
-        alike(substitute(s.body, point), Axis(LANE, own.width))
+        fold_uniform(substitute(s.body, point), Axis(LANE, own.width))
         for s in (site.anchor, *site.followers)
         if isinstance(s, Compute)
     ]

@@ -7,9 +7,9 @@ reduction is loaded first, each place once, and their terms follow in straight l
 import math
 from contextlib import AbstractContextManager, ExitStack
 
-from monotile.analysis.affine import tidied
-from monotile.analysis.alike import alike
+from monotile.analysis.affine import normalised_indices
 from monotile.analysis.masked import without_masks
+from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES, Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
@@ -90,7 +90,7 @@ def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: 
     """The terms of all windows along `along`. Places that are the same are found by the form of their indices."""
     lane = Axis(LANE, own.width)
     terms = [
-        (_number(own, n), tidied(alike(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))
+        (_number(own, n), normalised_indices(fold_uniform(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))
         for k in range(along.extent)
         for n in range(own.windows)
     ]  # fmt: skip

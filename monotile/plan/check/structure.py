@@ -16,7 +16,7 @@ from monotile.plan.check.races import replay
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Plan, PlanNode, Pointer, Repeat, Resident, Shared, Stage, Step
 from monotile.targets.target import Target
-from monotile.transform.gather import joins
+from monotile.transform.predicates import joins
 
 
 def verify(plan: Plan, program: Program, target: Target) -> None:

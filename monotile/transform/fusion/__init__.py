@@ -1,1 +1,1 @@
-"""Statements that become one."""
+"""Horizontal and vertical fusion of statements."""

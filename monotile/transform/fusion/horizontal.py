@@ -1,10 +1,10 @@
-"""Horizontal fusion: siblings that do the same work on the same data with other weights become one Compute.
+"""Horizontal fusion: siblings that do the same work on the same data with different weights become one Compute.
 
 The queries, keys and values of an attention, the experts, gates and towers of a mixture: k products of
-one operand with k weights are one product with a leading axis of extent k over a table of the weights'
-pointers; nothing is copied. What follows each of them alike (biases, activations, second
-products) follows as one. Siblings are fused only if the longest chain of statements to each of them is equally long,
-so that none waits for more than before. (Rammer, Retiarii: merging models that run side by side.)
+one operand with k weights become one product with a leading axis of extent k over a table of the weights'
+pointers, without copies. Equal statements that follow each of them (biases, activations, second
+products) are fused too. Siblings are only fused if they have equal depth (longest chain of statements to them), so that none
+waits for more than before. (Rammer, Retiarii: merging models that run side by side.)
 """
 
 import itertools
@@ -35,7 +35,7 @@ def fuse_horizontally(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of the siblings that became `fused`: element `index` of it."""
+    """A sibling that became element `index` of `fused`."""
 
     fused: Tensor
     index: int
@@ -57,7 +57,7 @@ class _Indexed:
     step: int
 
 
-_Slot = Tensor | _Indexed  # the same for all siblings, or one a sibling
+_Slot = Tensor | _Indexed  # the same for all siblings, or one per sibling
 
 
 class _Fuser:
@@ -68,7 +68,7 @@ class _Fuser:
     def fuse_list(
         self, body: tuple[Statement, ...], results: Sequence[Tensor]
     ) -> tuple[Statement, ...]:
-        """`body` with its siblings fused. results: tensors used after it, which stay."""
+        """`body` with its siblings fused. results: tensors used after it, which are kept."""
         body = tuple(self._inside(s) for s in body)
         skeletons = [skeleton(s) for s in body]
         fixed = {t.name for t in results}
@@ -147,8 +147,8 @@ class _Fuser:
         return _Sibling(s, k, tuple(places.get(t.name, t) for t in k.uses))
 
     def _runs(self, siblings: Sequence[_Sibling]) -> list[tuple[int, int, list[_Slot], list[int]]]:
-        """Neighbouring siblings that one Compute can stand for, where that pays: (first, count, slots, steps
-        of the literals)."""
+        """Runs of neighbouring siblings that can and should become one Compute: (first, count, slots, steps of the
+        literals)."""
         found: list[tuple[int, int, list[_Slot], list[int]]] = []
         first = 0
         while first < len(siblings) - 1:
@@ -178,7 +178,7 @@ class _Fuser:
         return _Indexed(self.tables.table(tensors), 0, 1)
 
     def _pays(self, s: Compute, slots: Sequence[_Slot]) -> bool:
-        """A reduction, of an operand that is shared or comes from siblings; or what follows siblings."""
+        """Whether fusing pays: a reduction of an operand that is shared or comes from siblings, or a follower of siblings."""
         weights = self.tables.weights
         follows = any(isinstance(x, _Indexed) and x.tensor.name not in weights for x in slots)
         shares = any(isinstance(x, Tensor) and x.name not in weights for x in slots)
@@ -200,7 +200,7 @@ class _Fuser:
 
 
 class _Widen:
-    """Rewrites the first sibling as all of them. Meets slots and literals in order."""
+    """Rewrites the first sibling as all of them. Visits slots and literals in order."""
 
     def __init__(self, g: Axis, slots: Sequence[_Slot], steps: Sequence[int]) -> None:
         self.g = g
@@ -221,7 +221,7 @@ class _Widen:
                 return Load(same, index)
 
     def use(self, tensor: Tensor) -> Tensor:
-        raise AssertionError(f"{tensor.name}: a Compute has Loads alone")
+        raise AssertionError(f"{tensor.name}: a Compute only has Loads")
 
     def define(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -233,7 +233,7 @@ def _out(s: Statement) -> Tensor:
 
 
 def _depths(body: Sequence[Statement]) -> list[int]:
-    """How many statements of the list each waits for, one after the other."""
+    """The depth of each statement: the longest chain of statements of the list before it."""
     depth: dict[str, int] = {}
     out: list[int] = []
     for s in body:
@@ -244,7 +244,7 @@ def _depths(body: Sequence[Statement]) -> list[int]:
 
 
 def _progress(run: Sequence[_Sibling]) -> bool:
-    """Whether literals and places go on by equal steps from sibling to sibling."""
+    """Whether literals and indices progress by equal steps from sibling to sibling."""
     numbers = [
         (*s.skeleton.constants, *(p.index for p in s.slots if isinstance(p, _Place))) for s in run
     ]

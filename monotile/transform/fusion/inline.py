@@ -1,8 +1,8 @@
-"""Inlining: a Compute that no one need store becomes part of the expressions that read it.
+"""Vertical fusion by inlining: a Compute that need not be stored becomes part of the expressions that read it.
 
-The consumer evaluates the producer's body, cast to the producer's type, at the index it reads; a later
-`remove_dead` drops producers that nothing reads any more. A Program has no side effects, so every inlining is
-right; which ones pay is decided here.
+The consumer evaluates the producer's body, cast to the producer's type, at the index that it reads; a later
+`eliminate_dead_code` drops producers that are no longer read. A Program has no side effects, so every inlining is
+correct; this pass decides which ones pay.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,24 +13,24 @@ from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import lossless, simplify_expr
 
-VIEW_NODES = 200  # a view whose index would grow beyond this is stored
-BODY_NODES = 4000  # no body grows beyond this by inlining; nodes, counted as a tree
-SMALL_NODES = 24  # an expression of axes alone that is no longer than this is never stored
+VIEW_NODES = 200  # a view whose index would grow larger than this is stored
+BODY_NODES = 4000  # size limit of a body after inlining, in tree nodes
+SMALL_NODES = 24  # an expression of axes alone up to this size is never stored
 ROUNDS = 4
-FAR = 4  # times that each element which is read where data says may be read, rather than stored
-CHEAP = 6.0  # operations that may be done more than once rather than stored (`analysis.cost`)
+FAR = 4  # data-dependent reads per element up to which a gather is recomputed instead of stored
+CHEAP = 6.0  # cost (`analysis.cost`) up to which a Compute is recomputed instead of stored
 
 Producers = Mapping[str, Compute]
 Decide = Callable[[Compute, Statement], bool]
 
 
 def inline_views(program: Program) -> Program:
-    """`program` with views and short expressions of axes alone read where they are used.
+    """`program` with views and short expressions of axes alone inlined.
 
-    Arrays filled with a literal stay, for what a recurrence starts from should look like its state.
+    Arrays filled with a literal stay: the initial value of a recurrence should look like its state.
     """
 
     def decide(p: Compute, _: Statement) -> bool:
@@ -40,7 +40,7 @@ def inline_views(program: Program) -> Program:
 
 
 def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program:
-    """`program` with those pointwise producers that are `chosen` evaluated by their readers, but for products."""
+    """`program` with the `chosen` pointwise producers inlined into their readers, except into products."""
 
     def decide(p: Compute, consumer: Statement) -> bool:
         return chosen(p) and not (isinstance(consumer, Compute) and _repeats_operands(consumer))
@@ -49,9 +49,9 @@ def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program
 
 
 def is_view(s: Compute) -> bool:
-    """Whether `s` only renames elements of another tensor, or is made of its axes alone.
+    """Whether `s` only renames elements of another tensor, or is computed from its axes alone.
 
-    A cast that rounds makes it no view: stored, the tensor is the smaller one.
+    With a rounding cast it is not a view: the stored tensor is the smaller one.
     """
     if s.combiner is not None or not lossless(s.body.dtype, s.out.dtype):
         return False
@@ -64,16 +64,15 @@ def is_view(s: Compute) -> bool:
 
 
 def inline_pointwise(program: Program) -> Program:
-    """`program` with pointwise producers merged into their readers where that repeats no expensive work.
+    """`program` with pointwise producers inlined into their readers where that repeats no expensive work.
 
-    A producer goes into its readers if all of them together evaluate it at most once an element, or if it is
-    cheap and the readers gain by it. What is used as a whole (outputs, carried values, ...) stays stored and
-    its readers keep reading it. Into a contraction, which reads each operand many times, go only views,
-    paddings and what is made of axes alone. A reduction is never merged into what follows it: that is the
-    scheduler's epilogue. What is read no more is removed.
+    A producer is inlined if its readers together evaluate it at most once per element, or if it is cheap and the readers
+    gain by it. Tensors used as a whole (outputs, carried values, ...) stay stored, and their readers read them. Only views,
+    paddings and expressions of axes are inlined into a contraction, which reads each operand many times. A reduction is never
+    inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed.
     """
-    for _ in range(ROUNDS):  # readers that were merged with each other may now be one
-        new = remove_dead(_merge_pointwise(program))
+    for _ in range(ROUNDS):  # readers that were inlined into each other may now be one
+        new = eliminate_dead_code(_merge_pointwise(program))
         if new is program:
             break
         program = new
@@ -106,11 +105,11 @@ def _repeats_operands(s: Compute) -> bool:
 
 
 def _worth_repeating(p: Compute, uses: Uses) -> bool:
-    """Whether `p` costs less done several times than stored once.
+    """Whether recomputing `p` several times costs less than storing it once.
 
-    It must read at most one tensor of about its own size, for the readers then read that instead. If `p` is
-    the only reader of a reduction it is its epilogue, stored in the reduction's place for nothing. What reads where data says waits twice,
-    which is worth a place in memory if it is done often, as in every layer.
+    It may read at most one tensor of about its own size, which the readers then read instead. If `p` is the only reader of a
+    reduction, it is its epilogue and stored in its place for free. A gather has twice the latency, so storing it pays if it
+    is evaluated often, as in every layer.
     """
     far = any(loads(i) for x in loads(p.body) for i in x.index)
     if far and uses.evaluations[p.out.name] > FAR * p.out.size:
@@ -121,7 +120,7 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
 
 
 def _inline(body: Body, around: Producers, decide: Decide) -> Body:
-    """`body` with Loads of producers replaced; `around` are those that stand outside of it."""
+    """`body` with Loads of producers replaced; `around` are producers outside of it."""
     producers = dict(around)
     out: list[Statement] = []
     for s in body:
@@ -139,7 +138,7 @@ def _inline(body: Body, around: Producers, decide: Decide) -> Body:
 
 
 def _into(s: Compute | Scatter, producers: Producers, decide: Decide) -> Statement:
-    """`s` with the producers that `decide` allows evaluated in place; fewer of them if it would grow too large."""
+    """`s` with the producers that `decide` allows inlined, or fewer of them if it would grow too large."""
 
     def views_alone(p: Compute, c: Statement) -> bool:
         return is_view(p) and decide(p, c)
@@ -153,7 +152,7 @@ def _into(s: Compute | Scatter, producers: Producers, decide: Decide) -> Stateme
 
 def _replaced(s: Compute | Scatter, producers: Producers, decide: Decide) -> Statement:
     allowed: dict[str, bool] = {}
-    made: dict[Load, Expr] = {}  # one object an element, so that what is shared stays shared
+    made: dict[Load, Expr] = {}  # one object per element, to preserve sharing
 
     def replace(load: Load) -> Expr:
         name = load.tensor.name
@@ -177,7 +176,7 @@ def element_of(p: Compute, index: tuple[Expr, ...]) -> Expr:
 
 
 def _settled(e: Expr) -> Expr:
-    """`e` with its indices simplified, so that views of views do not pile up."""
+    """`e` with simplified indices, so that views of views stay small."""
 
     def load(x: Load) -> Expr:
         index = tuple(simplify_expr(i) for i in x.index)

@@ -1,1 +1,1 @@
-"""The order of axes and of dimensions in memory."""
+"""Passes that choose the order of axes and of dimensions in memory."""

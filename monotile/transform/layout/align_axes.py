@@ -1,8 +1,8 @@
-"""Computes take over the order of axes of what follows them element by element.
+"""Transposes Computes into the axis order of their pointwise readers.
 
-A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 more or fewer, could be its
-epilogue but for its shape. The tensor is then computed in the reader's shape, and every other reader
-finds its elements there; the arithmetic is the same.
+A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 added or dropped, could be its
+epilogue except for its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are
+adapted; the arithmetic stays the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, su
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 
-Order = tuple[int, ...]  # of dimensions: the k-th is that of this number before
+Order = tuple[int, ...]  # of dimensions: entry k is the old dimension
 
-ROUNDS = 8  # a chain of readers is followed this far
+ROUNDS = 8  # limit of the chain of readers to follow
 
 
 class Arrangement(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def permuted(t: Tensor, order: Order, name: str) -> Arrangement:
 
 
 def align_axes(program: Program) -> Program:
-    """`program` with producers in the shape of their pointwise readers, where only the order of axes differs."""
+    """`program` with producers in the shape of their pointwise readers, if only the order of axes differs."""
     for _ in range(ROUNDS):
         found = _arrangements(program)
         if not found:
@@ -71,7 +71,7 @@ def _in_order(a: Arrangement) -> bool:
 
 
 def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
-    """How `p` looks in the shape of `reader`, if that reads it at one place: one element each, by axes alone."""
+    """The Arrangement of `p` in the shape of `reader`, if that reads one element of it at indices of axes alone."""
     places = {x.index for x in loads(reader.body) if x.tensor.name == p.out.name}
     if len(places) != 1 or p.out.size != reader.out.size or p.out.size == 0:
         return None
@@ -81,7 +81,7 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
         match i:
             case Axis(name, extent) if extent == n and name not in where:
                 where[name] = d
-            case _ if n == 1 and not loads(i):  # whatever it is, it is 0
+            case _ if n == 1 and not loads(i):  # an axis of extent 1 is always 0
                 pass
             case _:
                 return None
@@ -96,7 +96,8 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
 def _scopes(
     body: Body, around: Mapping[str, Compute]
 ) -> Iterator[tuple[Body, Mapping[str, Compute]]]:
-    """Every list of statements, with the producers that may take over the order of its readers': its own, and element-wise ones outside."""
+    """Every list of statements with the producers that may be transposed for its readers: its own, and element-wise ones
+    outside."""
     here = {**around, **{s.out.name: s for s in body if isinstance(s, Compute)}}
     yield body, here
     plain = {name: c for name, c in here.items() if c.combiner is None}
@@ -108,7 +109,7 @@ def _scopes(
 
 
 def rearranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
-    """`s` reading every rearranged tensor where it is now, and in its own new shape."""
+    """`s` in its own new shape, reading every rearranged tensor in its new shape."""
 
     def read(x: Load) -> Expr:
         a = found.get(x.tensor.name)

@@ -1,10 +1,10 @@
-"""In which order tensors lie in memory: along what products sum over (Ladder's and Welder's layouts, for axes; CUDA).
+"""Layout assignment: dimensions that products sum over become the last in memory (as in Ladder and Welder; CUDA).
 
-A convolution reads a window of an image for each of its results. Where the image's channels are neighbours in memory, the window
-is a few runs of whole vectors, which asynchronous copies bring in, padding included; where its columns are, it is single
-elements. So the channels go last, in all tensors that have them in common: those that are made of each other element by element, by a
-product with a weight, or carried through a loop. What the caller holds stays as it is. Weights that windows are multiplied with, and inputs
-with enough channels, are copied in that order first.
+A convolution reads a window of an image for each result. With channels last, the window is a few runs of whole vectors, which
+asynchronous copies can fetch, padding included; with columns last, it is single elements. So the channels become the last
+dimension of all tensors that share them: tensors computed from each other element by element, by a product with a weight,
+or carried through a loop. The caller's tensors keep their layout. Weights that are multiplied with windows, and inputs
+with enough channels, are first copied in the new order.
 """
 
 import itertools
@@ -37,12 +37,12 @@ from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_exprs, map_program
 
-MOST_BEHIND = 25  # values behind each of a vector, up to which a thread that transposes holds them all (`kernels/transpose`)
-Dimension = tuple[str, int]  # of a tensor, by name
+MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
+Dimension = tuple[str, int]  # by tensor name
 
 
-def lay_out(program: Program, target: Target) -> Program:
-    """`program` with tensors in such orders; on the CPU, where operands are turned into panels, as it is."""
+def assign_layouts(program: Program, target: Target) -> Program:
+    """`program` with these layouts; unchanged on the CPU, where operands are packed into panels."""
     windows = _in_runs(windows_of(program)) if target.has.layouts else {}
     if not windows:
         return program
@@ -56,7 +56,7 @@ def lay_out(program: Program, target: Target) -> Program:
 
 
 def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[str, Arrangement]:
-    """The tensors that are to lie in another order, by name."""
+    """The tensors whose layout changes, by name."""
     inside = _handed_on(program)
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
@@ -64,7 +64,7 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
     found: dict[str, Arrangement] = {}
     for t in _made(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
-        if t.name in kernels:  # made of weights
+        if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
             dims = [kernels[t.name]] if few else []
         if len(dims) == 1 and dims[0] != len(t.shape) - 1:
@@ -78,7 +78,7 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
 
 
 def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
-    """Those whose channels would make runs of whole copies."""
+    """Those whose channels are enough for runs of whole copies."""
 
     def run(w: Window) -> int:
         return contiguous_run(affine(w.image.index[w.channel]), w.along, RUN)
@@ -87,15 +87,15 @@ def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
 
 
 def _handed_on(program: Program) -> frozenset[str]:
-    """Results that statements read as well, or that come out of loops: what lies in another order is copied for the caller. The
-    others are written as the caller wants them."""
+    """Results that statements also read, or that loops return: these are copied for the caller if their layout changes. The
+    others are written in the caller's layout."""
     read = {t.name for s in statements(program.body) for t in used(s)}
     loops = {t.name for s in statements(program.body) if isinstance(s, Loop) for t in defined(s)}
     return frozenset(t.name for t in program.results) & (read | loops)
 
 
 def _made(program: Program, inside: frozenset[str]) -> dict[str, Tensor]:
-    """Those that may lie in any order: what statements make for each other, by name. inside: results that may as well."""
+    """Intermediate tensors, which may have any layout, by name. inside: results that may, too."""
     out: dict[str, Tensor] = {}
     fixed = {t.name for t in program.outputs} - inside
     for s in statements(program.body):
@@ -113,7 +113,7 @@ def _made(program: Program, inside: frozenset[str]) -> dict[str, Tensor]:
 
 
 def _tied(program: Program) -> Iterator[tuple[tuple[Tensor, int], ...]]:
-    """Tensors that have to lie in one order, from a dimension on."""
+    """Groups of tensors that must have equal layouts, from a dimension on."""
     for s in statements(program.body):
         if isinstance(s, Loop):
             yield from (((c.init, 0), (c.param, 0), (c.result, 0), (c.out, 0)) for c in s.carried)
@@ -121,13 +121,13 @@ def _tied(program: Program) -> Iterator[tuple[tuple[Tensor, int], ...]]:
 
 
 def _source(found: dict[str, Arrangement], t: Tensor, first: int) -> tuple[int, ...]:
-    """Where the dimensions of `t` come from, without the `first` ones."""
+    """The origin of the dimensions of `t`, without the first `first`."""
     source = found[t.name].source if t.name in found else range(len(t.shape))
     return tuple(-1 if d is None else d - first for d in source)[first:]
 
 
 class _Classes:
-    """Dimensions that are the same one, in all tensors that have it."""
+    """Equivalence classes of dimensions across tensors."""
 
     def __init__(self) -> None:
         self._of: dict[Dimension, Dimension] = {}
@@ -142,8 +142,8 @@ class _Classes:
 
 
 def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
-    """A dimension of a result is that of what it reads where the two positions differ by a constant; and what a product with a
-    weight makes of channels are channels."""
+    """A dimension of a result is equivalent to one that it reads if the two indices differ by a constant; and the channels
+    that a product with a weight reads are equivalent to those that it makes."""
     joined = _Classes()
     held = frozenset(w.tensor.name for w in program.weights)
     held |= {w.kernel.tensor.name for w in windows.values() if w.kernel is not None}
@@ -176,7 +176,7 @@ def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
 
 
 def _mixed(s: Compute, held: frozenset[str]) -> Iterator[tuple[Dimension, Dimension]]:
-    """The channels that a product with a weight sums over, and those that it makes."""
+    """The input and the output channels of a product with a weight."""
     found = contraction(s)
     if found is None:
         return
@@ -195,7 +195,7 @@ def _mixed(s: Compute, held: frozenset[str]) -> Iterator[tuple[Dimension, Dimens
 
 
 def _is_last(t: Tensor, d: int) -> bool:
-    """In memory."""
+    """Whether the dimension is the last in memory."""
     return math.prod(t.shape[d + 1 :]) == 1
 
 
@@ -212,7 +212,7 @@ def _in_order(t: Tensor, a: Arrangement) -> Compute:
 def _copied(
     program: Program, windows: dict[str, Window], found: dict[str, Arrangement], names: Names
 ) -> tuple[Program, list[Compute]]:
-    """The products reading copies of what the caller holds in another order, and what makes these."""
+    """The products reading copies of the caller's tensors in the new order, and the statements that copy."""
     inputs, weights = {t.name for t in program.inputs}, {w.tensor.name for w in program.weights}
     copies: dict[str, Arrangement] = {}
     made: list[Compute] = []
@@ -251,7 +251,7 @@ def _copied(
 
 
 def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
-    """`s` with the tensors it makes, reads and carries in their new orders."""
+    """`s` with the tensors that it makes, reads and carries in their new layouts."""
     if not isinstance(s, Loop):
         return rearranged(s, found)
 

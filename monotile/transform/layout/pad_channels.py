@@ -1,7 +1,7 @@
-"""Few channels become a whole copy: the image of three colours that a network begins with (CUDA).
+"""Pads few channels to a whole copy: the three channels of an image at a network's input (CUDA).
 
-A convolution over three channels reads single elements, whatever their order. With a fourth, of zeros, in the image and in the
-weight, and the channels last, it reads runs of eight bytes. Both are copied so first, in the time of one pass.
+A convolution over three channels reads single elements in any layout. With a fourth channel of zeros in the image and the
+weight, and channels last, it reads runs of eight bytes. Both are copied in this form first, in one pass.
 """
 
 import msgspec
@@ -25,8 +25,8 @@ from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program
 
-RUN = 8  # bytes of channels side by side from which on copies of them are worth while
-MOST = 4 / 3  # of the work
+RUN = 8  # contiguous bytes of channels from which on padding pays
+MOST = 4 / 3  # tolerated increase of the work
 
 
 def pad_channels(program: Program, target: Target) -> Program:
@@ -53,7 +53,7 @@ def pad_channels(program: Program, target: Target) -> Program:
 
 
 def _padding(c: Compute, w: Window) -> int:
-    """How many channels there are to be; 0 where they stay as many as they are."""
+    """The padded number of channels; 0 if it stays."""
     lanes = RUN // w.image.dtype.itemsize
     few = -(-w.along.extent // lanes) * lanes
     runs = (contiguous_run(offset(w.image), r, lanes) for r in c.reduce)
@@ -62,7 +62,7 @@ def _padding(c: Compute, w: Window) -> int:
 
 
 def _copy(t: Tensor, d: int, few: int, names: Names) -> Compute:
-    """`t` with dimension d last, and zeros in it up to `few`."""
+    """`t` with dimension d last and padded with zeros to `few`."""
     shape = (*(n for k, n in enumerate(t.shape) if k != d), few)
     out = Tensor(names.fresh(f"{t.name}_padded"), shape, t.dtype)
 
@@ -75,7 +75,7 @@ def _copy(t: Tensor, d: int, few: int, names: Names) -> Compute:
 
 
 def _reading(c: Compute, w: Window, copies: dict[Tensor, Tensor], few: int) -> Compute:
-    """`c` summing over the channels of the copies."""
+    """`c` summing over the padded channels of the copies."""
     more = Axis(w.along.name, few)
     at = {w.image.tensor: w.channel, w.kernel.tensor if w.kernel else None: w.depth}
 

@@ -1,8 +1,10 @@
-"""In which order parameters should lie in memory: along what products sum over, as the tensors do that a kernel makes itself (`layouts.py`).
+"""Layouts of parameters for `Options(arrange_parameters=True)`: the summed dimension last, as `channels_last.py` does for
+intermediate tensors.
 
-A matrix that is read along its columns comes in as pieces of whole lines, so its tiles have 64 columns or a multiple, which few products
-share out evenly; read along the sum a tile has as many columns as suit them. And a convolution's weights are turned in every call
-unless their channels lie last already. An order is changed where all readers of a parameter want the same other one.
+A matrix that is contiguous along its columns is copied in pieces of whole lines, so its tiles have a multiple of 64 columns, which
+rarely divides the work evenly; contiguous along the sum, a tile may have any number of columns. And a convolution's weights are
+transposed in every call unless they are channels-last. A layout changes if all readers of a parameter want the same other
+one.
 """
 
 from collections import Counter
@@ -16,20 +18,20 @@ from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter, Statement, Weight, statements, value_of
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Order, permuted, rearranged
-from monotile.transform.layout.channels_last import lay_out
+from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.rewrite import map_program
 
-FEWEST = 8  # terms of a sum that are worth to lie side by side
+FEWEST = 8  # minimum length of a sum for which its terms should be contiguous
 
 
 def arrange(
     program: Program, target: Target, movable: Container[str]
 ) -> tuple[Program, dict[str, Order]]:
-    """`program` with weights in such orders, and these orders, by part: dimension k is `order[k]` of what it was. Nothing on the
-    CPU, where operands are turned into panels.
+    """`program` with weights in such layouts, and the orders by part: dimension k was dimension `order[k]`. Unchanged on the
+    CPU, where operands are packed into panels.
 
-    movable: parts that the caller holds, and no call updates.
+    movable: parts that the caller holds and that no call updates.
     """
     places, whole = Counter(p for w in program.weights for p in w.parts), Uses(program).whole
     weights = {
@@ -56,9 +58,9 @@ def arrange(
 
 
 def _wanted(program: Program, target: Target, weights: dict[str, Weight]) -> dict[str, Order]:
-    """The order that all readers want of a weight, where it is another one than it has."""
+    """The order that all readers of a weight want, if it differs from the present one."""
     found: dict[str, set[Order]] = {}
-    for s in statements(lay_out(pad_channels(program, target), target).body):
+    for s in statements(assign_layouts(pad_channels(program, target), target).body):
         for x in _loads(s):
             if x.tensor.name in weights:
                 order = _copied(s, x) or _summed(s, x) or tuple(range(len(x.index)))
@@ -68,7 +70,7 @@ def _wanted(program: Program, target: Target, weights: dict[str, Weight]) -> dic
 
 
 def _another(order: Order, w: Weight) -> bool:
-    """Whether each part of the weight lies otherwise in this order."""
+    """Whether this order changes the layout of each part of the weight."""
     long = [d for d in order if w.tensor.shape[d] > 1]
     tabled = order[: w.table] == tuple(range(w.table))
     return tabled and long != sorted(long)
@@ -82,7 +84,7 @@ def _loads(s: Statement) -> Iterator[Load]:
 
 
 def _copied(s: Statement, x: Load) -> Order | None:
-    """That of a copy which is nothing else."""
+    """The order of a statement that is only a transposed copy."""
     if not isinstance(s, Compute) or s.body != x or {*x.index} != {*s.axes}:
         return None
     order = tuple(x.index.index(a) for a in s.axes)
@@ -90,7 +92,7 @@ def _copied(s: Statement, x: Load) -> Order | None:
 
 
 def _summed(s: Statement, x: Load) -> Order | None:
-    """What a product with tensor cores sums over last, where it lies elsewhere."""
+    """The order with the summed dimension of a tensor-core product last, if it is not."""
     product = contraction(s) if isinstance(s, Compute) else None
     if product is None or x not in (product.left, product.right) or x.dtype.itemsize != 2:
         return None

@@ -1,8 +1,8 @@
-"""Reductions are computed in the order in which their only reader takes them.
+"""Computes reductions in the element order of their only reader.
 
-Where a pointwise Compute reads every element of a reduction once, but rearranged (windows put back in place, a
-roll, heads merged), the rearrangement moves into the loads of the reduction. The reader is then its
-epilogue, and the tensor in between is never stored.
+If a pointwise Compute reads every element of a reduction once but rearranged (windows merged back, a roll, merged
+heads), the rearrangement moves into the loads of the reduction. The reader is then its epilogue, and the tensor between them is
+never stored.
 """
 
 from math import prod
@@ -17,7 +17,7 @@ from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.simplify import simplify_expr
 
-POINTS = 1 << 20  # elements up to which a rearrangement is checked one by one
+POINTS = 1 << 20  # elements up to which a rearrangement is checked exhaustively
 
 
 def reindex_reductions(program: Program) -> Program:
@@ -48,7 +48,7 @@ def reindex_reductions(program: Program) -> Program:
 def _rearrangement(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
     """The one index under which `reader` reads `p`, if it is a rearrangement of all of it along leading axes.
 
-    The last dimension stays as it is: along it, neighbours in memory are loaded together.
+    The last dimension stays, to keep loads along it coalesced.
     """
     places = {x.index for x in loads(reader.body) if x.tensor.name == p.out.name}
     if len(places) != 1 or p.out.size != reader.out.size or p.out.size == 0:
@@ -78,7 +78,7 @@ def _rearrangement(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
 
 
 def _moved(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> Compute:
-    """`p` in the shape of `reader`: at each element what was at `index`."""
+    """`p` in the shape of `reader`: each element is the one that was at `index`."""
     axes: dict[str, Expr] = {a.name: i for a, i in zip(p.axes, index, strict=True)}
     body = simplify_expr(substitute(p.body, axes))
     out = Tensor(p.out.name, reader.out.shape, p.out.dtype)

@@ -1,1 +1,1 @@
-"""The form that the scheduler relies on."""
+"""Legalisation: passes that establish the form that the scheduler requires."""

@@ -1,7 +1,7 @@
-"""Results that are rows of one tensor: the tensor becomes the result, and its rows are views that the caller takes.
+"""Returns results that are rows of one tensor as that tensor; the runtime takes the rows as views.
 
-What every layer gives, such as its keys and values, comes out of a rolled loop as one stack. A copy of each row
-would be a stage of its own, and the generated code would grow with the depth again.
+Per-layer results, such as keys and values, leave a rolled loop as one stack. Copying each row would be a stage of its
+own, and the generated code would grow with depth again.
 """
 
 import msgspec
@@ -14,13 +14,13 @@ Row = tuple[Tensor, tuple[int, ...]]
 
 
 def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
-    """`program`, and where each of its former results is in the new ones.
+    """`program`, and the location of each former result in the new ones.
 
-    Own bases are made before: a tensor that is read is then not updated in place.
+    Runs after `insert_base_copies`, so that a tensor that is read is not updated in place.
     """
     made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
     states = program.outputs[len(program.results) :]
-    # What is the caller's already: a result is a tensor of its own, and so is each of its rows.
+    # Tensors already returned: a result may not share memory with another, nor may its rows.
     own = (*program.inputs, *(w.tensor for w in program.weights), *program.outputs)
     given = {t.name for t in own}
     read = {t.name for s in program.body for t in used(s)}
@@ -50,13 +50,13 @@ def _defines(s: Statement, names: set[str]) -> bool:
 
 
 def _overlaps(row: Row, taken: list[Row]) -> bool:
-    """Whether some of `row` is someone's already."""
+    """Whether `row` overlaps a part that is already returned."""
     whole, at = row
     return any(w == whole and all(a == b for a, b in zip(at, r, strict=False)) for w, r in taken)
 
 
 def _row(s: Compute) -> Row | None:
-    """The tensor and the indices of its first dimensions of which `s` is a copy, if it is one."""
+    """The tensor and the leading indices of which `s` is a copy, if it is one."""
     if s.combiner is not None or not isinstance(s.body, Load):
         return None
     whole, indices = s.body.tensor, s.body.index

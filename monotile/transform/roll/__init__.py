@@ -1,1 +1,1 @@
-"""Repeated stretches of statements become loops."""
+"""Rolling: repeated sequences of statements become loops."""

@@ -1,4 +1,4 @@
-"""Which repeated stretch of a statement list is best rolled."""
+"""Chooses which repeated sequence of a statement list to roll."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from monotile.analysis.repeats import Repeat, repeats
 from monotile.analysis.skeleton import Skeleton
 from monotile.ir.program import Compute, Statement, statements
 
-MIN_SAVING = 3  # statements that a Loop must spare
-LONG_CHAIN = 64  # statements from which a chain without any reduction is rolled, not fused
-ATTEMPTS = 64  # repeats that are tried at most, best estimate first
-ROTATIONS = 8  # starts that are tried at most in one repeat
+MIN_SAVING = 3  # minimum number of statements that a Loop must save
+LONG_CHAIN = 64  # length from which a chain without reductions is rolled instead of fused
+ATTEMPTS = 64  # limit of repeats to try, best estimate first
+ROTATIONS = 8  # limit of starts to try in one repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a statement. id: equal for equal skeleton keys. size: statements that it stands for, those
-    of loop bodies included. reads: names of the tensors in its skeleton's uses."""
+    """Facts about a statement. id: equal for equal skeleton keys. size: number of statements, including those of loop
+    bodies. reads: names of the tensors in its skeleton's uses."""
 
     skeleton: Skeleton
     id: int
@@ -37,7 +37,7 @@ class Fact:
 
 
 def size(s: Statement) -> int:
-    """Statements in `s`, itself included."""
+    """Number of statements in `s`, including itself."""
     return sum(1 for _ in statements((s,)))
 
 
@@ -54,14 +54,14 @@ def best_choice(
     *,
     shortest: bool = False,
 ) -> Choice | None:
-    """The choice in `body`, of whose statements `x` holds the facts, that spares most statements, or None if none spares `MIN_SAVING`.
+    """The choice in `body` that saves most statements, or None if none saves `MIN_SAVING`. x: facts of the statements.
 
-    shortest: instead the one of the shortest period, which rolls inner loops before outer ones.
+    shortest: instead the one with the shortest period, which rolls inner loops before outer ones.
     """
     ahead = np.concatenate(([0], np.cumsum([f.size for f in x])))
 
     def limit(r: Repeat) -> int:
-        """What rolling all of `r` would spare."""
+        """Upper bound of the saving of rolling `r`."""
         return int(ahead[r.start + r.matches] - ahead[r.start])
 
     found = [(limit(r), r) for r in repeats([f.id for f in x])]
@@ -115,17 +115,17 @@ def _best_rotation(
         if kept and score > best_score:
             best, best_score = Choice(start, r.period, tuple(kept)), score
         if saving == (count - 1) * per_group:
-            break  # all of it, and what follows has no fewer tensors that cross
+            break  # all of it; later offsets have no fewer crossing tensors
     return best, best_score[0]
 
 
 def _carried(a: Alignment) -> int:
-    """Values that each iteration hands to the next."""
+    """Number of values that each iteration hands to the next."""
     return len({c.position for c in a.slots if isinstance(c, Carried)})
 
 
 def _crossing(x: Sequence[Fact], r: Repeat) -> list[int]:
-    """How many tensors cross the boundary between two periods, by the offset of the boundary."""
+    """Number of tensors that cross the boundary between two periods, by offset of the boundary."""
     first = r.start + (r.count // 2 - 1) * r.period if r.count > 2 else r.start
     last = min(first + 3 * r.period, r.start + r.matches + r.period)
     at: dict[str, int] = {}
@@ -145,8 +145,8 @@ def _crossing(x: Sequence[Fact], r: Repeat) -> list[int]:
 
 
 def _is_chain(group: Sequence[Statement], parts: Sequence[Skeleton], a: Alignment) -> bool:
-    """Whether the iterations have to run one after the other anyway: half of the heavy statements wait
-    for the iteration before. (Others are better widened: `transform.horizontal`.)"""
+    """Whether the iterations are sequential anyway: half of the heavy statements depend on the previous iteration. (Other
+    repeats are better fused horizontally.)"""
     waiting: list[bool] = []  # by definition
     slot = 0
     heavy = heavy_waiting = 0

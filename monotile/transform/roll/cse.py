@@ -1,4 +1,4 @@
-"""What is computed twice alike is computed once."""
+"""Common subexpression elimination of whole Computes."""
 
 from collections.abc import Hashable
 
@@ -7,10 +7,11 @@ from monotile.ir.program import Compute, Statement
 from monotile.transform.replace import Moved, renamed, replace_uses
 
 
-def share_equal(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
-    """`body` with one Compute for all of it that say the same, where the first of them stands: a mask that every layer
-    makes from the one before it is then one mask. results: tensors that are used after it, which stay. The same
-    object where nothing is alike.
+def eliminate_common_subexpressions(
+    body: tuple[Statement, ...], results: tuple[Tensor, ...]
+) -> tuple[Statement, ...]:
+    """`body` with equal Computes merged into the first of them, such as a mask that every layer computes anew.
+    results: tensors used after it, which are kept. Returns the same object if nothing changes.
     """
     fixed = {t.name for t in results}
     known: dict[Hashable, Tensor] = {}

@@ -1,4 +1,4 @@
-"""One aligned stretch as a Loop, and what its surroundings must now read."""
+"""Makes one aligned sequence a Loop, and maps the tensors that its surroundings read."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from monotile.transform.roll.tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Carries of the loop around that become one: `param[g]` and `result[g]` are those of carry `carries[g]`."""
+    """Carries of the enclosing loop that become one: `param[g]` and `result[g]` are those of carry `carries[g]`."""
 
     carries: tuple[int, ...]
     param: Tensor
@@ -31,7 +31,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """statements: the Loop, then copies of those results that are used as a whole. moved: for all later uses."""
+    """statements: the Loop, then copies of results that are used as a whole. moved: locations for all later uses."""
 
     statements: tuple[Statement, ...]
     moved: dict[str, Moved]
@@ -40,7 +40,7 @@ class Rolled:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Names of tensors that are read outside of the stretch: at all, and other than by Loads."""
+    """Names of tensors that are read outside of the sequence: by any use, and by whole uses."""
 
     any: frozenset[str]
     whole: frozenset[str]
@@ -54,7 +54,7 @@ def make_loop(
     names: Names,
     tables: Tables,
 ) -> Rolled:
-    """The Loop of `groups` (those of the alignment, with their skeletons `parts`)."""
+    """The Loop of the aligned `groups` with their skeletons `parts`."""
     definitions = [[t for p in group for t in p.definitions] for group in parts]
     axis = Axis(names.fresh("l"), a.count)
     origin = next((s.origin for s in groups[0] if s.origin), "")
@@ -99,7 +99,7 @@ def make_loop(
 def _carries(
     a: Alignment, definitions: Sequence[Tensor], names: Names
 ) -> dict[tuple[int, str], Carry]:
-    """By position of the result and name of the init."""
+    """The carries, by position of the result and name of the init."""
     out: dict[tuple[int, str], Carry] = {}
     for c in a.slots:
         if isinstance(c, Carried) and (c.position, c.init.name) not in out:
@@ -113,7 +113,7 @@ def _carries(
 
 
 def _merges(a: Alignment, definitions: Sequence[Tensor], names: Names) -> dict[int, Merge]:
-    """By position of the result."""
+    """The merges, by position of the result."""
     out: dict[int, Merge] = {}
     for c in a.slots:
         if isinstance(c, Members) and c.position not in out:
@@ -127,7 +127,7 @@ def _merges(a: Alignment, definitions: Sequence[Tensor], names: Names) -> dict[i
 
 
 class _Iteration:
-    """Rewrites the statements of group 0 as those of any iteration. Meets slots and literals in order."""
+    """Rewrites the statements of group 0 for any iteration. Visits slots and literals in order."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Iteration:
         self.copies: list[Statement] = []
 
     def statement(self, s: Statement) -> tuple[Statement, ...]:
-        """`s` rewritten, after copies of those parts of tables that it uses as a whole."""
+        """`s` rewritten, preceded by copies of parts of tables that it uses as a whole."""
         self.copies = []
         new = visit(s, self)
         return (*self.copies, new)

@@ -1,9 +1,8 @@
-"""A stable order that keeps repeated work together.
+"""A stable statement order that keeps repeated work together.
 
-A part of an input may stand anywhere, and tracing leaves it anywhere: the states that ten layers start
-from in one heap before the first of them. Such a statement goes to just before its
-consumer if it has one alone. Views of what layers made, for the caller, may be in one heap after the last of them: such
-a statement goes to just after what it is a view of. All others stay in their order.
+Tracing may leave slices of inputs anywhere, such as the initial states of ten layers all before the first layer. A slice with
+a single consumer moves to just before it. Views of layers' results for the caller may all come after the last layer; a view
+moves to just after its source. All other statements keep their order.
 """
 
 import heapq
@@ -17,12 +16,12 @@ from monotile.ir.program import Compute, Statement, defined, used
 from monotile.transform.replace import Moved, renamed, replace_all
 
 WIDE_CONSUMERS = 3
-WIDE_SPAN = 1 / 3  # of the statement list
+WIDE_SPAN = 1 / 3  # fraction of the statement list
 SHORTEST_LAYER = 4  # statements
 
 
 def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
-    """`body` in that order. results: tensors that are used after it."""
+    """`body` in that order. results: tensors used after it."""
     consumers: dict[str, set[int]] = {t.name: {-1} for t in results}
     for k, s in enumerate(body):
         for t in used(s):
@@ -48,7 +47,7 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
 
 
 def _views_early(body: tuple[Statement, ...], results: Container[str]) -> tuple[Statement, ...]:
-    """`body` with views among `results`, which nothing in it reads, just after what they are views of."""
+    """`body` with views among `results` that nothing in it reads moved to just after their sources."""
     at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
     after: dict[int, list[Statement]] = {}
     rest: list[tuple[int, Statement]] = []
@@ -66,16 +65,15 @@ def _views_early(body: tuple[Statement, ...], results: Container[str]) -> tuple[
 
 
 def _is_source(s: Compute, own: set[str]) -> bool:
-    """Whether `s` is a part of one tensor from outside of the list."""
+    """Whether `s` is a slice of one tensor from outside of the list."""
     if s.combiner is not None or not isinstance(s.body, Load):
         return False
     return len(loads(s.body)) == 1 and s.body.tensor.name not in own
 
 
-def share_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
-    """`body` with arrays filled alike made once, at its start: every layer of a recurrent network then
-    starts from the same zeros. results: tensors that are used after it, which stay. The same object where there
-    are no such arrays."""
+def merge_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
+    """`body` with equal constant fills merged at its start: every layer of a recurrent network then starts from the same
+    zeros. results: tensors used after it, which are kept. Returns the same object if there are none."""
     fixed = {t.name for t in results}
     fills: dict[tuple[tuple[int, ...], DType, Expr], Compute] = {}
     moved: dict[str, Moved] = {}
@@ -96,9 +94,8 @@ def _is_fill(s: Compute) -> bool:
 
 
 def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """`body` with what is read far and wide first: what the first of many layers makes for all of them,
-    such as a mask or the bias of positions, stands before it, so that it is a layer like the others.
-    The same object where the order is so already.
+    """`body` with widely read statements first: values that the first layer computes for all layers, such as a mask or a
+    position bias, move before it, so that it equals the other layers. Returns the same object if nothing moves.
     """
     at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
     consumers: dict[int, set[int]] = {}
@@ -108,7 +105,7 @@ def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
                 consumers.setdefault(at[t.name], set()).add(k)
     placed: dict[int, None] = {}  # in order
     for k in sorted(consumers):
-        # Each with what it needs, one after the other: one may need layers that read another.
+        # Each with its dependences, one by one: one may depend on layers that read another.
         if _is_wide(k, sorted(consumers[k]), len(body)):
             placed |= dict.fromkeys(sorted(_needs(k, body, at, placed)))
     rest = [k for k in range(len(body)) if k not in placed]
@@ -117,7 +114,7 @@ def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 
 
 def _is_wide(k: int, users: Sequence[int], length: int) -> bool:
-    """Whether the statements at `users` read statement `k` from afar, or at equal distances, once a layer."""
+    """Whether the statements at `users` read statement `k` from far away, or at equal distances, once per layer."""
     gaps = {b - a for a, b in pairwise(users)}
     return len(users) >= WIDE_CONSUMERS and (
         users[-1] - k > WIDE_SPAN * length or (len(gaps) == 1 and min(gaps) >= SHORTEST_LAYER)
@@ -127,7 +124,7 @@ def _is_wide(k: int, users: Sequence[int], length: int) -> bool:
 def _needs(
     k: int, body: Sequence[Statement], at: Mapping[str, int], but: Container[int]
 ) -> set[int]:
-    """`k` and the statements that it depends on, but those in `but`."""
+    """`k` and the statements that it depends on, except those in `but`."""
     found: set[int] = set()
     wanted = [k]
     while wanted:
@@ -141,9 +138,9 @@ def _needs(
 def topological(
     items: Sequence[Statement], waits: Mapping[str, frozenset[str]] = MappingProxyType({})
 ) -> tuple[Statement, ...]:
-    """`items` with every statement after what it reads, otherwise as they stand.
+    """`items` in a topological order, otherwise stable.
 
-    waits: by what a statement defines, tensors that have to be made before it as well.
+    waits: by tensor name of a statement, further tensors that must be defined before it.
     """
     at = {t.name: k for k, s in enumerate(items) for t in defined(s)}
 

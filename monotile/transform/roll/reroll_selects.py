@@ -1,6 +1,6 @@
-"""A tree of Selects over equal segments of an index, alike but for literals, becomes the segments' one body.
+"""Rerolls a tree of Selects over equal segments of an index, whose branches differ only in literals, into one body.
 
-Stacking or concatenating n tensors is such a tree. Where rolling or horizontal fusion made the n
+Stacking or concatenating n tensors is such a tree. After rolling or horizontal fusion has made the n
 tensors parts of one, its branches differ only in the number of the part, which is the number of the segment.
 """
 
@@ -34,7 +34,7 @@ from monotile.transform.roll.tables import Tables
 
 
 def reroll_selects(program: Program) -> Program:
-    """`program` with such trees rolled; the same object if there are none."""
+    """`program` with such trees rerolled; the same object if there are none."""
     tables = Tables(program, Names(program))
     new = map_program(program, lambda s: map_exprs(s, lambda e: _expression(e, tables)))
     if new is program:
@@ -43,7 +43,7 @@ def reroll_selects(program: Program) -> Program:
 
 
 def _expression(e: Expr, tables: Tables) -> Expr:
-    """`e` with every tree of Selects rolled, outer trees whole, before what is inside their branches."""
+    """`e` with every tree of Selects rerolled, outer trees before those in their branches."""
     if isinstance(e, Select):
         rolled = _roll_tree(e, tables)
         if rolled is not e:
@@ -52,7 +52,7 @@ def _expression(e: Expr, tables: Tables) -> Expr:
 
 
 class _Segment(NamedTuple):
-    """`value` where lo <= index <= hi."""
+    """`value` for lo <= index <= hi."""
 
     lo: int
     hi: int
@@ -90,7 +90,7 @@ def _test(cond: Expr) -> _Test | None:
 
 
 def _split(e: Expr, terms: Terms, lo: int, hi: int) -> list[_Segment]:
-    """The segments of sum(terms) from lo to hi in which one branch of the tree `e` is taken."""
+    """The segments of sum(terms) from lo to hi, one per branch of the tree `e`."""
     if lo > hi:
         return []
     t = _test(e.cond) if isinstance(e, Select) else None
@@ -146,7 +146,7 @@ def _tree(segments: Sequence[_Segment], index: Expr) -> Expr:
 
 
 def _alike(segments: Sequence[_Segment], skeletons: Sequence[Skeleton], tables: Tables) -> int:
-    """How many segments from the first on are one body with another number in each."""
+    """Number of segments from the first on that are one body with evenly stepping literals."""
     first = skeletons[0]
     count = 1
     while count < len(segments):
@@ -158,7 +158,7 @@ def _alike(segments: Sequence[_Segment], skeletons: Sequence[Skeleton], tables: 
             for a, b in zip(first.uses, here.uses, strict=True)
         ):
             break
-        # A literal steps evenly; the second segment says by how much.
+        # Literals step evenly; the second segment gives the step.
         second = skeletons[1].constants
         if not all(
             b - a == y - x
@@ -187,7 +187,7 @@ def _one(
 
 
 class _Segments:
-    """Rewrites the first segment's body as that of any. Meets slots and literals in order."""
+    """Rewrites the first segment's body for any segment. Visits slots and literals in order."""
 
     def __init__(
         self, number: Expr, sources: Sequence[tuple[Tensor, bool]], steps: Sequence[int]
@@ -207,7 +207,7 @@ class _Segments:
         return Load(source, (self.number, *index) if table else index)
 
     def use(self, tensor: Tensor) -> Tensor:
-        raise AssertionError(f"{tensor.name}: an expression has Loads alone")
+        raise AssertionError(f"{tensor.name}: an expression only has Loads")
 
     def define(self, tensor: Tensor) -> Tensor:
         raise AssertionError(f"{tensor.name}: an expression defines nothing")

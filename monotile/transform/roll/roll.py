@@ -1,10 +1,9 @@
-"""Rolling: a stretch of statements that repeats becomes a Loop.
+"""Rolling: a repeated sequence of statements becomes a Loop.
 
-Repeats are found by structure, in a sequence of statements' skeletons (`analysis.repeats`), proved by
-`analysis.align`, and taken largest saving first, until none is left; loops roll like other
-statements, so that layers of loops become loops of loops. Weights of the repetitions go into a table of
-pointers; what one repetition hands to the next is carried; what is used after the loop is
-carried out (the last) or stacked (any).
+Repeats are found by structure in the sequence of statements' skeletons (`analysis.repeats`), proved by
+`analysis.align`, and rolled in order of saving until none is left. Loops roll like other statements, so that layers of loops
+become loops of loops. Weights of the repetitions become a table of pointers, values handed from one repetition to the next
+are carried, and values used after the loop are its last carried value or a stack.
 """
 
 import math
@@ -29,29 +28,27 @@ from monotile.ir.program import (
 )
 from monotile.transform.names import Names
 from monotile.transform.replace import Moved, copy_of, element, replace_uses
+from monotile.transform.roll.align_first import align_first
 from monotile.transform.roll.candidates import Choice, Fact, best_choice, size
-from monotile.transform.roll.cse import share_equal
-from monotile.transform.roll.first import liken_first
+from monotile.transform.roll.cse import eliminate_common_subexpressions
 from monotile.transform.roll.loop import Merge, Uses, make_loop
-from monotile.transform.roll.order import hoist, order, share_fills
+from monotile.transform.roll.order import hoist, merge_fills, order
 from monotile.transform.roll.tables import Tables
 
-SHORTEST_BUDGET = (
-    100_000  # statements looked at in all, for the order that may take one loop at a time
-)
+SHORTEST_BUDGET = 100_000  # limit of statements visited by the order that rolls one loop at a time
 
 
 def roll(program: Program, options: Options) -> Program:
     """`program` with its repeated stretches as Loops; the same object if there are none or `options.roll` is off.
 
-    Views should be inlined before (a repetition that copies a slice is no different from one that reads it),
-    fills should not (a state that starts as zeros has to stay a tensor).
+    Views should be inlined before, so that a repetition that copies a slice equals one that reads it. Constant fills
+    should not: a state that starts as zeros must stay a tensor.
     """
     if not options.roll:
         return program
-    # What is rolled first decides what is alike afterwards. Neither order is always the better one.
+    # What is rolled first decides which statements are equal afterwards. Neither order is always better.
     facts = _Facts()
-    shared = share_equal(program.body, program.outputs)
+    shared = eliminate_common_subexpressions(program.body, program.outputs)
     bodies = dict.fromkeys((program.body, hoist(program.body), shared, hoist(shared)))
     starts = [msgspec.structs.replace(program, body=body) for body in bodies]
     best = min((_roll(p, facts, shortest=s) for p in starts for s in (False, True)), key=_size)
@@ -75,14 +72,14 @@ def _roll(program: Program, facts: "_Facts", *, shortest: bool) -> Program:
 
 
 class _Frame:
-    """What stands around a statement list while it is rolled: a loop's carries (None: merged into
-    another) and the other tensors that are used after the list."""
+    """The surroundings of a statement list while it is rolled: a loop's carries (None: merged into another) and the other
+    tensors used after the list."""
 
     def __init__(self, carried: Sequence[Carry], others: Sequence[Tensor], fixed: bool = True):
         self.carried: list[Carry | None] = list(carried)
         self.others = list(others)
         self.fixed = fixed  # carries cannot be merged
-        self.before: list[Statement] = []  # statements to stand before the loop
+        self.before: list[Statement] = []  # statements to insert before the loop
         self.moved: dict[str, Moved] = {}  # outs of carries that were merged
 
     @property
@@ -97,7 +94,7 @@ class _Frame:
         return Around(params, tuple(c.result.name if c else "" for c in self.carried))
 
     def move(self, moved: dict[str, Moved]) -> None:
-        """Results are used as a whole, wherever they are now."""
+        """Updates the results, which are whole uses, to their new locations."""
 
         def now(t: Tensor) -> Tensor:
             m = moved.get(t.name)
@@ -111,7 +108,7 @@ class _Frame:
 
 
 class _Facts:
-    """What is known of each statement met so far."""
+    """The facts of all statements visited so far."""
 
     def __init__(self) -> None:
         self._known: dict[Statement, Fact] = {}
@@ -136,8 +133,8 @@ class _Roller:
         self.tables = tables
 
     def roll_list(self, body: tuple[Statement, ...], frame: _Frame) -> tuple[Statement, ...]:
-        """`body` rolled; `frame` then says where its results are."""
-        body = order(share_fills(body, frame.results), frame.results)
+        """`body` rolled; `frame` then has the locations of its results."""
+        body = order(merge_fills(body, frame.results), frame.results)
         while True:
             swept = self._sweep(body, frame)
             deeper = self._inside(swept, frame)
@@ -153,7 +150,7 @@ class _Roller:
     def _moved(
         self, body: Sequence[Statement], moved: Mapping[str, Moved]
     ) -> tuple[Statement, ...]:
-        """`body` with uses of what moved replaced."""
+        """`body` with uses of moved tensors replaced."""
         return tuple(
             s if self.facts.of(s).reads.isdisjoint(moved) else replace_uses(s, moved) for s in body
         )
@@ -172,17 +169,19 @@ class _Roller:
             if likened is not None:
                 body = likened
                 continue
-            for a in reversed(choice.alignments):  # from the end, so that positions stay
+            for a in reversed(
+                choice.alignments
+            ):  # from the end, so that earlier positions stay valid
                 start = choice.start + a.first * choice.period
                 body = self._replace(body, start, choice.period, a, frame)
                 if any(isinstance(c, Members) for c in a.slots):
-                    break  # statements of the other stretches may have changed
+                    break  # statements of the other sequences may have changed
         return body
 
     def _liken(
         self, body: tuple[Statement, ...], choice: Choice, frame: _Frame
     ) -> tuple[Statement, ...] | None:
-        """`body` with a repetition more: one that differed from its followers in what it starts from."""
+        """`body` with one more repetition: one that only differed in its initial values."""
         period = choice.period
         for a in choice.alignments:
             start = choice.start + a.first * period
@@ -193,7 +192,7 @@ class _Roller:
                 [self._skeleton(s) for s in body[k : k + period]]
                 for k in range(start, start + a.count * period, period)
             ]
-            new = liken_first(
+            new = align_first(
                 first, second, parts, a, self.tables.weights, frame.around, self.names
             )
             if new is not None:
@@ -232,7 +231,7 @@ class _Roller:
     def _merge(
         self, frame: _Frame, merge: Merge, whole: set[str], moved: dict[str, Moved]
     ) -> list[Statement]:
-        """Puts one carry in the place of several. Gives copies to stand at the start of the body."""
+        """Merges several carries into one. Returns copies to insert at the start of the body."""
         old = [c for k in merge.carries if (c := frame.carried[k]) is not None]
         for k in merge.carries:
             frame.carried[k] = None
@@ -314,7 +313,7 @@ class _Roller:
     def _settled(
         self, moved: dict[str, Moved], whole: set[str]
     ) -> tuple[list[Statement], dict[str, Moved]]:
-        """Copies of those moved tensors that are used as a whole, and all places."""
+        """Copies of moved tensors that are used as a whole, and all new locations."""
         copies: list[Statement] = []
         places: dict[str, Moved] = {}
         for name, m in moved.items():
@@ -328,7 +327,7 @@ class _Roller:
 
 
 def _whole(body: Sequence[Statement]) -> set[str]:
-    """The tensors that are read other than by Loads."""
+    """The tensors with uses other than Loads."""
     parts = [skeleton(s) for s in body]
     return {t.name for k in parts for t, load in zip(k.uses, k.loads, strict=True) if not load}
 

@@ -1,10 +1,10 @@
-"""Wavefronts: a nest of two loops runs along its diagonals, all iterations of a diagonal at once.
+"""Loop skewing: a nest of two loops runs as a wavefront, all iterations of a diagonal at once.
 
 Iteration (a, b) waits for (a, b - 1) and (a - 1, b) only (`analysis.nest`), so those with a + b = w are
-independent. The nest becomes one loop over w, whose Computes have an axis more: that of one of the two
-loops, p; the other is q = w - p. What an iteration hands on is carried as one tensor with a row for
-each p, which keeps its value where q is outside of its loop. Row 0 in front of them, where p - 1 is read,
-holds what the nest starts from at the next q. (Lamport's hyperplane method; cuDNN's recurrent layers.)
+independent. The nest becomes one loop over w, whose Computes have an additional axis: that of one of the two
+loops, p; the other is q = w - p. A value handed on by an iteration is carried as one tensor with a row for
+each p, which keeps its value where q is outside of its loop. If p - 1 is read, an additional row 0 holds the
+initial value of the nest for the next q. (Lamport's hyperplane method; cuDNN's recurrent layers.)
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
 INLINE_LIMIT = (
-    4096  # nodes of an expression, up to which pointwise steps of an iteration are put into one
+    4096  # size limit up to which pointwise steps of an iteration are inlined into one expression
 )
 
 
@@ -61,9 +61,9 @@ def skew(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One value that iterations hand on, carried with a row for each p.
+    """One value that iterations hand on, carried with one row per p.
 
-    kept: read of the same p. shifted: read of p - 1; then p's row is p + 1, and row 0 is the start.
+    kept: read at the same p. shifted: read at p - 1; the row of p is then p + 1, and row 0 is the initial value.
     """
 
     value: Tensor
@@ -72,19 +72,19 @@ class _State:
     carry: Carry
 
     def row(self, p: Expr) -> Expr:
-        """Where the value of p is."""
+        """The row of p."""
         return add(p, idx(1)) if self.shifted else p
 
     def place(self, row: Expr) -> Expr:
-        """The p whose value is in `row`."""
+        """The p of `row`."""
         return sub(row, idx(1)) if self.shifted else row
 
 
 def _outer_is_wide(n: Nest, weights: frozenset[str]) -> bool:
-    """Whether the outer loop's axis is the one that runs side by side.
+    """Whether the outer loop's axis is the parallel one.
 
-    The shorter one, for every wave computes all its rows; but rather the one that picks the weights, unless it is
-    more than twice as long: then a row reads the same weights in every wave, and they may stay where they are.
+    The shorter one, because every wave computes all its rows; but preferably the one that selects the weights, unless it is
+    more than twice as long: a row then reads the same weights in every wave, and they can be pinned.
     """
     a, b = n.outer.axis, n.inner.axis
     picks = {
@@ -103,7 +103,7 @@ def _outer_is_wide(n: Nest, weights: frozenset[str]) -> bool:
 
 
 def _states(n: Nest, outer_is_wide: bool, names: Names) -> dict[str, _State] | None:
-    """By the value's name; None if a value starts in several ways."""
+    """The states by the value's name; None if a value has several initial values."""
     kept_edges, shifted_edges = n.inner_edges, n.outer_edges
     if not outer_is_wide:
         kept_edges, shifted_edges = shifted_edges, kept_edges
@@ -127,7 +127,7 @@ def _states(n: Nest, outer_is_wide: bool, names: Names) -> dict[str, _State] | N
 
 
 class _Wave:
-    """The wavefront of one nest. Inside of expressions the wide loop's own axis stands for p until
+    """The wavefront of one nest. In expressions the parallel loop's own axis stands for p until
     the end, and the long loop's for q."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Wave:
                 self.reads[e.param.name] = (state, e is state.shifted, drop)
 
     def statements(self) -> list[Statement]:
-        """What stands in the nest's place."""
+        """The statements that replace the nest."""
         origin = self.nest.outer.origin or self.nest.inner.origin
         updates = [self._update(s, origin) for s in self.states.values()]
         results, stacks = self._results(origin)
@@ -178,7 +178,7 @@ class _Wave:
         return Compute(self.widened[s.out.name], axes, s.reduce, s.combiner, body, s.origin)
 
     def _update(self, s: _State, origin: str) -> Compute:
-        """The rows of `s` after a wave: new where q is in its loop, else as before."""
+        """The rows of `s` after a wave: new if q is in its loop, else unchanged."""
 
         def body(row: Expr, *i: Expr) -> Expr:
             p = s.place(row)
@@ -212,7 +212,7 @@ class _Wave:
         return self.defined[t.name].axes
 
     def _at_neighbours(self, e: Expr) -> Expr:
-        """`e` with loads of carried values and of the iteration's own values as loads of rows."""
+        """`e` with loads of carried values and of the iteration's values replaced by loads of rows."""
 
         def read(x: Load) -> Expr:
             if x.tensor.name in self.reads:
@@ -226,7 +226,7 @@ class _Wave:
         return map_loads(e, read)
 
     def _whole(self, t: Tensor) -> Expr:
-        """The value of `t` over its own axes, its pointwise steps put into one expression."""
+        """The value of `t` over its own axes, with its pointwise steps inlined into one expression."""
         s = self.defined[t.name]
         if s.combiner is None:
             whole = self._inlined(s)
@@ -245,16 +245,16 @@ class _Wave:
         return cast(map_loads(s.body, read), s.out.dtype)
 
     def _placed(self, e: Expr, axes: Sequence[Axis], index: Sequence[Expr], p: Expr) -> Expr:
-        """`e` with `axes` at `index`, and both loops' axes where p is in this wave."""
-        # Clamped: rows whose q is outside of its loop are computed, and dropped.
+        """`e` with `axes` at `index`, and both loops' axes at p in this wave."""
+        # Clamped: rows whose q is outside of its loop are computed and dropped.
         q = binary("min", binary("max", sub(self.w, p), idx(0)), idx(self.long.extent - 1))
         names: dict[str, Expr] = {a.name: i for a, i in zip(axes, index, strict=True)}
         return substitute(e, names | {self.wide.name: p, self.long.name: q})
 
-    # What is read after the nest.
+    # Results of the nest.
 
     def _results(self, origin: str) -> tuple[list[Statement], tuple[Stack, ...]]:
-        """The nest's results by their old names, and what the wave's loop stacks for them."""
+        """The nest's results by their old names, and the stacks of the wave's loop for them."""
         n = self.nest
         outer, inner = n.outer.axis, n.inner.axis
         stacks: dict[str, Stack] = {}

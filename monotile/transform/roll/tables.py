@@ -1,4 +1,4 @@
-"""Weights of one type become one Weight: a table of pointers, nothing is copied."""
+"""Combines Weights of equal type into one Weight: a table of pointers, without copies."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from monotile.transform.names import Names
 
 
 class Tables:
-    """The Weights of a Program while a pass puts some of them together."""
+    """The Weights of a Program while a pass combines some of them."""
 
     def __init__(self, program: Program, names: Names) -> None:
         self._names = names
@@ -39,7 +39,7 @@ class Tables:
         return made
 
     def used_in(self, body: Sequence[Statement], outputs: Sequence[Tensor]) -> tuple[Weight, ...]:
-        """The Weights that a Program of this body and these outputs reads, and those that are states."""
+        """The Weights that a Program with this body and these outputs reads, and those that are states."""
         read = {t.name for s in statements(tuple(body)) for t in used(s)}
         read |= {t.name for t in outputs}
         missing = set(self._states)

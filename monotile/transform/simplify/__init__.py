@@ -1,1 +1,1 @@
-"""Algebra, constant folding, dead code."""
+"""Algebraic simplification, constant folding, copy propagation, dead-code elimination."""

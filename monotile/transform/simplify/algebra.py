@@ -1,6 +1,6 @@
-"""The algebra of scalar expressions as a table. Every rule keeps the value bit for bit: NaN, infinities
-and the sign of zero included (so there is no x * 0 or x + 0 of floats), but for pow(x, 3), which PyTorch computes
-so too, and for the curves, which may differ in the last place of 1. Sums, quotients and remainders of int64 are in
+"""Algebraic rules of scalar expressions as a table. Every rule preserves the value bit for bit, including NaN, infinities
+and the sign of zero (so there is no rule for x * 0 or x + 0 of floats). Exceptions: pow(x, 3), which PyTorch computes the same
+way, and the activation curves, which may differ in the last place of 1. Sums, quotients and remainders of int64 are in
 `index_algebra.py`.
 """
 
@@ -105,7 +105,7 @@ def _single(dtype: DType) -> bool:
     return dtype is DType.F32
 
 
-# Parts of activation functions. Known as a whole they need no division, and no erf or tanh that is precise near zero.
+# Parts of activation functions. As one operation they need no division, and no erf or tanh that is accurate near zero.
 CURVES = (
     Rule(
         op("div", y, op("add", op("exp", op("neg", x)), 1.0)),
@@ -143,12 +143,12 @@ LOGIC = (
     Rule(op("not", op("not", x)), x),
     Rule(op("not", op("eq", x, y)), op("ne", x, y)),
     Rule(op("not", op("ne", x, y)), op("eq", x, y)),
-    # Of floats these are not each other's negation: every comparison with NaN is false.
+    # For floats these are not negations of each other: every comparison with NaN is false.
     Rule(op("not", op("lt", x, y)), op("ge", x, y), _bool, _integers),
     Rule(op("not", op("le", x, y)), op("gt", x, y), _bool, _integers),
     Rule(op("not", op("gt", x, y)), op("le", x, y), _bool, _integers),
     Rule(op("not", op("ge", x, y)), op("lt", x, y), _bool, _integers),
-    # A condition that went through a number.
+    # A condition converted to a number and back.
     *(Rule(op("ne", x, zero), _the_bool, when=_from_bool) for zero in (0, 0.0)),
     *(Rule(op("eq", x, zero), _not_the_bool, when=_from_bool) for zero in (0, 0.0)),
 )
@@ -163,6 +163,6 @@ SELECTS = (
 )
 
 ALGEBRA = Table((*INTEGERS, *FLOATS, *CURVES, *NUMBERS, *LOGIC, *SELECTS))
-# min and max are not here: of zeros of different sign either may come out.
+# No rules for min and max: of zeros of different sign either may result.
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitand", "bitor", "bitxor"})
 FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

@@ -1,7 +1,7 @@
-"""Copies that no one needs: where a tensor is used as a whole, its source is used instead.
+"""Copy propagation: whole uses of a copy become whole uses of its source.
 
-Reading an element of a copy is reading its source (`inline.py`); this is for outputs, carried and stacked
-values, results of branches and bases of Scatters.
+Loads of a copy are inlined by `inline.py`; this pass is for outputs, carried and stacked values, results of
+branches and bases of Scatters.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from monotile.transform.rewrite import Body, same
 Sources = dict[str, Tensor]
 
 
-def forward_copies(program: Program) -> Program:
-    """`program` without whole uses of copies; `remove_dead` then drops those that no Load reads."""
+def propagate_copies(program: Program) -> Program:
+    """`program` without whole uses of copies; `eliminate_dead_code` then drops those that no Load reads."""
     sources: Sources = {}
     body = _body(program.body, sources)
     outputs = tuple(_of(t, sources) for t in program.outputs)
@@ -54,7 +54,7 @@ def _of(t: Tensor, sources: Mapping[str, Tensor]) -> Tensor:
 
 
 def _body(body: Body, sources: Sources) -> Body:
-    """`body` with its whole uses moved; its copies are added to `sources`."""
+    """`body` with its whole uses replaced; its copies are added to `sources`."""
     return tuple(_statement(s, sources) for s in body)
 
 

@@ -1,4 +1,4 @@
-"""Dead code: statements, carried and stacked values, branch results and weights that nothing uses."""
+"""Dead-code elimination: of statements, carried and stacked values, branch results and weights."""
 
 import msgspec
 
@@ -7,8 +7,8 @@ from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Stateme
 from monotile.transform.rewrite import Body, same
 
 
-def remove_dead(program: Program) -> Program:
-    """`program` without what no output depends on. Its inputs stay: they are how it is called."""
+def eliminate_dead_code(program: Program) -> Program:
+    """`program` without anything on which no output depends. Its inputs stay: they are its calling convention."""
     live = {t.name for t in program.outputs}
     body = _body(program.body, live)
     kept = set(program.states)
@@ -21,7 +21,7 @@ def remove_dead(program: Program) -> Program:
 
 
 def _body(body: Body, live: set[str]) -> Body:
-    """The statements that `live` names need; what they read is added to `live`."""
+    """The statements that define `live` names; the names that they read are added to `live`."""
     kept: list[Statement] = []
     for s in reversed(body):
         match s:
@@ -49,7 +49,7 @@ def _read(e: Expr, live: set[str]) -> None:
 
 
 def _loop(s: Loop, live: set[str]) -> Loop:
-    """`s` with the carries and stacks that are used after it, or that those depend on."""
+    """`s` with only the carries and stacks that are used after it, or on which those depend."""
     needed = {c.out.name for c in s.carried if c.out.name in live or c.result == s.predicate}
     stacked = tuple(k for k in s.stacked if k.out.name in live)
     while True:

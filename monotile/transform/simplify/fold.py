@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants alone is computed at compile time."""
+"""Constant folding: statements that depend only on constants are evaluated at compile time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,19 +19,19 @@ from monotile.transform.simplify.simplify import simplify_expr
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 
-LARGEST = 64 << 20  # bytes of one folded tensor
-GROWTH = 4  # and how often it may hold the bytes of what it was computed from
-FREE = 1 << 20  # bytes that a folded tensor may have whatever it was computed from
-WORK = 1 << 27  # scalar operations that are done at compile time for one tensor
-SMALL_NODES = 24  # expressions of axes alone up to this size are computed where they are used
+LARGEST = 64 << 20  # limit of the bytes of one folded tensor
+GROWTH = 4  # limit of its bytes relative to those of its operands
+FREE = 1 << 20  # bytes that a folded tensor may always have
+WORK = 1 << 27  # limit of scalar operations at compile time per tensor
+SMALL_NODES = 24  # expressions of axes alone up to this size are recomputed at each use
 
 
 def fold(program: Program, constants: Constants) -> tuple[Program, Constants]:
-    """`program` with Computes and Scatters of constants alone turned into weights, and the constants with theirs.
+    """`program` with Computes and Scatters of constants replaced by weights, and the extended constants.
 
     constants: values by part name; weights of other parts are parameters, whose values may change.
-    Inside a Loop only what does not depend on the iteration is folded. The new arrays stay out of the way of
-    expressions that are cheaper computed again than read.
+    Inside a Loop only loop invariants are folded. Expressions that are cheaper to recompute than to read are not
+    folded.
     """
     folder = _Folder(program, constants)
     body = folder.body(program.body, ())
@@ -51,7 +51,7 @@ class _Folder:
             w.tensor.name: w for w in program.weights if all(p in constants for p in w.parts)
         }
         self.weights: list[Weight] = []
-        self.cheap: dict[str, Compute] = {}  # evaluated, but left in the Program
+        self.cheap: dict[str, Compute] = {}  # evaluated, but kept in the Program
         self.made: dict[str, np.ndarray[Any, Any]] = {}
 
     def body(self, body: Body, loops: tuple[str, ...]) -> Body:
@@ -68,7 +68,7 @@ class _Folder:
         return tuple(out)
 
     def _statement(self, s: Compute | Scatter, loops: tuple[str, ...]) -> list[Statement]:
-        """`s`, or nothing where a Weight of its tensor stands for it, or a fill where all elements are one."""
+        """`s`, or nothing if a Weight replaces it, or a fill if all elements are equal."""
         s = self._settled(s)
         sources = {t.name for t in _sources(s)}
         expressions = _expressions(s)
@@ -80,7 +80,7 @@ class _Folder:
         values = {p: self._value(p) for w in weights for p in w.parts}
         try:
             (found,) = evaluate(Program((), weights, (s,), (s.out,)), values)
-        except IndexOutOfRangeError:  # an error when it runs, if it does run
+        except IndexOutOfRangeError:  # an error at run time, if it runs at all
             return [s]
         part = _fresh(f"const.{s.out.name}", self.parts)
         self.made[part] = found
@@ -96,7 +96,7 @@ class _Folder:
         return []
 
     def _settled(self, s: Compute | Scatter) -> Compute | Scatter:
-        """`s` without its sources, where these are cheap and what is left of it depends on its axes alone."""
+        """`s` with its sources inlined, if these are cheap and the result depends on its axes alone."""
         if isinstance(s, Scatter) or not any(t.name in self.cheap for t in _sources(s)):
             return s
 
@@ -124,7 +124,7 @@ def _sources(s: Compute | Scatter) -> list[Tensor]:
 
 
 def _uniform(x: np.ndarray[Any, Any], dtype: DType) -> Const | None:
-    """The one value that every element of `x` has, bit for bit."""
+    """The value of all elements of `x`, if they are equal bit for bit."""
     bits = np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(-1, x.dtype.itemsize)
     if x.size == 0 or not (bits == bits[0]).all():
         return None
@@ -133,18 +133,18 @@ def _uniform(x: np.ndarray[Any, Any], dtype: DType) -> Const | None:
 
 
 def _is_short(s: Compute) -> bool:
-    """Whether `s` is made of its axes alone, and better computed where it is used."""
+    """Whether `s` depends on its axes alone and is better recomputed at each use."""
     plain = s.combiner is None and index_only(s.body)
     return plain and size(s.body, SMALL_NODES) <= SMALL_NODES
 
 
 def _is_view(s: Compute) -> bool:
-    """Whether `s` is a view of what is stored anyway."""
+    """Whether `s` is a view of a stored tensor."""
     return s.combiner is None and isinstance(s.body, Load)
 
 
 def _worth_folding(s: Compute | Scatter, sources: list[Tensor]) -> bool:
-    """Whether the value is worth its bytes."""
+    """Whether storing the value pays."""
     points, nodes = 1, sum(size(e, 1000) for e in _expressions(s))
     for a in (*s.axes, *(s.reduce if isinstance(s, Compute) else ())):
         points *= a.extent

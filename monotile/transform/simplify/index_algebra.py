@@ -1,7 +1,7 @@
 """Quasi-affine index algebra: sums, quotients and remainders of int64 by constants, and comparisons of them.
 
-Everything rests on the normal form of `analysis.linear`. A sum stays right when it wraps; quotients,
-remainders and comparisons are rewritten only where intervals prove that nothing wraps.
+Based on the normal form of `analysis.linear`. A sum stays correct if it wraps; quotients, remainders and
+comparisons are only rewritten if intervals prove that nothing wraps.
 """
 
 from math import gcd
@@ -17,7 +17,7 @@ INT64: Interval = _SPAN
 
 
 def span(e: Linear, ranges: Ranges) -> Interval | None:
-    """The values of the sum, None where it (or a term of it) may wrap."""
+    """The interval of the sum; None if it or one of its terms may wrap."""
     lo = hi = e.constant
     for factor, atom in e.terms:
         found = ranges.of(atom)
@@ -29,7 +29,7 @@ def span(e: Linear, ranges: Ranges) -> Interval | None:
 
 
 def build(e: Linear) -> Expr:
-    """The sum as an expression: what is added first, then what is subtracted, then the constant."""
+    """The sum as an expression: positive terms, then negative terms, then the constant."""
     acc: Expr | None = None
     for factor, atom in e.terms:
         if factor > 0:
@@ -58,7 +58,7 @@ def _plus(*parts: tuple[int, Expr], constant: int = 0) -> Expr:
 
 
 def simplify_index(e: Expr, ranges: Ranges) -> Expr:
-    """`e`, an int64 expression or a comparison of two, in simplest form; its operands already are."""
+    """`e`, an int64 expression or a comparison of two, simplified; its operands are already simplified."""
     match e:
         case Binary("add" | "sub" | "mul"):
             return simplify_sum(e, ranges)
@@ -73,7 +73,7 @@ def simplify_index(e: Expr, ranges: Ranges) -> Expr:
 
 
 def simplify_sum(e: Expr, ranges: Ranges) -> Expr:
-    """The normal form of a sum, with (x // n) * n + x % n put together again."""
+    """The normal form of a sum, with (x // n) * n + x % n joined to x."""
     now = _wrapped(linear(e))
     while (joined := _join(now, ranges)) is not None:
         now = joined
@@ -81,7 +81,7 @@ def simplify_sum(e: Expr, ranges: Ranges) -> Expr:
 
 
 def _wrapped(e: Linear) -> Linear:
-    """Coefficients and constant as int64 arithmetic leaves them."""
+    """Coefficients and constant wrapped to int64."""
 
     def wrap(n: int) -> int:
         return (n - INT64.lo) % (1 << 64) + INT64.lo
@@ -198,7 +198,7 @@ def mod(x: Expr, n: int, ranges: Ranges) -> Expr:
 
 
 def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
-    """`a op b` decided, or with its constant alone on the right and as small as can be."""
+    """`a op b` decided, or with the smallest possible constant alone on the right."""
     difference = linear(Binary("sub", a, b))
     left, right = linear(a), linear(b)
     if any(span(part, ranges) is None for part in (difference, left, right)):
@@ -208,13 +208,13 @@ def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
     decided = _decide(op, inside.lo, inside.hi)
     if decided is not None:
         return const(decided, DType.BOOL)
-    if right.terms:  # two sides that depend on axes stay as they were written
+    if right.terms:  # two sides that depend on axes are left unchanged
         return None
     return _against_constant(op, difference.terms, -difference.constant, ranges)
 
 
 def _decide(op: str, lo: int, hi: int) -> bool | None:
-    """What `d op 0` is for every d between lo and hi, if that is certain."""
+    """The value of `d op 0` for all d between lo and hi, if it is the same."""
     match op:
         case "lt":
             return True if hi < 0 else False if lo >= 0 else None
@@ -231,7 +231,7 @@ def _decide(op: str, lo: int, hi: int) -> bool | None:
 
 
 def _against_constant(op: str, terms: tuple[tuple[int, Expr], ...], k: int, ranges: Ranges) -> Expr:
-    """sum(terms) op k, with only `lt`, `ge`, `eq` and `ne` left, and its leading term positive."""
+    """sum(terms) op k with only `lt`, `ge`, `eq` and `ne`, and a positive leading term."""
     if all(factor < 0 for factor, _ in terms):
         terms, k = tuple((-factor, atom) for factor, atom in terms), -k
         op = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(op, op)

@@ -1,7 +1,6 @@
-"""Reductions over no more than contributes: windows that reach beyond what they read, masks that are known.
+"""Narrows reduce axes to the range that contributes: windows that reach beyond their input, known masks.
 
-A term that is the combiner's identity wherever an axis is outside some range adds nothing there, and the axis
-shrinks to the range.
+If a term is the combiner's identity wherever an axis is outside some range, the axis shrinks to that range.
 """
 
 import msgspec
@@ -13,11 +12,13 @@ from monotile.ir.intervals import NOTHING_KNOWN, Facts, Interval, Ranges
 from monotile.ir.program import Compute
 from monotile.ir.scalar import identity
 
-_PLAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})  # others give positions
+_PLAIN = frozenset(
+    {"sum", "prod", "max", "min", "any", "all"}
+)  # argmax and argmin return positions
 
 
 def narrow(s: Compute) -> Compute:
-    """`s` with reduce axes as short as its terms allow."""
+    """`s` with the shortest possible reduce axes."""
     if s.combiner not in _PLAIN:
         return s
     facts = _contributes(s.body, s.combiner, NOTHING_KNOWN)
@@ -35,7 +36,7 @@ def narrow(s: Compute) -> Compute:
 
 
 def _range(axis: Axis, facts: Facts) -> Interval:
-    """Where `axis` is, by what is known of it and of its sums with constants."""
+    """The range of `axis` by the facts about it and its sums with constants."""
     found = Interval(0, axis.extent - 1)
     for e, known in facts.items():
         match affine(e).terms:
@@ -48,7 +49,7 @@ def _range(axis: Axis, facts: Facts) -> Interval:
 
 
 def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
-    """What is known where `e` is not the combiner's identity."""
+    """The facts that hold where `e` is not the combiner's identity."""
     match e:
         case Cast(x) if combiner == "sum":  # of 0, in every type
             return _contributes(x, combiner, facts)

@@ -12,20 +12,20 @@ Step = Callable[[Expr], Expr]
 
 
 class Var(NamedTuple):
-    """Any expression; the same one wherever the name occurs. With `literal`, a Const."""
+    """Matches any expression, the same one for equal names. With `literal`, only a Const."""
 
     name: str
     literal: bool = False
 
 
 class Op(NamedTuple):
-    """A node: a Unary's or Binary's `op`, or "select". As a result it is built anew."""
+    """A node: the `op` of a Unary or Binary, or "select". In a result it is constructed."""
 
     op: str
     args: "tuple[Pattern, ...]"
 
 
-# A number stands for a Const of that value: the same sign of zero, and bool only for bool.
+# A number matches a Const of that value with the same sign of zero; bool only matches bool.
 Pattern = Var | Op | bool | int | float
 
 
@@ -34,9 +34,9 @@ def op(name: str, *args: Pattern) -> Op:
 
 
 class Rule(NamedTuple):
-    """`pattern` becomes `result`, if the type of the root's operands is of `kind` and `when` holds.
+    """Rewrites `pattern` to `result` if the type of the root's operands is of `kind` and `when` holds.
 
-    A number in the result gets the type of the whole. A function as result builds it from the bindings.
+    A number in the result has the type of the root. A result that is a function is called with the bindings.
     """
 
     pattern: Op
@@ -96,7 +96,7 @@ def _build(result: Pattern, found: Bindings, dtype: DType, step: Step) -> Expr:
 
 
 class Table:
-    """Rules, found by the operation at their root; the first that fits is taken."""
+    """Rules indexed by the operation at their root; the first match applies."""
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self._by_root: dict[str, list[Rule]] = {}
@@ -104,7 +104,7 @@ class Table:
             self._by_root.setdefault(rule.pattern.op, []).append(rule)
 
     def apply(self, e: Expr, step: Step) -> Expr | None:
-        """What `e` becomes, None if no rule fits. New nodes go through `step`."""
+        """The rewritten `e`, or None if no rule matches. New nodes are passed to `step`."""
         for rule in self._by_root.get(_name(e), ()):
             found: dict[str, Expr] = {}
             operand = children(e)[-1].dtype

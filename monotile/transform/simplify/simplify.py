@@ -1,6 +1,6 @@
-"""Simplification of every scalar expression of a Program: algebra, index algebra, constants, pruned selects.
+"""Simplifies every scalar expression of a Program: algebra, index algebra, constants, pruned selects.
 
-One walk from the leaves to the root; the conditions above an expression are known inside it.
+One bottom-up traversal; conditions above an expression are facts inside it.
 """
 
 from collections.abc import Sequence
@@ -37,13 +37,11 @@ from monotile.transform.simplify.narrow import narrow
 def simplify(program: Program, options: Options) -> Program:
     """`program` with every expression simplified; values stay equal bit for bit.
 
-    With `options.excess_precision` alone, float32 values that pass through float16 or bfloat16 inside an
-    expression keep their precision. Reductions leave out what adds nothing, and over a single element become plain
+    Exception: with `options.excess_precision`, float32 values that pass through float16 or bfloat16 inside an
+    expression keep their precision. Reduce axes are narrowed, and reductions over a single element become plain
     Computes.
     """
-    known: dict[
-        Expr, Expr
-    ] = {}  # statements of repeated layers share their structure, often their bodies
+    known: dict[Expr, Expr] = {}  # statements of repeated layers often share their bodies
 
     def body(e: Expr) -> Expr:
         if e not in known:
@@ -67,7 +65,7 @@ def simplify(program: Program, options: Options) -> Program:
 
 
 def _unevaluated(s: Statement) -> Statement:
-    """A Compute over no elements or no terms reads nothing: no division by an extent of 0 is left."""
+    """A Compute over no elements or terms has no Loads, so that no division by an extent of 0 is left."""
     if not isinstance(s, Compute) or all(a.extent for a in (*s.axes, *s.reduce)):
         return s
     return Compute(s.out, s.axes, s.reduce, s.combiner, const(0, s.body.dtype), s.origin)
@@ -92,7 +90,7 @@ def _without_unit_axes(s: Compute) -> Compute:
 
 
 def simplify_expr(e: Expr, facts: Facts = NOTHING_KNOWN, *, excess_precision: bool = False) -> Expr:
-    """`e` simplified, given that `facts` hold; the same object if nothing changed."""
+    """`e` simplified under `facts`; the same object if nothing changed."""
     return _Simplifier(Ranges(facts), excess_precision).go(e)
 
 
@@ -131,13 +129,13 @@ class _Simplifier:
                 return self.step(Binary(op, first, self.under(first, op == "and").go(b)))
             case Unary("isinf", Cast(Cast(inner, middle), dtype)) if self.excess and _rounding_only(
                 inner.dtype, middle, dtype
-            ):  # what is finite may be infinite when it is rounded
+            ):  # a finite value may round to infinity
                 return Unary("isinf", Cast(Cast(self.go(inner), middle), dtype))
             case _:
                 return self.step(rebuild(e, self.go))
 
     def step(self, e: Expr) -> Expr:
-        """`e`, whose parts are in simplest form, in simplest form."""
+        """`e`, whose operands are simplified, simplified."""
         match e:
             case Const() | Axis():
                 return self._point(e)
@@ -164,14 +162,14 @@ class _Simplifier:
         return self._point(e)
 
     def _point(self, e: Expr) -> Expr:
-        """A literal, if `e` can have one value only."""
+        """A literal, if `e` has only one possible value."""
         if isinstance(e, Const) or e.dtype.is_float:
             return e
         found = self.ranges.of(e)
         return const(found.lo, e.dtype) if found and found.lo == found.hi else e
 
     def _load(self, e: Load) -> Expr:
-        # An index that is no data is in bounds by contract, so along a single element it is 0.
+        # An index that does not depend on data is in bounds by contract, so for extent 1 it is 0.
         index = tuple(
             idx(0) if n == 1 and not loads(i) else i
             for i, n in zip(e.index, e.tensor.shape, strict=True)
@@ -207,7 +205,7 @@ class _Simplifier:
             case Select(cond, then, otherwise) if any(
                 isinstance(side, Cast | Const | Select) for side in (then, otherwise)
             ):
-                # Only where a side gets simpler by it.
+                # Only if a side becomes simpler.
                 sides = (self.step(Cast(then, dtype)), self.step(Cast(otherwise, dtype)))
                 if any(
                     not _is_cast_of(s, o) for s, o in zip(sides, (then, otherwise), strict=True)
@@ -231,7 +229,7 @@ def _constant_right(e: Binary) -> Binary:
 
 
 def lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
+    """Whether every value of `source` is representable in `target`."""
     if source is target or source is DType.BOOL:
         return True
     if target is DType.BOOL:
@@ -249,12 +247,12 @@ def lossless(source: DType, target: DType) -> bool:
 
 
 def _rounding_only(source: DType, middle: DType, target: DType) -> bool:
-    """Whether the cast to `middle` does nothing but round on the way back to arithmetic in float32."""
+    """Whether the cast to `middle` only rounds a value that is cast back to float32."""
     return source is DType.F32 and middle in (DType.F16, DType.BF16) and target is DType.F32
 
 
 def _fold(e: Expr) -> Expr | None:
-    """The literal that an operation on literals gives, by the evaluator's own arithmetic."""
+    """The result of an operation on literals, by the evaluator's arithmetic."""
     parts: Sequence[Expr] = children(e)
     values: list[scalar.Array] = []
     for part in parts:

@@ -1,1 +1,1 @@
-"""What each ATen operator means."""
+"""The lowerings of ATen operators, by subject."""

@@ -50,7 +50,7 @@ def isfinite(b: Builder, x: Tensor) -> Tensor:
 
 
 def _float_test(f: Callable[[Expr], Expr]) -> Lowering:
-    """A question that no integer answers with yes."""
+    """A predicate that is false for every integer."""
 
     def lower(b: Builder, x: Tensor) -> Tensor:
         if not x.dtype.is_float:

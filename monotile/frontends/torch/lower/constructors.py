@@ -1,4 +1,4 @@
-"""Tensors made of nothing but their positions. The result's type is what PyTorch says it is."""
+"""Tensors computed from positions alone. The result's type is PyTorch's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -113,7 +113,7 @@ LOWERINGS: Mapping[str, Lowering] = {
             "aten.zeros.default",
             "aten.zeros_like",
             "aten.new_zeros",
-            # What is not initialised may as well be zero.
+            # Uninitialised memory may be zero.
             "aten.empty.memory_format",
             "aten.empty_like",
             "aten.empty_strided",

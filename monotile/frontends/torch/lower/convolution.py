@@ -1,8 +1,7 @@
 """Convolutions in one to three dimensions, as contractions over channels and kernel positions.
 
-Padding is a Compute of its own in front of the contraction, so that the contraction's operands are plain
-loads; a transposed convolution is the convolution of its operand, spread by the stride, with the
-kernel turned round.
+Padding is a separate Compute before the contraction, so that the contraction's operands are plain
+loads. A transposed convolution is the convolution of its dilated operand with the flipped kernel.
 """
 
 import math
@@ -19,14 +18,14 @@ Sizes = int | Sequence[int]
 
 
 def _each(sizes: Sizes, rank: int) -> list[int]:
-    """One number a spatial dimension."""
+    """One number per spatial dimension."""
     if isinstance(sizes, int):
         return [sizes] * rank
     return list(sizes) * rank if len(sizes) == 1 else list(sizes)
 
 
 class _Geometry(NamedTuple):
-    """One number a spatial dimension; `extra` is the output_padding of a transposed convolution."""
+    """One number per spatial dimension; `extra` is the output_padding of a transposed convolution."""
 
     stride: Sequence[int]
     padding: Sequence[int]

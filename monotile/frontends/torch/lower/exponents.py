@@ -1,4 +1,4 @@
-"""Floats taken apart into mantissa and exponent."""
+"""Splits floats into mantissa and exponent."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -145,11 +145,11 @@ def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
 
 
 def integer_indices(indices: Indices) -> list[tuple[int, Tensor]]:
-    """The dimensions that are indexed, and by what; bool masks make shapes of data."""
+    """The indexed dimensions and their indices; bool masks give data-dependent shapes."""
     held = [(d, t) for d, t in enumerate(indices) if t is not None]
     for _, t in held:
         if t.dtype in (DType.BOOL, DType.U8):
-            raise Unsupported("indexing with a mask, which makes a shape of data: use torch.where")
+            raise Unsupported("indexing with a mask gives a data-dependent shape: use torch.where")
     return held
 
 

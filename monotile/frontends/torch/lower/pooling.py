@@ -16,7 +16,7 @@ Sizes = int | Sequence[int]
 
 
 def each(sizes: Sizes, rank: int) -> list[int]:
-    """One number a spatial dimension; PyTorch lets one stand for all."""
+    """One number per spatial dimension; PyTorch accepts one for all."""
     if isinstance(sizes, int):
         return [sizes] * rank
     return list(sizes) * rank if len(sizes) == 1 else list(sizes)
@@ -30,7 +30,7 @@ def _beyond(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """What has to stand before and after each dimension so that every window is inside."""
+    """The padding before and after each dimension that puts every window inside."""
     pairs: list[tuple[int, int]] = []
     for n, o, k, q, p, d in zip(extents, out, kernel, stride, padding, dilation, strict=True):
         reach = (o - 1) * q + (k - 1) * d + 1

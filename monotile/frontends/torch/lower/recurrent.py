@@ -1,7 +1,7 @@
 """Recurrent layers: one Loop over the steps for each layer and direction.
 
 A step multiplies the input and the state by their weights inside the loop, so that layers and steps
-are a perfect nest, which a later pass may skew into a wavefront (cuDNN's schedule; FractalTensor,
+form a perfect nest, which a later pass may skew into a wavefront (cuDNN's schedule; FractalTensor,
 SOSP'24). The gates are an axis of their own: row q * hidden + j of a weight is gate q of unit j.
 """
 
@@ -167,7 +167,7 @@ def _initial(b: Builder, stacked: Tensor, k: int) -> Tensor:
 
 
 def _both_directions(b: Builder, forward: Tensor, backward: Tensor) -> Tensor:
-    """Their features end to end; what ran backwards is put in the order of time."""
+    """Concatenates their features, the backward direction in order of time."""
     steps, batch, width = forward.shape
 
     def body(t: Expr, n: Expr, j: Expr) -> Expr:

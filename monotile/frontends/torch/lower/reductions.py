@@ -1,4 +1,4 @@
-"""Reductions, and the operators that are made of few of them."""
+"""Reductions, and operators that consist of a few of them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sorting by rank: an element's place is the number of elements that stand before it.
+"""Sorting by rank: the position of an element is the number of elements before it.
 
 Quadratic in the extent that is sorted and wholly parallel, without a data-dependent loop.
 """

@@ -1,4 +1,4 @@
-"""Operators that address a tensor's storage: of one that is contiguous and alone in it, its flat elements."""
+"""Operators that address a tensor's storage: for a contiguous tensor that does not share it, its flat elements."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Views: a Compute whose body is one Load with the index remapped; later passes dissolve them."""
+"""Views: a Compute whose body is one Load with a remapped index; later passes inline them."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,10 +1,9 @@
-"""The form that the scheduler and the emitters rely on: every result has a buffer of its own.
+"""Copy insertion: gives every result a buffer of its own, as the scheduler and the emitters require.
 
 Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
-of a Branch by one of that side, and each output of the Program by a statement; a tensor is the result of one
-carry at most and listed among the outputs once, and what a Loop or Branch defines is one result of these at
-most; no carry starts from a weight in several parts, which has no single place. Where that does not hold a copy
-is made.
+of a Branch by one of that side, and each output of the Program by a statement. A tensor is the result of at most one
+carry and appears among the outputs once; a tensor defined by a Loop or Branch is at most one of these results. No carry
+starts from a weight in several parts, which has no single address. Where that does not hold, a copy is inserted.
 """
 
 from collections.abc import Mapping
@@ -30,15 +29,15 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, same
 
 
-def normalise(program: Program) -> Program:
-    """`program` with copies where a result is not its statement's own."""
+def insert_copies(program: Program) -> Program:
+    """`program` with copies of results that share a buffer."""
     taken = Names(program)
     scattered = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}
     body = _gathered(program.body, scattered, taken)
     body = tuple(_statement(s, taken) for s in body)
     copies = _Copies(body, taken)
     count = len(program.results)
-    # States first: where one's new value is a result as well, it is the result that is copied.
+    # States first: if a new value is also a result, the result is copied.
     states = [copies.own(t) for t in program.outputs[count:]]
     outputs = (*(copies.own(t) for t in program.results), *states)
     body = (*body, *copies.made)
@@ -48,7 +47,7 @@ def normalise(program: Program) -> Program:
 
 
 def _gathered(body: Body, scattered: Mapping[str, Tensor], taken: Names) -> Body:
-    """`body` with those of the `scattered` weights that a loop carries copied to one place first."""
+    """`body` with weights in several parts that a loop carries copied into one buffer first."""
     carried = (c.init.name for s in statements(body) if isinstance(s, Loop) for c in s.carried)
     copies = _Copies((), taken)
     found = {name: copies.own(scattered[name]) for name in sorted({*carried} & {*scattered})}
@@ -64,7 +63,7 @@ def _gathered(body: Body, scattered: Mapping[str, Tensor], taken: Names) -> Body
 
 
 class _Copies:
-    """Gives each tensor that is asked for a definition in `body` that no one else was given."""
+    """Provides for each requested tensor a definition in `body` that is given out once."""
 
     def __init__(self, body: Body, taken: Names) -> None:
         self.origin = {t.name: s.origin for s in body for t in defined(s)}
@@ -83,7 +82,7 @@ class _Copies:
         return out
 
     def local(self, t: Tensor) -> Tensor:
-        """As `own`, but what a Compute or Scatter makes may be someone else's as well: it is written twice."""
+        """As `own`, but the result of a Compute or Scatter may be given out twice: it is then written twice."""
         return t if t.name in self.computed else self.own(t)
 
 

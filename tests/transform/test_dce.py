@@ -13,7 +13,7 @@ from monotile.ir.program import (
     compute,
 )
 from monotile.ir.verify import verify
-from monotile.transform.simplify.dce import remove_dead
+from monotile.transform.simplify.dce import eliminate_dead_code
 
 F32, BOOL = DType.F32, DType.BOOL
 X, P = Tensor("x", (), F32), Tensor("p", (), BOOL)
@@ -37,9 +37,9 @@ def test_unused_statements_and_weights_go_inputs_stay() -> None:
     w, v = Tensor("w", (), F32), Tensor("v", (), F32)
     used, unused = plus("used", X, w), plus("unused", v)
     program = Program((X, P), (Weight(w, ("w",)), Weight(v, ("v",))), (used, unused), (used.out,))
-    new = remove_dead(program)
+    new = eliminate_dead_code(program)
     assert new == Program((X, P), (Weight(w, ("w",)),), (used,), (used.out,))
-    assert remove_dead(new) is new
+    assert eliminate_dead_code(new) is new
 
 
 def loop() -> Loop:
@@ -57,7 +57,7 @@ def loop() -> Loop:
 
 
 def test_carries_live_by_what_depends_on_them() -> None:
-    new = remove_dead(Program((X,), (), (loop(),), (scalar("a"),)))
+    new = eliminate_dead_code(Program((X,), (), (loop(),), (scalar("a"),)))
     verify(new)
     (kept,) = new.body
     assert isinstance(kept, Loop)
@@ -67,7 +67,7 @@ def test_carries_live_by_what_depends_on_them() -> None:
 
 
 def test_a_stack_keeps_its_carry() -> None:
-    (kept,) = remove_dead(Program((X,), (), (loop(),), (Tensor("all", (3,), F32),))).body
+    (kept,) = eliminate_dead_code(Program((X,), (), (loop(),), (Tensor("all", (3,), F32),))).body
     assert isinstance(kept, Loop)
     assert [c.out.name for c in kept.carried] == ["c"]
 
@@ -78,7 +78,7 @@ def test_the_predicate_of_a_loop_is_alive() -> None:
     body = (plus("x1", scalar("x0")), compute(go[2], lambda: const(False, BOOL)))
     while_loop = Loop(Axis("l", 9), (x, Carry(*go)), (), body, None, go[2])
     program = Program((X, P), (), (while_loop,), (x.out,))
-    assert remove_dead(program) is program
+    assert eliminate_dead_code(program) is program
 
 
 def test_branch_results_go_with_their_statements() -> None:
@@ -86,7 +86,7 @@ def test_branch_results_go_with_their_statements() -> None:
     then = tuple(plus(f"{k}t", X) for k in "ab")
     otherwise = tuple(plus(f"{k}e", X) for k in "ab")
     branch = Branch(P, then, otherwise, outs)
-    new = remove_dead(Program((X, P), (), (branch,), (scalar("b"),)))
+    new = eliminate_dead_code(Program((X, P), (), (branch,), (scalar("b"),)))
     verify(new)
     assert new.body == (Branch(P, then[1:], otherwise[1:], outs[1:]),)
-    assert remove_dead(Program((X, P), (), (branch,), (X,))).body == ()
+    assert eliminate_dead_code(Program((X, P), (), (branch,), (X,))).body == ()

@@ -1,13 +1,13 @@
-"""Questions about a whole tensor (is anything infinite?) that are answered where it is made.
+"""Full reductions to a predicate (is any element infinite?), fused into the producer of the tensor.
 
     found[0] = any over all elements of ask(x[element])
 
-is a stage of its own, or two, and a barrier in front of it: all of x is read again. Gathered, the stage that makes x asks each element
-while it has it, and whoever finds one says so in a place that was cleared before:
+would be one or two stages of its own after a barrier, which read all of x again. Instead, the stage that makes x evaluates the
+predicate on each element and sets a flag that was cleared before:
 
     found[0] = false; ... found[0] = true where ask(x[element])
 
-All write the same, so no order matters. In the Program it is a Scatter, which joins the stage that makes x as what follows it.
+All writes are equal, so their order is irrelevant. In the Program this is a Scatter, which joins the stage of x as its follower.
 """
 
 import math
@@ -30,11 +30,11 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Scatter
 from monotile.transform.simplify.simplify import simplify_expr
 
-QUESTIONS = {"any": False, "all": True}  # what is there before anyone has found something
+QUESTIONS = {"any": False, "all": True}  # value of the cleared flag
 
 
-def gathered(c: Compute) -> tuple[Compute, Scatter, Compute] | None:
-    """The cleared place, what fills it, and `c` as what is found there; None if `c` is no question about all elements of a tensor."""
+def fused_predicate(c: Compute) -> tuple[Compute, Scatter, Compute] | None:
+    """The statements that clear and set the flag, and `c` as a read of it; None if `c` is not a full reduction to a predicate."""
     if c.combiner not in QUESTIONS:
         return None
     found = next(((x, at) for x in loads(c.body) if (at := _points(x, c)) is not None), None)
@@ -58,8 +58,8 @@ def _axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
 
 
 def _points(x: Load, c: Compute) -> dict[str, Expr] | None:
-    """The axes of `c` as functions of those of the tensor of `x`, if `x` loads another of its elements, and each, for each of their values:
-    an axis of `c` runs over one dimension, or row by row over several."""
+    """The axes of `c` as functions of the indices of the tensor of `x`, if `x` loads every element exactly once: an axis of `c`
+    runs over one dimension or, linearised, over several."""
     axes, point = _axes(x.tensor.shape), dict[str, Expr]()
     for a in (*c.axes, *c.reduce):
         total: Expr = idx(0)
@@ -73,7 +73,7 @@ def _points(x: Load, c: Compute) -> dict[str, Expr] | None:
 
 
 def joins(s: Scatter, made: Compute, tensors: frozenset[str]) -> bool:
-    """Whether `s` asks the elements of `made`, one of the group that makes `tensors`, each where it is made."""
+    """Whether `s` evaluates its predicate on the elements of `made`, one of the group that makes `tensors`, where each is made."""
     own = [x for x in loads_of(s) if x.tensor.name in tensors]
     alike = tuple(a.extent for a in s.axes) == made.out.shape
     return s.combiner in QUESTIONS and alike and bool(own) and follows(s, own)

@@ -1,8 +1,8 @@
-"""The first repetition made like the others.
+"""Peels differences off the first repetition, so that it can be rolled with the others.
 
-What later repetitions take from the one before, the first takes from somewhere else, and often by another
-path: a transposed input, a slice of one, zeros. Materialised, each of these is a tensor like those that are
-handed on, and the first repetition need not stand apart.
+Later repetitions read values of the previous one; the first reads other tensors, often through another expression: a
+transposed input, a slice, zeros. Materialised, each of these is a tensor like those that are handed on, and the first
+repetition has the same structure as the others.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from monotile.transform.names import Names
 _COMMUTATIVE = frozenset({"add", "mul"})
 
 
-def liken_first(
+def align_first(
     first: Sequence[Statement],
     second: Sequence[Statement],
     parts: Sequence[Sequence[Skeleton]],
@@ -48,10 +48,10 @@ def liken_first(
     around: Around | None,
     names: Names,
 ) -> tuple[Statement, ...] | None:
-    """`first`, which stands before the aligned groups, so that it aligns with them; None if it cannot.
+    """`first`, the group before the aligned groups, rewritten to align with them; None if that is impossible.
 
-    second: the first of these groups. parts: the skeletons of them all.
-    Gives the tensors that are materialised, then the statements of `first` that read them.
+    second: the first of these groups. parts: the skeletons of all of them.
+    Returns the materialised tensors, then the statements of `first` that read them.
     """
     carried = frozenset(c.init.name for c in a.slots if isinstance(c, Carried))
     own = frozenset(t.name for s in statements(tuple(first)) for t in _all_defined(s))
@@ -80,10 +80,10 @@ def _all_defined(s: Statement) -> tuple[Tensor, ...]:
 
 
 class _Fit:
-    """Rewrites a statement after the structure of another.
+    """Rewrites a statement to have the structure of another.
 
-    carried: names of tensors that the other reads from the repetition before. own: of tensors that the first
-    repetition defines. copies: what is materialised, by what it holds.
+    carried: names of tensors that the other reads from the previous repetition. own: names of tensors that the first
+    repetition defines. copies: materialised tensors by their value.
     """
 
     def __init__(self, carried: frozenset[str], own: frozenset[str], names: Names) -> None:
@@ -93,7 +93,7 @@ class _Fit:
         self.copies: dict[tuple[Expr, tuple[int, ...]], Compute] = {}
 
     def statement(self, s: Statement, like: Statement, mine: Scope, its: Scope) -> Statement | None:
-        """`s` rewritten, None where that cannot be. mine, its: the scopes of the two."""
+        """`s` rewritten, or None. mine, its: the scopes of the two statements."""
         match s, like:
             case Compute(), Compute():
                 if len(s.axes) != len(like.axes) or len(s.reduce) != len(like.reduce):
@@ -123,7 +123,7 @@ class _Fit:
                 return s if type(s) is type(like) else None
 
     def expr(self, e: Expr, like: Expr, mine: Scope, its: Scope) -> Expr | None:
-        """`e` rewritten, None where that cannot be."""
+        """`e` rewritten, or None."""
         if e.dtype is DType.I64 and like.dtype is DType.I64 and not isinstance(like, Load):
             same = skeleton_of_expr(e, mine).key == skeleton_of_expr(like, its).key
             return e if same else None
@@ -148,7 +148,7 @@ class _Fit:
                 new = self.expr(x, y, mine, its)
                 return None if new is None else Cast(new, dtype)
             case (Binary(op, p, q), Binary(other, r, s)) if op == other:
-                # Simplification puts literals to the right, where others may have a tensor to the left.
+                # Simplification moves literals to the right, where the other may have a tensor on the left.
                 orders = ((p, q), (q, p)) if op in _COMMUTATIVE else ((p, q),)
                 for x, y in orders:
                     left, right = self.expr(x, r, mine, its), self.expr(y, s, mine, its)
@@ -165,7 +165,7 @@ class _Fit:
                 return None
 
     def _materialised(self, e: Expr, like: Load, mine: Scope, its: Scope) -> Expr | None:
-        """A Load of a tensor of the type of like.tensor that holds `e` where `like` reads."""
+        """A Load of a new tensor, of the type of like.tensor, that contains `e` at the index of `like`."""
         t = like.tensor
         if e.dtype is not t.dtype or any(x.tensor.name in self.own for x in loads(e)):
             return None

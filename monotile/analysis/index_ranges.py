@@ -1,4 +1,4 @@
-"""Conditions on indices as bounds of sums."""
+"""Conditions on indices as ranges of sums."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Expr
 
 
-class Between(msgspec.Struct, frozen=True):
+class IndexRange(msgspec.Struct, frozen=True):
     """low <= value <= high."""
 
     value: Affine
@@ -17,15 +17,15 @@ class Between(msgspec.Struct, frozen=True):
     high: int
 
 
-def between(cond: Expr) -> tuple[tuple[Between, ...], tuple[Expr, ...]]:
-    """The pairs of bounds among what `cond` asks, and all else that it asks."""
+def index_ranges(cond: Expr) -> tuple[tuple[IndexRange, ...], tuple[Expr, ...]]:
+    """The ranges among the conjuncts of `cond`, and all other conjuncts."""
     lows: dict[Affine, tuple[int, Expr]] = {}
     highs: dict[Affine, tuple[int, Expr]] = {}
     rest: list[Expr] = []
-    for term in conjunction(cond):
+    for term in conjuncts(cond):
         match term:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
-                below = below_zero(op, affine(a) + affine(b).scale(-1))
+                below = negative_where(op, affine(a) + affine(b).scale(-1))
                 sums = Affine(below.terms)
                 upper = bool(below.terms) and below.terms[0][1] > 0
                 found, value = (highs, sums) if upper else (lows, sums.scale(-1))
@@ -38,21 +38,21 @@ def between(cond: Expr) -> tuple[tuple[Between, ...], tuple[Expr, ...]]:
                 rest.append(term)
     pairs = [v for v in lows if v in highs]
     rest += [term for v, (_, term) in (*lows.items(), *highs.items()) if v not in pairs]
-    return tuple(Between(v, lows[v][0], highs[v][0]) for v in pairs), tuple(rest)
+    return tuple(IndexRange(v, lows[v][0], highs[v][0]) for v in pairs), tuple(rest)
 
 
-def conjunction(e: Expr) -> Iterator[Expr]:
-    """What `e` asks, one by one."""
+def conjuncts(e: Expr) -> Iterator[Expr]:
+    """The conjuncts of `e`."""
     match e:
         case Binary("and", a, b):
-            yield from conjunction(a)
-            yield from conjunction(b)
+            yield from conjuncts(a)
+            yield from conjuncts(b)
         case _:
             yield e
 
 
-def below_zero(op: str, difference: Affine) -> Affine:
-    """What is below zero exactly where `difference op 0` holds."""
+def negative_where(op: str, difference: Affine) -> Affine:
+    """A sum that is negative exactly where `difference op 0` holds."""
     match op:
         case "lt":
             return difference

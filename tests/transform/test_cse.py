@@ -1,12 +1,12 @@
 """What is computed twice alike is computed once."""
 
 from monotile.ir.program import Program
-from monotile.transform.roll.cse import share_equal
+from monotile.transform.roll.cse import eliminate_common_subexpressions
 from tests.transform.networks import Net, assert_same
 
 
 def shared(p: Program) -> Program:
-    q = Program(p.inputs, p.weights, share_equal(p.body, p.outputs), p.outputs)
+    q = Program(p.inputs, p.weights, eliminate_common_subexpressions(p.body, p.outputs), p.outputs)
     assert_same(p, q)
     return q
 
@@ -23,4 +23,4 @@ def test_results_stay() -> None:
     x = n.input(3)
     p = n.program(n.pointwise("exp", x), n.pointwise("exp", x))
     assert shared(p).outputs == p.outputs
-    assert share_equal(p.body, p.outputs) is p.body
+    assert eliminate_common_subexpressions(p.body, p.outputs) is p.body

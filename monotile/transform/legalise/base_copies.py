@@ -1,10 +1,10 @@
-"""Scatters update in place: each gets a base that no one else sees.
+"""Copy insertion for Scatters: each gets a base of its own, which it updates in place.
 
-Afterwards the base of every Scatter is defined by a Compute or Scatter of the same list of statements and is
-used nowhere else, that Scatter's own expressions included. The scheduler puts both into the same bytes and
-may order statements by what they read and write alone. Where a base is an input, a weight, a carried value,
-used again, or made outside the loop that updates it, a copy of it takes its place. The base may also be the old value of
-a state that is updated where it lies (`analysis.states`).
+Afterwards the base of every Scatter is defined by a Compute or Scatter of the same list of statements and has no other
+use, not even in that Scatter's own expressions. The scheduler places both in the same bytes and may order statements by
+their reads and writes alone. A base that is an input, a weight, a carried value, used again, or made outside the loop that
+updates it is replaced by a copy. The base may also be the old value of a state that is updated in place
+(`analysis.states`).
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
 
-def own_base(program: Program) -> Program:
-    """`program` with a copy before each Scatter whose base is not its own to overwrite."""
+def insert_base_copies(program: Program) -> Program:
+    """`program` with a copy before each Scatter that may not overwrite its base."""
     counts = mentions(program)
     taken = Names(program)
     return with_body(program, _body(program.body, counts, taken, scattered(program)))
 
 
 def _body(body: Body, counts: Mapping[str, int], taken: Names, states: Mapping[str, str]) -> Body:
-    """states: of the Scatters that update a state where it lies, by name, its old value's name."""
+    """states: by the names of Scatters that update a state in place, the name of its old value."""
     out: list[Statement] = []
     here: set[str] = set()
     for s in body:

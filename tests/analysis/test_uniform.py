@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from monotile.analysis.affine import affine
-from monotile.analysis.alike import alike
+from monotile.analysis.uniform import fold_uniform
 from monotile.ir.expr import Axis, Binary, Const, Expr, add, axes_of, idx, mul, substitute
 
 LANE, OTHER = Axis("lane", 4), Axis("i", 6)
@@ -23,7 +23,7 @@ def test_comparisons(op: str) -> None:
     decided = 0
     for along, step, limit in itertools.product((1, -1, 2), (4, 8, 3), (-5, 0, 4, 7, 8)):
         e = Binary(op, add(mul(OTHER, idx(step)), mul(LANE, idx(along))), idx(limit))
-        found = alike(e, LANE)
+        found = fold_uniform(e, LANE)
         if LANE in axes_of(found):
             assert found == e
             continue
@@ -36,12 +36,12 @@ def test_comparisons(op: str) -> None:
 def test_quotients() -> None:
     """The pixel of a channel: four channels that begin at a multiple of four have one."""
     pixel = Binary("floordiv", add(mul(OTHER, idx(4)), LANE), idx(8))
-    found = alike(Binary("eq", pixel, idx(2)), LANE)
+    found = fold_uniform(Binary("eq", pixel, idx(2)), LANE)
     assert LANE not in axes_of(found)
     assert [holds(found, 0, i) for i in range(6)] == [i // 2 == 2 for i in range(6)]
 
 
 def test_only_comparisons_of_indices() -> None:
     e = add(LANE, OTHER)
-    assert alike(e, LANE) is e
+    assert fold_uniform(e, LANE) is e
     assert isinstance(idx(0), Const)

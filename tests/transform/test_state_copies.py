@@ -13,7 +13,7 @@ from monotile.ir.program import Program, Scatter, Statement, Weight, compute, de
 from monotile.ir.verify import verify
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.nodes import Pointer
-from monotile.transform.legalise.own_state import own_state
+from monotile.transform.legalise.state_copies import insert_state_copies
 from tests.schedule import programs as p
 
 F32 = DType.F32
@@ -45,7 +45,7 @@ def out_of(s: Statement) -> Tensor:
 def test_a_scatter_writes_where_the_old_value_lies() -> None:
     before = reader("before")
     given = program(before, PUT, result=PUT.out, outputs=(out_of(before),))
-    assert own_state(given) == given
+    assert insert_state_copies(given) == given
     ready = p.ready(given)
     assert [out_of(s).name for s in ready.body] == ["before", "put"]
     assert scattered(ready) == {"put": "old"}
@@ -59,7 +59,7 @@ def test_a_scatter_writes_where_the_old_value_lies() -> None:
 def test_a_reader_that_stands_after_the_writer_goes_before_it() -> None:
     late = reader("late")
     given = program(PUT, late, result=PUT.out, outputs=(out_of(late),))
-    assert [out_of(s).name for s in own_state(given).body] == ["late", "put"]
+    assert [out_of(s).name for s in insert_state_copies(given).body] == ["late", "put"]
 
 
 def test_a_reader_of_both_values_makes_it_a_copy() -> None:

@@ -1,8 +1,8 @@
-"""States: each gets a writer, the one statement that may overwrite its memory.
+"""Copy insertion for states: each gets a writer, the only statement that overwrites its memory.
 
-Afterwards the new value of every state is made by Scatters that update the old one where it lies, or is a copy that stands
-last, when all that reads the old value is done. The scheduler joins such a copy to the statement that
-it copies wherever no other reader of the old value is overtaken.
+Afterwards the new value of every state is made by Scatters that update the old one in place, or by a copy at the end, after
+all readers of the old value. The scheduler fuses such a copy with the statement that it copies unless that would
+overtake another reader of the old value.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ from monotile.transform.names import Names
 from monotile.transform.roll.order import topological
 
 
-def own_state(program: Program) -> Program:
+def insert_state_copies(program: Program) -> Program:
     """`program` with a copy for each state that no Scatter may update in place."""
     if not program.states:
         return program
@@ -36,5 +36,5 @@ def own_state(program: Program) -> Program:
         new.append(out)
     outputs = (*program.results, *new)
     done = msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)
-    # A reader of an old value may stand after its writer: a result that became a copy of an argument, say.
+    # A reader of an old value may come after its writer, such as a result that became a copy of an argument.
     return msgspec.structs.replace(done, body=topological(done.body, waits(done)))

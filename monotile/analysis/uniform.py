@@ -1,4 +1,4 @@
-"""Conditions that hold for all lanes of a vector or for none."""
+"""Conditions that are uniform over the lanes of a vector."""
 
 import math
 
@@ -7,8 +7,8 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import COMPARE, Axis, Binary, Expr, axes_of, idx, loads, rebuild, substitute
 
 
-def alike(e: Expr, lane: Axis) -> Expr:
-    """`e` with every comparison of indices that has one result for all values of `lane` written without it."""
+def fold_uniform(e: Expr, lane: Axis) -> Expr:
+    """`e` with every comparison of indices that is uniform over `lane` rewritten without it."""
 
     def go(node: Expr) -> Expr:
         match node:
@@ -28,7 +28,7 @@ def _first(e: Binary, lane: Axis) -> Expr:
 
 
 def _decided(op: str, a: Expr, b: Expr, lane: Axis) -> bool:
-    """Whether all lanes give `a op b` alike. In a sum of multiples of `step` and less than that a lane decides no sign."""
+    """Whether `a op b` is uniform over the lanes: a lane adds less than `step` to multiples of it and cannot change a sign."""
     if loads(a) or loads(b):
         return False
     sides = affine(a) + affine(b).scale(-1)
@@ -36,7 +36,7 @@ def _decided(op: str, a: Expr, b: Expr, lane: Axis) -> bool:
     rest = Affine(tuple(t for t in sides.terms if t[0] != lane), sides.constant)
     if rest.mentions(lane) or (along and op in ("eq", "ne")):
         return False
-    if op in ("le", "gt"):  # as a sum that is negative or is not
+    if op in ("le", "gt"):  # as the sign of a sum
         rest += Affine((), -1)
     if along < 0:
         rest = rest.scale(-1) + Affine((), -1)

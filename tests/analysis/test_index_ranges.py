@@ -3,7 +3,7 @@
 import itertools
 
 from monotile.analysis.affine import affine
-from monotile.analysis.between import Between, between
+from monotile.analysis.index_ranges import IndexRange, index_ranges
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, mul, substitute
 
 ROW, TAP = Axis("row", 6), Axis("tap", 3)
@@ -19,7 +19,7 @@ def test_padding() -> None:
         Binary("gt", idx(2), mul(ROW, idx(-1))),  # of one bound only
         Binary("ge", column, idx(2)),
     )
-    pairs, rest = between(cond)
+    pairs, rest = index_ranges(cond)
     assert len(pairs) == 2
     assert len(rest) == 1
     for place in itertools.product(range(6), range(3)):
@@ -36,7 +36,7 @@ def at(e: Expr, place: tuple[int, int]) -> int:
     return affine(substitute(e, {"row": idx(place[0]), "tap": idx(place[1])})).constant
 
 
-def inside(b: Between, place: tuple[int, int]) -> bool:
+def inside(b: IndexRange, place: tuple[int, int]) -> bool:
     return b.low <= at(b.value.expr, place) <= b.high
 
 

@@ -6,7 +6,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Load, Tensor
 from monotile.ir.program import Branch, Carry, Loop, Program, Stack, Statement, compute, defined
 from monotile.ir.verify import verify
-from monotile.transform.legalise.buffers import normalise
+from monotile.transform.legalise.copy_insertion import insert_copies
 from tests.ir.strategies import programs
 
 F32 = DType.F32
@@ -40,18 +40,18 @@ def _normal(body: tuple[Statement, ...]) -> bool:
 @given(programs())
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_afterwards_every_result_is_its_statements_own(program: Program) -> None:
-    new = normalise(program)
+    new = insert_copies(program)
     verify(new)
     names = [t.name for t in new.outputs]
     assert len(set(names)) == len(names)
     assert set(names) <= _own(new.body)
     assert _normal(new.body)
-    assert normalise(new) is new
+    assert insert_copies(new) is new
 
 
 def test_an_input_as_output_and_an_output_twice_are_copied() -> None:
     y = compute(Tensor("y", (2,), F32), lambda i: Load(X, (i,)))
-    new = normalise(Program((X,), (), (y,), (y.out, y.out, X)))
+    new = insert_copies(Program((X,), (), (y,), (y.out, y.out, X)))
     assert [t.name for t in new.outputs] == ["y", "y_copy", "x_copy"]
     assert len(new.body) == 3
 
@@ -64,7 +64,7 @@ def test_swapped_carries_are_copied_in_the_body() -> None:
         (Stack(a, Tensor("all", (3, 2), F32)),),
         (),
     )
-    new = normalise(Program((X,), (), (swap,), (swap.stacked[0].out,)))
+    new = insert_copies(Program((X,), (), (swap,), (swap.stacked[0].out,)))
     (loop,) = new.body
     assert isinstance(loop, Loop)
     assert [c.result.name for c in loop.carried] == ["b_copy", "a_copy"]
@@ -74,4 +74,4 @@ def test_swapped_carries_are_copied_in_the_body() -> None:
 def test_normal_programs_are_left_alone() -> None:
     y = compute(Tensor("y", (2,), F32), lambda i: Load(X, (i,)))
     program = Program((X,), (), (y,), (y.out,))
-    assert normalise(program) is program
+    assert insert_copies(program) is program
