@@ -50,7 +50,7 @@ def test_products(m: int, n: int, k: int, dtype: DType, left: str, right: str, v
     program = programs.linear(m, n, k, dtype, left=left, right=right)
     target = cpu_target(workers=3, vector_bytes=vector)
     compiled = Compiled(program, target=target)
-    assert '"type": "contract"' in compiled.plan.to_json()
+    assert '"type": "matmul"' in compiled.plan.to_json()
     values = random_values(program)
     agree(compiled(values), evaluate(program, values))
 

@@ -173,7 +173,7 @@ def test_a_plan_with_uneven_lanes_in_one_pass_is_refused() -> None:
     plan = schedule(program, TARGET, OPTIONS)
     (stage,) = (n for n in plan.body if isinstance(n, Stage))
     (step,) = stage.steps
-    squares = tuple(n for n in step.computes if n.endswith("squares"))
+    squares = tuple((n, step.computes[0]) for n in step.computes if n.endswith("squares"))
     assert squares
     assert isinstance(step.method, HoldRows)
     method = msgspec.structs.replace(step.method, moments=squares)

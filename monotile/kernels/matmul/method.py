@@ -38,13 +38,13 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     instruction: Literal["wgmma", "mma.m16n8k16", "fma", "dot", "outer"]
     left: Operand
     right: Operand
-    swapped: bool = False
     warps_m: int = 1
     warps_n: int = 1
     slices: int = 1
     depth: int = 1
     runs: int = 1
     tasks_at_once: int = 1
+    swapped: bool = False
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
