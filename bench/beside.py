@@ -66,9 +66,17 @@ def main(
 
 
 def _asked(model: str, place: Path, lock: str, out: Path | None, last: bool) -> str:
-    """What a process says that compiles with the checkout at `place`, this file being the same for all."""
+    """What a process says that compiles with the checkout at `place`, by its own copy of this script: names change."""
     folder = ["--out", str(out / place.name)] if out else []
-    command = [sys.executable, "-P", __file__, model, "--one", lock, *folder]
+    command = [
+        sys.executable,
+        "-P",
+        str(place / "bench" / "beside.py"),
+        model,
+        "--one",
+        lock,
+        *folder,
+    ]
     command += ["--channels-last"] if last else []
     path = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(

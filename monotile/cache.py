@@ -22,7 +22,7 @@ _HASH_BYTES = 32
 _KEPT = 30 * 86400.0  # seconds after its last use
 _SWEPT_EVERY = 86400.0
 _PACKAGE = Path(__file__).resolve().parent
-_SOURCES = (".py", ".h", ".cuh", ".cu", ".json")
+_SOURCES = (".py", ".h", ".cuh", ".c", ".cu", ".json")
 
 
 def cache_directory(options: Options) -> Path:

@@ -1,34 +1,23 @@
-"""The products of a transformer cut in many ways, timed: what the constants of `kernels/matmul/cost.py` are fitted to.
+"""The products of a transformer cut in many ways, timed: what the constants of `Target.model.matmul` are fitted to.
 
-    python -m bench.device.product_sweep DIR      writes DIR/sweep_0.cu to DIR/sweep_15.cu; then, where the GPU is:
-    ls DIR/*.cu | xargs -P 16 -I{} nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -I monotile/device {} -o {}.out
-    for f in DIR/*.out; do $f; done > DIR/sweep.txt
-    python -m bench.device.product_sweep --fit DIR/sweep.txt
+    python -m bench.device.product_sweep run FILE    on a machine with a GPU: times them and writes FILE
+    python -m bench.device.product_sweep fit FILE    how far off the model is, and which constants would fit better
 
-Each way runs as 96 products in a row in one kernel, a barrier of the grid behind each, its weights out of device memory.
+`monotile calibrate` does the same with a part of these ways: `targets/cuda/calibrate/products.py`. Each way runs as many products in a row in
+one kernel, a barrier of the grid behind each, its weights out of device memory.
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from monotile.ir.dtype import DType
-from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import Product
-from monotile.kernels.draft import Context
-from monotile.kernels.matmul.blocks import ways
-from monotile.kernels.matmul.cost import contract_seconds, store_seconds
-from monotile.kernels.matmul.cuts import regions
-from monotile.kernels.matmul.method import Matmul
-from monotile.targets.cuda.target import cuda_target
-
-H100 = cuda_target("sm_90a")
-BARRIER = 1.5  # microseconds: and what a network's stage hides of a product's beginning behind its hand-off
-FILES = 16  # that are compiled side by side
-
-Cut = tuple[Matmul, int, int]  # a way, and a task's rows and columns
+from monotile.config import Options
+from monotile.targets.cuda.calibrate.products import Way, fitted_constants, off, sweep, timed
+from monotile.targets.detect import detect_target
+from monotile.targets.target import Target
+from monotile.targets.timing import Timing
 
 # m, n, k, parts along k, how weights lie, ways to try
 SHAPES = (
@@ -57,84 +46,42 @@ SHAPES = (
 )
 
 
-def cuts(m: int, n: int, k: int, parts: int, major: str, most: int) -> list[Cut]:
-    """Ways that give each worker at most one task and use a third of them; of each block one with few slices, one with many, and the
-    fewest rows and columns that keep its number of tasks."""
-    right = Operand("k" if major == "k" else "mn", 8, "async")
-    product = Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
-    found: dict[object, Cut] = {}
-    for c, nbytes in ways(product, m, n, k // parts, Context({}, H100)):
-        for tile_m, tile_n in regions(product, m, n, parts, c, H100):
-            tasks = -(-m // tile_m) * -(-n // tile_n) * parts
-            if nbytes <= H100.shared_bytes and H100.workers // 3 <= tasks <= H100.workers:
-                key = (tile_m, tile_n, c.block_m, c.block_n, c.block_k, c.instruction, c.slices > 2)
-                found.setdefault(key, (c, tile_m, tile_n))
-    moved = sorted(found.values(), key=lambda cut: (cut[0].block_k != 64, cut[1] + cut[2]))
-    return moved[: 3 * most : 3]
+class Sweep(msgspec.Struct, frozen=True):
+    """What was timed, on which target."""
+
+    target: Target
+    ways: tuple[Way, ...]
+    times: tuple[Timing, ...]
 
 
-def calls() -> Iterator[str]:
-    for m, n, k, parts, major, most in SHAPES:
-        for c, tile_m, tile_n in cuts(m, n, k, parts, major, most):
-            kernel = "WGMMA" if c.instruction == "wgmma" else "MMA"
-            numbers = (c.block_m, c.block_n, c.block_k, c.warps_m, c.warps_n, c.slices, c.depth)
-            yield (
-                f"sweep<{m}, {n}, {k}, {parts}, mt::Kernel::{kernel}, {str(major == 'k').lower()}, "
-                f"{', '.join(map(str, numbers))}, {tile_m}, {tile_n}>(given);"
-            )
+def run() -> Sweep:
+    target = detect_target("cuda", Options())
+    ways = sweep(target, SHAPES)
+    return Sweep(target, ways, tuple(timed(ways, target, print, Options())))
 
 
-def contract_of(words: list[str]) -> tuple[Matmul, int, int, int]:
-    """The way of a line that the sweep printed, its rows, columns and values of k."""
-    k, parts = int(words[2]), int(words[3])
-    right = Operand("k" if words[5] == "k" else "mn", 8, "async")
-    block_m, block_n, block_k, warps_m, warps_n, slices, depth, tile_m, tile_n = map(
-        int, words[6:15]
-    )
-    c = Matmul(
-        m=0, n=0, k=(0,), block_m=block_m, block_n=block_n, block_k=block_k,
-        instruction="wgmma" if words[4] == "wgmma" else "mma.m16n8k16", left=Operand("k", 8, "async"), right=right,
-        warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
-    )  # fmt: skip
-    return c, tile_m, tile_n, k // parts
-
-
-def off(lines: list[str]) -> Iterator[tuple[float, str]]:
-    """By how much of what was measured the model is off for each line, the barrier left out."""
-    for line in lines:
-        words = line.split()
-        c, m, n, k = contract_of(words)
-        stored = int(words[0]) * int(words[1]) * int(words[3])
-        found = contract_seconds(c, m, n, k, 2, H100)
-        found += store_seconds(stored, 4 if int(words[3]) > 1 else 2, 2, H100)
-        yield found * 1e6 / (float(words[15]) - BARRIER) - 1, line
-
-
-def fit(lines: list[str]) -> str:
-    """How far off the model is, and for which ways most."""
-    found = sorted(off([line for line in lines if line.strip()]))
-    errors = np.array([e for e, _ in found])
-    shown = [f"{e:+.0%}  {line}" for e, line in (*found[:8], *found[-8:])]
-    return "\n".join([*shown, f"on average {errors.mean():+.1%}, off by {errors.std():.1%}"])
+def fit(found: Sweep) -> str:
+    """How far off the model is, for which ways most, and which constants would fit better."""
+    errors = list(off(found.ways, found.times, found.target))
+    rows = sorted(zip(errors, found.ways, found.times, strict=True), key=lambda row: row[0])
+    lines = [
+        f"{e:+.0%}  {t.seconds * 1e6:6.2f} us  {w.m} x {w.n} x {w.k} / {w.parts} {w.major}: {w.rows} x {w.columns} by {w.cut}"
+        for e, w, t in (*rows[:8], *rows[-8:])
+    ]
+    lines.append(f"on average {np.mean(errors):+.1%}, off by {np.std(errors):.1%}")
+    better = fitted_constants(found.ways, found.times, found.target)
+    lines += [f"{name}: {m.value:.3g}" for name, m in better.items()]
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("path", type=Path)
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="how far off the model is; path is what the sweep printed",
-    )
+    parser.add_argument("what", choices=("run", "fit"))
+    parser.add_argument("file", type=Path)
     chosen = parser.parse_args()
-    if chosen.fit:
-        print(fit(chosen.path.read_text().splitlines()))
-        return
-    template = Path(__file__).with_name("product_sweep.cu").read_text()
-    every = list(calls())
-    for i in range(FILES):
-        text = template.replace("// CALLS", "\n  ".join(every[i::FILES]))
-        (chosen.path / f"sweep_{i}.cu").write_text(text)
+    if chosen.what == "run":
+        chosen.file.write_bytes(msgspec.json.encode(run()))
+    print(fit(msgspec.json.decode(chosen.file.read_bytes(), type=Sweep)))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,10 @@ _COMMANDS = {
         "Print how many kernels a model compiles to, and why.",
     ),
     "inspect": ("monotile.cli.inspect:command", "Print the plan, source or PTX of a model."),
+    "calibrate": (
+        "monotile.cli.calibrate:command",
+        "Measure this machine's figures and use them from now on.",
+    ),
     "doctor": ("monotile.cli.doctor:command", "Report what this machine can compile for and run."),
 }
 

@@ -9,12 +9,14 @@ import torch
 from monotile.cache import cache_directory
 from monotile.config import Options
 from monotile.errors import BuildError, MonotileError
+from monotile.targets.calibration import kept
 from monotile.targets.cpu import build as build_cpu
 from monotile.targets.cuda import build as build_cuda
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.link import nvjitlink_version
 from monotile.targets.cuda.target import CUDA_TARGETS, cuda_target
 from monotile.targets.detect import detect_target
+from monotile.targets.registry import BACKENDS
 from monotile.targets.target import Target
 
 KERNEL = 'extern "C" __global__ void k() {}'
@@ -40,6 +42,7 @@ def examine() -> list[Finding]:
         _compiler(),
         _cores(),
         _default(),
+        *_figures(),
         _cache(),
     ]
 
@@ -108,6 +111,20 @@ def _cores() -> Finding:
 
 def _default() -> Finding:
     return Finding("target", None, f'"auto" is {detect_target("auto", Options()).name}')
+
+
+def _figures() -> list[Finding]:
+    """Which figures the cost models use for this machine."""
+    out: list[Finding] = []
+    for backend in BACKENDS.values():
+        if backend.present():
+            machine = backend.machine()
+            found = kept(machine, Options())
+            words = f"{backend.kind}: {machine.source}"
+            if found is not None:
+                words += f" Of these, {len(found.figures)} as measured here {found.when}"
+            out.append(Finding("figures", None, words))
+    return out
 
 
 def _cache() -> Finding:

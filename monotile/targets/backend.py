@@ -11,6 +11,7 @@ from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.plan.nodes import Launch, Plan
 from monotile.targets.binary import Binary
+from monotile.targets.calibration import Machine, Measured
 from monotile.targets.target import Target
 
 
@@ -52,6 +53,8 @@ class Backend:
     obstacle:   why this machine cannot run a Target's kernels on a device; None where it can.
     load:       makes a Binary ready to run.
     device:     where a kernel runs whose parameters are given: their device, or the current one.
+    machine:    this machine, for calibration. Raises TargetError where it is none.
+    measure:    measures its figures; is given whom to tell what is being measured.
     home:       where a model has to lie to be compiled: the current device, or the CPU where there is none.
     """
 
@@ -67,4 +70,6 @@ class Backend:
     obstacle: Callable[[Target, torch.device], str | None]
     load: Loader
     device: Callable[[Sequence[torch.Tensor]], torch.device]
+    machine: Callable[[], Machine]
+    measure: Callable[[Options, Callable[[str], None]], dict[str, Measured]]
     home: Callable[[], torch.device]

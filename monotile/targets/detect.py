@@ -4,6 +4,7 @@ import torch
 
 from monotile.config import Options
 from monotile.errors import TargetError
+from monotile.targets.backend import Backend
 from monotile.targets.registry import BACKENDS, backend_of
 from monotile.targets.target import Target
 
@@ -17,7 +18,7 @@ def detect_target(spec: str, options: Options) -> Target:
     Raises TargetError for an unknown name, "cuda" without a GPU, more workers than the machine has.
     """
     if spec == "auto":
-        return next(b for b in BACKENDS.values() if b.present()).detect("", options)
+        return kind_of(spec).detect("", options)
     kind, colon, name = spec.partition(":")
     backend = BACKENDS.get(kind)
     if backend is None or bool(colon) != bool(name):
@@ -30,6 +31,15 @@ def detect_target(spec: str, options: Options) -> Target:
     if name and not backend.names:
         raise _unknown(spec)
     return backend.detect(name, options)
+
+
+def kind_of(spec: str) -> Backend:
+    """The kind of target that `spec`, a kind's name or "auto", means. Raises TargetError for another."""
+    if spec == "auto":
+        return next(b for b in BACKENDS.values() if b.present())
+    if spec not in BACKENDS:
+        raise _unknown(spec)
+    return BACKENDS[spec]
 
 
 def _unknown(spec: str) -> TargetError:

@@ -6,7 +6,7 @@ import pytest
 from monotile.config import Options
 from monotile.errors import TargetError
 from monotile.targets.cuda import detect
-from monotile.targets.cuda.devices import Device, architecture_of, figures_of, target_of
+from monotile.targets.cuda.devices import Device, architecture_of, figures_of
 from monotile.targets.cuda.target import GPUS
 from monotile.targets.detect import detect_target
 
@@ -45,7 +45,7 @@ def test_the_nearest_gets_the_devices_sizes() -> None:
         name="NVIDIA A100-SXM4-80GB", architecture="sm_80", workers=108, l2_bytes=40 << 20,
         memory_bytes=80 * GIB, shared_bytes=166912,
     )  # fmt: skip
-    assert target_of(a100) == GPUS["a100"].target
+    assert figures_of(a100)[0].target == GPUS["a100"].target
 
 
 def test_architectures() -> None:

@@ -8,7 +8,8 @@ from monotile.plan.nodes import Launch
 from monotile.targets.backend import Backend
 from monotile.targets.binary import Binary
 from monotile.targets.cpu import build
-from monotile.targets.cpu.detect import detect
+from monotile.targets.cpu.calibrate import measure
+from monotile.targets.cpu.detect import detect, machine
 from monotile.targets.cpu.emit import emit
 from monotile.targets.cpu.launch import CpuKernel
 from monotile.targets.target import Target
@@ -44,5 +45,7 @@ CPU = Backend(
     obstacle=lambda *_: None,
     load=_load,
     device=lambda _: _HERE,
+    machine=machine,
+    measure=measure,
     home=lambda: _HERE,
 )

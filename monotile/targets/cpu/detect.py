@@ -4,19 +4,36 @@ import os
 from pathlib import Path
 
 from monotile.config import Options
-from monotile.targets.cpu.target import cpu_target
+from monotile.targets.calibration import Machine, flat, kept, replaced
+from monotile.targets.cpu.build import processor
+from monotile.targets.cpu.target import FIGURES, cpu_target
 from monotile.targets.target import Target
 from monotile.targets.workers import chosen_workers
 
 
 def detect(_name: str, options: Options) -> Target:
     """The cores that this process may use. Raises TargetError where `options` asks for more."""
-    cores = len(os.sched_getaffinity(0))
+    found = kept(machine(), options)
     return cpu_target(
-        workers=chosen_workers(options, cores, "cores that this process may use"),
+        figures=replaced(FIGURES, found.figures if found else {}),
+        workers=chosen_workers(options, _cores(), "cores that this process may use"),
         l2_bytes=_l2_bytes(),
         vector_bytes=_vector_bytes(),
     )
+
+
+def machine() -> Machine:
+    """This CPU, for calibration."""
+    return Machine(
+        name=f"cpu {processor()}",
+        identity={"processor": processor(), "cores": _cores()},
+        shipped=flat(FIGURES),
+        source=f"{FIGURES.name}.json: {FIGURES.source}",
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _l2_bytes() -> int:

@@ -50,9 +50,11 @@ class CpuFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 FIGURES = read_figures(Path(__file__).parent / "figures", CpuFigures)["cpu"]
 
 
-def cpu_target(*, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32) -> Target:
+def cpu_target(
+    *, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32, figures: CpuFigures = FIGURES
+) -> Target:
     """A CPU with `workers` cores, `l2_bytes` of L2 cache each."""
-    f = FIGURES
+    f = figures
     return Target(
         name=f.name,
         kind="cpu",

@@ -10,6 +10,7 @@ from monotile.plan.nodes import Launch
 from monotile.targets.backend import Backend
 from monotile.targets.binary import Binary
 from monotile.targets.cuda.build import build, toolchain
+from monotile.targets.cuda.calibrate.measure import machine, measure
 from monotile.targets.cuda.detect import detect, present
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.emit import emit
@@ -92,5 +93,7 @@ CUDA = Backend(
     obstacle=obstacle,
     load=_load,
     device=_device,
+    machine=machine,
+    measure=measure,
     home=_home,
 )

@@ -25,7 +25,7 @@ def detect(name: str, options: Options) -> Target:
     Raises TargetError where there is none, or it has fewer multiprocessors than `options` asks for.
     """
     device = current_device()
-    target = cuda_target(name) if name else target_of(known_device(device))
+    target = cuda_target(name) if name else target_of(known_device(device), options)
     count = target.workers
     if device is not None and device.architecture == target.architecture:
         count = device.workers

@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 import msgspec
 import torch
 
+from monotile.config import Options
+from monotile.targets.calibration import Machine, flat, kept, replaced
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.target import CUDA_TARGETS, GPUS, GpuFigures
 from monotile.targets.target import Target
@@ -77,9 +79,23 @@ def figures_of(device: Device) -> tuple[GpuFigures, bool]:
     return resized, False
 
 
-def target_of(device: Device) -> Target:
-    """The device as a Target, by the figures that Monotile came with."""
-    return figures_of(device)[0].target
+def machine_of(device: Device) -> Machine:
+    """The device as `monotile calibrate` knows it."""
+    figures, own = figures_of(device)
+    source = f"{figures.name}.json" + ("" if own else ", with this GPU's sizes")
+    return Machine(
+        name=device.name,
+        identity=msgspec.structs.asdict(device),
+        shipped=flat(figures),
+        source=f"{source}: {figures.source}",
+    )
+
+
+def target_of(device: Device, options: Options) -> Target:
+    """The device as a Target: by what was measured on it, else by the figures that Monotile came with."""
+    figures, _ = figures_of(device)
+    found = kept(machine_of(device), options)
+    return replaced(figures, found.figures if found else {}).target
 
 
 def _is(g: GpuFigures, device: Device) -> bool:

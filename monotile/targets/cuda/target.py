@@ -34,6 +34,8 @@ class GpuFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     source:        where the figures are from, in words.
     workers:       its multiprocessors.
     memory_bytes:  of its own memory.
+    chase_seconds: of a dependent load from the last-level cache, as `monotile calibrate` measures it: it scales
+                   `latency_seconds`. None where it was not measured.
     """
 
     name: str
@@ -59,6 +61,7 @@ class GpuFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     message_seconds: float
     latency_seconds: float
     launch_seconds: float
+    chase_seconds: float | None
     model: CostModel
 
     @property

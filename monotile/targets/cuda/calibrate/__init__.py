@@ -1,0 +1,1 @@
+"""Measuring the figures of the GPU at hand."""
