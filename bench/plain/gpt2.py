@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.plain.transformer import Layer
+from bench.plain.transformer import Form, Layer
 
 
 class Gpt2(nn.Module):
@@ -13,17 +13,15 @@ class Gpt2(nn.Module):
         given, config = model.transformer, model.config
         assert config.activation_function == "gelu_new"
         self.words, self.places, self.norm = given.wte, given.wpe, given.ln_f
+        form = Form(config.n_head, first=True, causal=True, gelu="tanh")
         self.layers = nn.ModuleList(
             Layer(
-                heads=config.n_head,
+                form,
                 projections=[_linear(block.attn.c_attn)],
                 out=_linear(block.attn.c_proj),
                 up=_linear(block.mlp.c_fc),
                 down=_linear(block.mlp.c_proj),
                 norms=(block.ln_1, block.ln_2),
-                first=True,
-                causal=True,
-                gelu="tanh",
             )
             for block in given.h
         )

@@ -1,16 +1,27 @@
 """A layer of a transformer, with the norms before its halves or after them."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 
+class Form(NamedTuple):
+    """first: the norms come before their halves, not after."""
+
+    heads: int
+    first: bool
+    causal: bool = False
+    gelu: str = "none"
+
+
 class Layer(nn.Module):
-    """norms: of the attention and of the feed-forward half. first: they come before their halves, not after."""
+    """projections: of queries, keys and values. norms: of the attention and of the feed-forward half."""
 
     def __init__(
-        self, *, heads: int, projections: list[nn.Linear], out: nn.Linear, up: nn.Linear, down: nn.Linear,
-        norms: tuple[nn.LayerNorm, nn.LayerNorm], first: bool, causal: bool = False, gelu: str = "none",
+        self, form: Form, *, projections: list[nn.Linear], out: nn.Linear, up: nn.Linear, down: nn.Linear,
+        norms: tuple[nn.LayerNorm, nn.LayerNorm],
     ) -> None:  # fmt: skip
         super().__init__()
         weight = torch.cat([p.weight for p in projections])
@@ -20,7 +31,7 @@ class Layer(nn.Module):
         with torch.no_grad():
             self.qkv.weight.copy_(weight)
             self.qkv.bias.copy_(torch.cat([p.bias for p in projections]))
-        self.heads, self.first, self.causal, self.gelu = heads, first, causal, gelu
+        self.heads, self.first, self.causal, self.gelu = form
         self.out, self.up, self.down = out, up, down
         self.norm_1, self.norm_2 = norms
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench.plain.transformer import Layer, linears
+from bench.plain.transformer import Form, Layer, linears
 
 
 class Vit(nn.Module):
@@ -17,12 +17,13 @@ class Vit(nn.Module):
         self.start, self.places = given.cls_token, given.position_embeddings
         self.norm, self.pool = model.layernorm, model.pooler.dense
         self.layers = nn.ModuleList()
+        form = Form(config.num_attention_heads, first=True)
         for layer in getattr(model, "layers", None) or model.encoder.layer:
             *projections, out, up, down = linears(layer)
             norms = (layer.layernorm_before, layer.layernorm_after)
             self.layers.append(
-                Layer(heads=config.num_attention_heads, projections=projections, out=out, up=up, down=down, norms=norms, first=True)
-            )  # fmt: skip
+                Layer(form, projections=projections, out=out, up=up, down=down, norms=norms)
+            )
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         batch, channels, height, width = image.shape

@@ -104,8 +104,8 @@ def base(place: Place, part: str) -> str:
             return f"{base(of, part)} + {loop_variable(axis)} * (size_t){stride}"
         case Rotate(axis, extent, phase, (a, b), first, last):
             loop = loop_variable(axis)
-            turn = f"({loop} + {phase})" if phase else loop
-            text = f"({turn} & 1 ? {base(b, part)} : {base(a, part)})"
+            iteration = f"({loop} + {phase})" if phase else loop
+            text = f"({iteration} & 1 ? {base(b, part)} : {base(a, part)})"
             if last is not None:
                 text = f"({loop} == {extent - 1} ? {base(last, part)} : {text})"
             if first is not None:

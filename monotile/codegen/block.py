@@ -21,7 +21,7 @@ READY = "mt::Ready{}"  # a functor: nothing to wait for
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in a turn of its reduction."""
+    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in an iteration of its reduction."""
 
     name: str
     element: str

@@ -1,4 +1,4 @@
-"""How the threads of a block take turns at the elements of a map."""
+"""How the elements of a map are distributed over the threads of a block."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -24,11 +24,11 @@ Process = subprocess.Popen[bytes]
 
 def run(jobs: Sequence[Job], *, at_once: int, limit: float, report: Report) -> None:
     """Calls `report` with each job's Outcome as it arrives, one at a time. limit: seconds for a job, from its start."""
-    turns = _Turns()
+    processes = _Processes()
     telling = threading.Lock()
 
     def one(job: Job) -> None:
-        outcome = _run(job, turns, limit, at_once)
+        outcome = _run(job, processes, limit, at_once)
         with telling:
             report(job, outcome)
 
@@ -37,18 +37,18 @@ def run(jobs: Sequence[Job], *, at_once: int, limit: float, report: Report) -> N
             done.result()
 
 
-class _Turns:
-    """Which process may be timed. Processes are groups, so that a stopped one stops with all its children."""
+class _Processes:
+    """The processes that run, one of which may be timed. Each leads a group, so that it stops with all its children."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._timing = threading.Lock()
         self._alive: set[int] = set()
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]
     ) -> Process:
         """Waits until no other process is timed."""
-        with self._turn:
+        with self._timing:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ class _Turns:
 
     @contextmanager
     def alone(self, child: Process) -> Generator[None]:
-        with self._turn:
+        with self._timing:
             others = self._alive - {child.pid}
             for group in others:
                 _signal(group, signal.SIGSTOP)
@@ -85,7 +85,7 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _run(job: Job, turns: _Turns, limit: float, at_once: int) -> Outcome:
+def _run(job: Job, processes: _Processes, limit: float, at_once: int) -> Outcome:
     command = [sys.executable, "-m", "monotile.compare.worker", msgspec.json.encode(job).decode()]
     with tempfile.TemporaryDirectory(
         prefix="monotile-bench-", ignore_cleanup_errors=True
@@ -97,12 +97,12 @@ def _run(job: Job, turns: _Turns, limit: float, at_once: int) -> Outcome:
             environment.setdefault("OMP_NUM_THREADS", str(share))
             environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(4, share)))
         with said.open("wb") as errors:
-            child = turns.start(command, environment, errors)
+            child = processes.start(command, environment, errors)
         until = time.monotonic() + limit
         try:
             outcome = _answer(child, until)
             if outcome is not None and outcome.failure is None:
-                with turns.alone(child):
+                with processes.alone(child):
                     assert child.stdin is not None
                     child.stdin.write(b"go\n")
                     child.stdin.flush()
@@ -110,7 +110,7 @@ def _run(job: Job, turns: _Turns, limit: float, at_once: int) -> Outcome:
         except TimeoutError:
             outcome = Outcome(failure=f"it took over {limit:.0f} seconds")
         finally:
-            turns.end(child)
+            processes.end(child)
         return outcome or Outcome(failure=_last_words(said, child.returncode))
 
 

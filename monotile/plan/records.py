@@ -3,7 +3,7 @@
 One word is a uint64. Each worker has a header and then room for `capacity` records:
     header   records that it had (also those that found no room), clock and nanoseconds when it began, the same when it ended
     record   what: kind, stage (its number in the Plan) << 8, task << 32; then iteration, start, end, by the worker's clock
-             (of a stage whose tasks teams take in turn: all that the worker has, as one, under the number of its first)
+             (of a stage whose tasks alternate between teams: all that the worker has, as one, under the number of its first)
 iteration: of the loops round the stage, row-major. A wait is the hand-off before a stage, or in a task for messages; a fill the copy of weights that
 stay on chip.
 """
@@ -51,11 +51,11 @@ def capacity(plan: Plan) -> int:
     """Records that a worker has room for: all that the busiest has in a call, `MOST` at most."""
     total = 0
     for r in recorded(plan):
-        turns = -(-math.prod(r.stage.grid) // plan.launch.workers)
+        tasks = -(-math.prod(r.stage.grid) // plan.launch.workers)
         fills = sum(r.stage.name == x.stage for loop in r.loops for x in loop.resident)
         waits = r.stage.handoff != "none"
         waits += any(r.stage.name == x.stage for loop in r.loops for x in loop.receives)
-        total += math.prod(r.extents) * (turns + waits + fills)
+        total += math.prod(r.extents) * (tasks + waits + fills)
     return min(total, MOST)
 
 

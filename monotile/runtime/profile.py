@@ -1,6 +1,5 @@
 """The profile of one call: when each worker ran what, recorded by the kernel itself (`Options(profile=True)`)."""
 
-import importlib
 import json
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from monotile.plan.records import (
     capacity,
     recorded,
 )
+from monotile.runtime.timeline import Bar, draw
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -119,13 +119,13 @@ class Profile(msgspec.Struct, frozen=True):
     def timeline(self, path: str | Path) -> None:
         """Draws the profile: time to the right, a row per worker, a colour per stage. Needs matplotlib
         (`pip install monotile[bench]`)."""
+        bars = [Bar(r.worker, r.start, r.end, r.stage, r.kind == "wait") for r in self.records]
         try:
-            picture = importlib.import_module("monotile.runtime.timeline")
+            draw(bars, self.workers, Path(path))
         except ImportError as error:
             raise InputError(
                 "drawing a timeline needs matplotlib: pip install 'monotile[bench]'"
             ) from error
-        picture.draw(self, Path(path))
 
 
 def _times(stage: str, rounds: list[list[Record]]) -> StageTimes:

@@ -1,6 +1,6 @@
 """Convolutional networks with their channels last in memory: the kernel on the emulator against PyTorch in float64."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -299,30 +299,34 @@ def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(cost, "simple_seconds", simple_seconds)
 
 
+class Grouped(NamedTuple):
+    """A convolution. part, run: channels of a group that are read, and that are made."""
+
+    part: int
+    run: int
+    groups: int
+    kernel: int = 3
+    stride: int = 1
+    dilation: int = 1
+
+
 @pytest.mark.parametrize("number", [0, 17, 40])
 @pytest.mark.parametrize(
-    ("part", "run", "groups", "kernel", "stride", "dilation", "dtype"),
+    ("form", "dtype"),
     [
-        (4, 4, 16, 3, 1, 1, torch.float16),
-        (8, 8, 8, 3, 2, 1, torch.bfloat16),
-        (16, 16, 4, 3, 1, 2, torch.float16),
-        (4, 12, 4, 3, 1, 1, torch.float16),  # three fragments of four columns
-        (12, 8, 6, 2, 1, 1, torch.bfloat16),  # lines that are no power of two
-        (8, 4, 4, 5, 1, 1, torch.float16),
+        (Grouped(4, 4, 16), torch.float16),
+        (Grouped(8, 8, 8, stride=2), torch.bfloat16),
+        (Grouped(16, 16, 4, dilation=2), torch.float16),
+        (Grouped(4, 12, 4), torch.float16),  # three fragments of four columns
+        (Grouped(12, 8, 6, kernel=2), torch.bfloat16),  # lines that are no power of two
+        (Grouped(8, 4, 4, kernel=5), torch.float16),
     ],
 )
 def test_groups_of_few_channels(
-    part: int,
-    run: int,
-    groups: int,
-    kernel: int,
-    stride: int,
-    dilation: int,
-    dtype: torch.dtype,
-    number: int,
-    monkeypatch: pytest.MonkeyPatch,
+    form: Grouped, dtype: torch.dtype, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several groups are one product's runs of columns."""
+    part, run, groups, kernel, stride, dilation = form
     in_runs(monkeypatch, number)
     grouped = nn.Conv2d(part * groups, run * groups, kernel, stride, dilation, dilation, groups)
     after = nn.BatchNorm2d(run * groups), nn.ReLU(), nn.Conv2d(run * groups, 16, 1)

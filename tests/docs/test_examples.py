@@ -1,7 +1,8 @@
 """Every Python block of README.md and docs/*.md runs, and prints what the page says it prints.
 
-The ```python blocks of one page run in order in one namespace, in an empty folder. What a block prints is compared
-with the ```text block that follows it under `<!-- output -->`; `--update-golden` writes it there instead.
+The ```python blocks of one page run in order in one namespace, in an empty folder; one that begins with `# file: NAME` is
+written to that file instead. What a block prints is compared with the ```text block that follows it under
+`<!-- output -->`; `--update-golden` writes it there instead.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 EXAMPLES = [path for path in PAGES if "```python" in path.read_text()]
 MARK = "<!-- output -->"
+FILE = "# file: "
 
 
 class Block(NamedTuple):
@@ -74,6 +76,11 @@ def test_page(
     for b in blocks(lines):
         # The page is the source file, so that line numbers, in errors and in what is printed, are its own.
         text = "\n" * b.start + "\n".join(lines[b.start : b.end])
+        if lines[b.start].startswith(FILE):
+            path = tmp_path / lines[b.start].removeprefix(FILE)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.lstrip("\n") + "\n")
+            continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(text, str(page), "exec"), module.__dict__)

@@ -7,7 +7,7 @@ from typing import Any
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Builder, broadcast, element, load, raised
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor
 
@@ -44,24 +44,10 @@ def attention(
     """
     if dropout_p:
         raise CaptureError("attention with dropout is training: call model.eval() first")
-    queries, keys = query.shape[-2], key.shape[-2]
-    batch = b.shape[:-2]
+    batch, keys = b.shape[:-2], key.shape[-2]
     wide = query.dtype.compute
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-
-    def product(*axes: Expr) -> Expr:
-        *i, m, n, r = axes
-        left = raised(query, [*broadcast(query.shape[:-2], i), m, r])
-        return s.mul(left, raised(key, [*_head(key, batch, i), n, r]))
-
-    products = b.emit(
-        (*batch, queries, keys),
-        wide,
-        product,
-        reduce=(query.shape[-1],),
-        combiner="sum",
-        part="products",
-    )
+    products = _products(b, query, key)
 
     def score(*i: Expr) -> Expr:
         v = s.mul(load(products, i), factor)
@@ -88,10 +74,29 @@ def attention(
     return b.result(mixture, reduce=(keys,), combiner="sum")
 
 
+def _products(b: Builder, query: Tensor, key: Tensor) -> Tensor:
+    """query · keyᵀ in the type that sums are computed in."""
+    batch = b.shape[:-2]
+
+    def product(*axes: Expr) -> Expr:
+        *i, m, n, r = axes
+        left = raised(query, [*broadcast(query.shape[:-2], i), m, r])
+        return s.mul(left, raised(key, [*_head(key, batch, i), n, r]))
+
+    return b.emit(
+        (*batch, query.shape[-2], key.shape[-2]),
+        query.dtype.compute,
+        product,
+        reduce=(query.shape[-1],),
+        combiner="sum",
+        part="products",
+    )
+
+
 def _safe_softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor]:
     """Like `softmax_parts`, with zeros for a row of -inf."""
     top = reduce_dims(
-        b, x, dims, "max", lambda i: s.maximum(load(x, i), _LOWEST), x.dtype, part="max"
+        b, x, Over(dims), "max", lambda i: s.maximum(load(x, i), _LOWEST), x.dtype, part="max"
     )
     powers = b.emit(
         x.shape,
@@ -99,7 +104,9 @@ def _safe_softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Ten
         lambda *i: s.exp(s.sub(load(x, i), load(top, without(dims, i)))),
         part="exp",
     )
-    added = reduce_dims(b, powers, dims, "sum", lambda i: load(powers, i), x.dtype, part="sum")
+    added = reduce_dims(
+        b, powers, Over(dims), "sum", lambda i: load(powers, i), x.dtype, part="sum"
+    )
     return powers, added
 
 

@@ -27,6 +27,7 @@ def _each(sizes: Sizes, rank: int) -> list[int]:
 class _Geometry(NamedTuple):
     """One number per spatial dimension; `extra` is the output_padding of a transposed convolution."""
 
+    kernel: Sequence[int]
     stride: Sequence[int]
     padding: Sequence[int]
     dilation: Sequence[int]
@@ -38,9 +39,7 @@ def _contract(
     x: Tensor,
     weight_at: Callable[[Expr, Expr, Sequence[Expr]], Expr],
     shape: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
+    g: _Geometry,
     groups: int,
     part: str,
 ) -> Tensor:
@@ -50,16 +49,17 @@ def _contract(
     and the position in the kernel. Only dimensions where the kernel is wider than 1 are summed over.
     """
     per_group, each = x.shape[1] // groups, shape[1] // groups
-    wide = [k for k, n in enumerate(kernel) if n > 1]
+    rank = len(g.kernel)
+    wide = [k for k, n in enumerate(g.kernel) if n > 1]
 
     def body(n: Expr, o: Expr, *rest: Expr) -> Expr:
-        y, c, inside = rest[: len(kernel)], rest[len(kernel)], rest[len(kernel) + 1 :]
+        y, c, inside = rest[:rank], rest[rank], rest[rank + 1 :]
         at_kernel = dict(zip(wide, inside, strict=True))
-        k = [at_kernel.get(d, idx(0)) for d in range(len(kernel))]
+        k = [at_kernel.get(d, idx(0)) for d in range(rank)]
         channel = c if groups == 1 else s.add(s.mul(s.floordiv(o, each), per_group), c)
         at = [
             s.add(s.mul(e, p), s.mul(q, d))
-            for e, q, p, d in zip(y, k, stride, dilation, strict=True)
+            for e, q, p, d in zip(y, k, g.stride, g.dilation, strict=True)
         ]
         return s.mul(raised(x, [n, channel, *at]), weight_at(o, c, k))
 
@@ -67,7 +67,7 @@ def _contract(
         shape,
         b.dtype.compute if part else b.dtype,  # a part is rounded with the bias
         body,
-        reduce=(per_group, *(kernel[k] for k in wide)),
+        reduce=(per_group, *(g.kernel[k] for k in wide)),
         combiner="sum",
         part=part,
     )
@@ -84,17 +84,7 @@ def _forward(
 ) -> Tensor:
     if any(g.padding):
         x = padded(b, x, [(0, 0), (0, 0), *((p, p) for p in g.padding)], 0, part="padded")
-    return _contract(
-        b,
-        x,
-        lambda o, c, k: raised(weight, [o, c, *k]),
-        shape,
-        weight.shape[2:],
-        g.stride,
-        g.dilation,
-        groups,
-        part,
-    )
+    return _contract(b, x, lambda o, c, k: raised(weight, [o, c, *k]), shape, g, groups, part)
 
 
 def _transposed(
@@ -107,9 +97,8 @@ def _transposed(
     part: str,
 ) -> Tensor:
     """weight: [channels in, channels out of a group, ...kernel]."""
-    kernel = weight.shape[2:]
     pairs = [(0, 0), (0, 0)]
-    for k, p, d, extra in zip(kernel, g.padding, g.dilation, g.extra, strict=True):
+    for k, p, d, extra in zip(g.kernel, g.padding, g.dilation, g.extra, strict=True):
         border = (k - 1) * d - p
         pairs.append((border, border + extra))
     x = padded(b, x, pairs, 0, part="spread", step=[1, 1, *g.stride])
@@ -117,13 +106,13 @@ def _transposed(
 
     def weight_at(o: Expr, c: Expr, k: Sequence[Expr]) -> Expr:
         first = s.mul(s.floordiv(o, each), per_group)
-        turned = [s.sub(n - 1, e) for e, n in zip(k, kernel, strict=True)]
+        flipped = [s.sub(n - 1, e) for e, n in zip(k, g.kernel, strict=True)]
         if groups == 1:
-            return raised(weight, [c, o, *turned])
-        return raised(weight, [s.add(first, c), s.mod(o, each), *turned])
+            return raised(weight, [c, o, *flipped])
+        return raised(weight, [s.add(first, c), s.mod(o, each), *flipped])
 
-    ones = [1] * len(kernel)
-    return _contract(b, x, weight_at, shape, kernel, ones, g.dilation, groups, part)
+    dense = g._replace(stride=[1] * len(g.kernel))
+    return _contract(b, x, weight_at, shape, dense, groups, part)
 
 
 def convolution(
@@ -151,7 +140,7 @@ def convolution(
     sizes = (_each(v, rank) for v in (stride, padding, dilation, output_padding))
     part = "product" if bias is not None or not batched else ""
     form = _transposed if transposed else _forward
-    product = form(b, x, weight, shape, _Geometry(*sizes), groups, part)
+    product = form(b, x, weight, shape, _Geometry(weight.shape[2:], *sizes), groups, part)
     if not part:
         return product
 

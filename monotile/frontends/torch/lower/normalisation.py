@@ -6,7 +6,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, Unsupported, broadcast, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reductions import moments
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.ir.expr import Expr, Tensor, cast
@@ -88,7 +88,7 @@ def rms_norm(
         v = raised(x, i)
         return s.mul(v, v)
 
-    added = reduce_dims(b, x, dims, "sum", squared, wide, part="squares")
+    added = reduce_dims(b, x, Over(dims), "sum", squared, wide, part="squares")
 
     def body(*i: Expr) -> Expr:
         mean = s.div(load(added, without(dims, i)), count)
@@ -224,7 +224,7 @@ def weight_norm(b: Builder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
         e = raised(v, i)
         return s.mul(e, e)
 
-    squares = reduce_dims(b, v, dims, "sum", squared, wide, part="squares")
+    squares = reduce_dims(b, v, Over(dims), "sum", squared, wide, part="squares")
 
     def body(*i: Expr) -> Expr:
         length = s.call("sqrt", load(squares, [i[d]]))

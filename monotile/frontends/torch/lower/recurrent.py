@@ -38,14 +38,13 @@ class Step(NamedTuple):
 Cell = Callable[[Builder, Step, Sequence[Tensor], Weights], tuple[Tensor, ...]]
 
 
-def _gates(
-    b: Builder, count: int, size: int, width: int, at: At, weight: Tensor, batch: int, part: str
-) -> Tensor:
-    """[batch, gate, unit]: the input's features times the weight's rows."""
+def _gates(b: Builder, x: Step, weight: Tensor, count: int, part: str) -> Tensor:
+    """[batch, gate, unit]: the features of `x` times the weight's rows. count: gates."""
+    (batch, width), size = x.shape, weight.shape[0] // count
     wide = weight.dtype.compute
 
     def body(n: Expr, q: Expr, j: Expr, r: Expr) -> Expr:
-        return s.mul(at(n, r), raised(weight, [s.add(s.mul(q, size), j), r]))
+        return s.mul(x.at(n, r), raised(weight, [s.add(s.mul(q, size), j), r]))
 
     return b.emit((batch, count, size), wide, body, reduce=(width,), combiner="sum", part=part)
 
@@ -74,13 +73,10 @@ class _Gates(NamedTuple):
 
 
 def _products(b: Builder, x: Step, h: Tensor, w: Weights, count: int) -> _Gates:
-    size = w.hidden.shape[0] // count
-    batch = x.shape[0]
-    from_input = _gates(b, count, size, x.shape[1], x.at, w.input, batch, "input_gates")
-    from_hidden = _gates(
-        b, count, size, h.shape[1], lambda n, r: raised(h, [n, r]), w.hidden, batch, "hidden_gates"
-    )
-    return _Gates(from_input, from_hidden, w, size)
+    state = Step((x.shape[0], h.shape[1]), lambda n, r: raised(h, [n, r]))
+    from_input = _gates(b, x, w.input, count, "input_gates")
+    from_hidden = _gates(b, state, w.hidden, count, "hidden_gates")
+    return _Gates(from_input, from_hidden, w, w.hidden.shape[0] // count)
 
 
 def lstm_step(b: Builder, x: Step, states: Sequence[Tensor], w: Weights) -> tuple[Tensor, ...]:

@@ -1,6 +1,7 @@
 """Reductions over some of a tensor's dimensions: the index arithmetic that all of them share."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from monotile.frontends.builder import Builder
 from monotile.ir.dtype import DType
@@ -8,6 +9,13 @@ from monotile.ir.expr import Expr, Tensor, idx
 
 # Dimensions as PyTorch's reductions take them; None means all.
 Dims = int | Sequence[int] | None
+
+
+class Over(NamedTuple):
+    """Dimensions that are reduced, ascending. keepdim: each stays, with one element."""
+
+    dims: Sequence[int]
+    keepdim: bool = False
 
 
 def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
@@ -36,15 +44,14 @@ def spread(
 def reduce_dims(
     b: Builder,
     x: Tensor,
-    dims: Sequence[int],
+    over: Over,
     combiner: str,
     f: Callable[[Sequence[Expr]], Expr],
     dtype: DType,
-    *,
-    keepdim: bool = False,
     part: str = "",
 ) -> Tensor:
-    """Combine `f`, called with an index into `x`, over `dims` (ascending)."""
+    """Combine `f`, called with an index into `x`, over some dimensions."""
+    dims, keepdim = over
     shape = reduced_shape(x.shape, dims, keepdim)
     if not dims:  # one element: it is its own sum, and its position is 0
         position = combiner.startswith("arg")

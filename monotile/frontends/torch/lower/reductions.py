@@ -7,7 +7,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, broadcast_shape, element, load, raised, wrap_all
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Dims, kept, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Dims, Over, kept, reduce_dims, without
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
 
@@ -18,16 +18,14 @@ def total(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: o
     """A sum, in the type of the result (int64 for integers), at least float32."""
     dims = wrap_all(dim, len(x.shape))
     wide = b.dtype.compute
-    return reduce_dims(
-        b, x, dims, "sum", lambda i: cast(load(x, i), wide), b.dtype, keepdim=keepdim
-    )
+    return reduce_dims(b, x, Over(dims, keepdim), "sum", lambda i: cast(load(x, i), wide), b.dtype)
 
 
 def mean(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: object) -> Tensor:
     dims = wrap_all(dim, len(x.shape))
     wide = b.dtype.compute
     added = reduce_dims(
-        b, x, dims, "sum", lambda i: cast(load(x, i), wide), wide, keepdim=keepdim, part="sum"
+        b, x, Over(dims, keepdim), "sum", lambda i: cast(load(x, i), wide), wide, part="sum"
     )
     count = math.prod(x.shape[d] for d in dims)
     return b.result(lambda *i: s.div(load(added, i), count))
@@ -38,15 +36,13 @@ def product(
 ) -> Tensor:
     dims = wrap_all(dim, len(x.shape))
     wide = b.dtype.compute
-    return reduce_dims(
-        b, x, dims, "prod", lambda i: cast(load(x, i), wide), b.dtype, keepdim=keepdim
-    )
+    return reduce_dims(b, x, Over(dims, keepdim), "prod", lambda i: cast(load(x, i), wide), b.dtype)
 
 
 def _extreme(combiner: str) -> Lowering:
     def lower(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
         dims = wrap_all(dim, len(x.shape))
-        return reduce_dims(b, x, dims, combiner, lambda i: raised(x, i), x.dtype, keepdim=keepdim)
+        return reduce_dims(b, x, Over(dims, keepdim), combiner, lambda i: raised(x, i), x.dtype)
 
     return lower
 
@@ -57,9 +53,9 @@ def _extreme_with_index(combiner: str) -> Lowering:
     def lower(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         dims = wrap_all(dim, len(x.shape))
         element = partial(raised, x)
-        values = reduce_dims(b, x, dims, combiner, element, x.dtype, keepdim=keepdim, part="values")
+        values = reduce_dims(b, x, Over(dims, keepdim), combiner, element, x.dtype, part="values")
         where = reduce_dims(
-            b, x, dims, f"arg{combiner}", element, DType.I64, keepdim=keepdim, part="indices"
+            b, x, Over(dims, keepdim), f"arg{combiner}", element, DType.I64, part="indices"
         )
         return values, where
 
@@ -69,7 +65,7 @@ def _extreme_with_index(combiner: str) -> Lowering:
 def _extreme_index(combiner: str) -> Lowering:
     def lower(b: Builder, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         dims = wrap_all(dim, len(x.shape))
-        return reduce_dims(b, x, dims, combiner, lambda i: raised(x, i), DType.I64, keepdim=keepdim)
+        return reduce_dims(b, x, Over(dims, keepdim), combiner, lambda i: raised(x, i), DType.I64)
 
     return lower
 
@@ -79,7 +75,7 @@ def aminmax(
 ) -> tuple[Tensor, Tensor]:
     dims = wrap_all(dim, len(x.shape))
     low, high = (
-        reduce_dims(b, x, dims, c, lambda i: raised(x, i), x.dtype, keepdim=keepdim, part=c)
+        reduce_dims(b, x, Over(dims, keepdim), c, lambda i: raised(x, i), x.dtype, part=c)
         for c in ("min", "max")
     )
     return low, high
@@ -91,11 +87,10 @@ def _logical(combiner: str) -> Lowering:
         return reduce_dims(
             b,
             x,
-            dims,
+            Over(dims, keepdim),
             combiner,
             lambda i: cast(load(x, i), DType.BOOL),
             b.dtype,
-            keepdim=keepdim,
         )
 
     return lower
@@ -104,7 +99,7 @@ def _logical(combiner: str) -> Lowering:
 def count_nonzero(b: Builder, x: Tensor, dim: Dims = None) -> Tensor:
     dims = wrap_all(dim, len(x.shape))
     return reduce_dims(
-        b, x, dims, "sum", lambda i: cast(cast(load(x, i), DType.BOOL), DType.I64), DType.I64
+        b, x, Over(dims), "sum", lambda i: cast(cast(load(x, i), DType.BOOL), DType.I64), DType.I64
     )
 
 
@@ -112,14 +107,14 @@ def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tu
     """Mean and variance over `dims` in two passes, in at least float32, the dimensions dropped."""
     wide = x.dtype.compute
     count = math.prod(x.shape[d] for d in dims)
-    added = reduce_dims(b, x, dims, "sum", lambda i: raised(x, i), wide, part="sum")
+    added = reduce_dims(b, x, Over(dims), "sum", lambda i: raised(x, i), wide, part="sum")
     middle = b.emit(added.shape, wide, lambda *i: s.div(load(added, i), count), part="mean")
 
     def squared(i: Sequence[Expr]) -> Expr:
         d = s.sub(raised(x, i), load(middle, without(dims, i)))
         return s.mul(d, d)
 
-    spreads = reduce_dims(b, x, dims, "sum", squared, wide, part="squares")
+    spreads = reduce_dims(b, x, Over(dims), "sum", squared, wide, part="squares")
     divisor = max(count - correction, 0)
     over = const(float(divisor), wide)
     # Of one value 0 / 0, said here: what is found for 0 may be the rounding of an operand that a fused operation did not round.
@@ -191,10 +186,10 @@ def vector_norm(
 
     if math.isinf(ord):
         combiner = "max" if ord > 0 else "min"
-        return reduce_dims(b, x, dims, combiner, magnitude, b.dtype, keepdim=keepdim)
+        return reduce_dims(b, x, Over(dims, keepdim), combiner, magnitude, b.dtype)
     if ord in (0, 1):
-        return reduce_dims(b, x, dims, "sum", term, b.dtype, keepdim=keepdim)
-    added = reduce_dims(b, x, dims, "sum", term, wide, keepdim=keepdim, part="sum")
+        return reduce_dims(b, x, Over(dims, keepdim), "sum", term, b.dtype)
+    added = reduce_dims(b, x, Over(dims, keepdim), "sum", term, wide, part="sum")
     if ord == 2:
         return b.result(lambda *i: s.call("sqrt", load(added, i)))
     return b.result(lambda *i: s.op("pow", load(added, i), 1 / ord))

@@ -5,7 +5,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, load, raised, wrap, wrap_all
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Dims, kept, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Dims, Over, kept, reduce_dims, without
 from monotile.ir.expr import Expr, Tensor, const
 
 Lowering = Callable[..., Any]
@@ -14,14 +14,14 @@ Lowering = Callable[..., Any]
 def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """max(x), exp(x - max(x)) and its sum over `dims` (dropped), in at least float32."""
     wide = x.dtype.compute
-    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
+    top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
     powers = b.emit(
         x.shape,
         wide,
         lambda *i: s.exp(s.sub(raised(x, i), load(top, without(dims, i)))),
         part="exp",
     )
-    added = reduce_dims(b, powers, dims, "sum", lambda i: load(powers, i), wide, part="sum")
+    added = reduce_dims(b, powers, Over(dims), "sum", lambda i: load(powers, i), wide, part="sum")
     return top, powers, added
 
 
@@ -57,7 +57,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor
     x = _widened(b, x)
     wide = x.dtype.compute
     dims = wrap_all(dim, len(x.shape))
-    top = reduce_dims(b, x, dims, "max", lambda i: raised(x, i), wide, part="max")
+    top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
 
     def shift(row: Sequence[Expr]) -> Expr:
         # A row of infinities would be inf - inf.
@@ -67,7 +67,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor
     added = reduce_dims(
         b,
         x,
-        dims,
+        Over(dims),
         "sum",
         lambda i: s.exp(s.sub(raised(x, i), shift(without(dims, i)))),
         wide,

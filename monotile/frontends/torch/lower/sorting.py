@@ -8,7 +8,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, Type, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.views import along
 from monotile.ir.dtype import DType
@@ -119,7 +119,7 @@ def _nans(b: Builder, x: Tensor, d: int) -> Tensor:
         v = raised(x, i)
         return cast(s.isnan(v), DType.I64) if x.dtype.is_float else idx(0)
 
-    return reduce_dims(b, x, (d,), "sum", test, DType.I64, part="nans")
+    return reduce_dims(b, x, Over((d,)), "sum", test, DType.I64, part="nans")
 
 
 def _median(ignoring_nan: bool) -> Lowering:

@@ -95,8 +95,8 @@ def _polygamma(n: int, x: Expr) -> Expr:
     t = s.select(negative, s.sub(1, x), x)
     value = s.mul(_zeta(n + 1, t), float(sign * math.factorial(n)))
     coefficients = [float(c) * math.pi ** (n + 1) for c in _cotangent_derivative(n)]
-    turned = _polynomial(coefficients, _cotangent(x))
-    reflected = s.neg(s.add(turned, value if sign > 0 else s.neg(value)))
+    derivative = _polynomial(coefficients, _cotangent(x))
+    reflected = s.neg(s.add(derivative, value if sign > 0 else s.neg(value)))
     value = s.select(negative, reflected, value)
     pole = s.both(s.le(x, 0), s.eq(x, s.call("floor", x)))
     return s.select(pole, const(sign * math.inf, x.dtype), value)

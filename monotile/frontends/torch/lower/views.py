@@ -146,10 +146,10 @@ def unfold(b: Builder, x: Tensor, dimension: int, size: int, step: int) -> Tenso
 
 
 def flip(b: Builder, x: Tensor, dims: Sequence[int]) -> Tensor:
-    turned = {wrap(d, len(x.shape)) for d in dims} if x.shape else set[int]()
+    flipped = {wrap(d, len(x.shape)) for d in dims} if x.shape else set[int]()
     return b.result(
         lambda *i: load(
-            x, [sub(idx(x.shape[k] - 1), e) if k in turned else e for k, e in enumerate(i)]
+            x, [sub(idx(x.shape[k] - 1), e) if k in flipped else e for k, e in enumerate(i)]
         )
     )
 
