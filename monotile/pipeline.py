@@ -51,6 +51,7 @@ ARRANGING = option("arrange_parameters")
 LAYOUTS = capability("layouts")
 COALESCING = capability("coalescing")
 MANY_WORKERS = capability("many_workers")
+LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
 PREFETCH = capability("prefetch")
@@ -170,12 +171,15 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("messages_or_weights", plans.messages_or_weights,
          "Only now is it known how many weights the room for messages has cost.",
          needs=("messages", "hand-offs", "weights pinned"), sets=("messages settled",), where=(MESSAGES, SCRATCHPAD)),
+    Pass("settle_methods", plans.settle_methods,
+         "How many loads are on their way at once depends on which of them are from on-chip memory, and that is settled now.",
+         needs=("nodes", "places"), sets=("methods settled",), after=("weights pinned", "messages settled"), where=(LOCKSTEP,)),
     Pass("hold_in_registers", plans.hold_in_registers,
          "Which weights are pinned is settled, and some of them fit into registers.",
-         needs=("weights pinned",), sets=("registers",), after=("messages settled",), where=(SCRATCHPAD,)),
+         needs=("weights pinned",), sets=("registers",), after=("messages settled", "methods settled"), where=(SCRATCHPAD,)),
     Pass("prefetch", plans.load_ahead,
          "A stage waits late only behind a grid barrier, and one whose weights are pinned has none to load ahead.",
-         needs=("hand-offs",), sets=("prefetches",), after=("weights pinned", "messages settled"), where=(PREFETCH,)),
+         needs=("hand-offs",), sets=("prefetches",), after=("weights pinned", "messages settled", "methods settled"), where=(PREFETCH,)),
     Pass("launch", plans.launch,
          "All figures of the launch are known.",
          needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches")),

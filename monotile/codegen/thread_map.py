@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from monotile.codegen.base import Range, unflatten
+from monotile.codegen.site import Range, unflatten
 from monotile.ir.expr import Axis, Expr, add, idx, mul
 
 

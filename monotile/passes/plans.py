@@ -18,6 +18,7 @@ from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
+from monotile.schedule.settle import settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.stages import stage_name, stages_of
@@ -185,6 +186,11 @@ def messages_or_weights(s: PlanState) -> PlanState:
         return s
     other = pin_weights(hand_offs(s.by_barriers))
     return other if kept_bytes(s.body) < kept_bytes(other.body) else replace(s, by_barriers=None)
+
+
+def settle_methods(s: PlanState) -> PlanState:
+    """How the threads of a task share its part."""
+    return replace(s, body=settle(s.body, s.program, s.places, s.target))
 
 
 def hold_in_registers(s: PlanState) -> PlanState:

@@ -4,8 +4,8 @@ import math
 from contextlib import ExitStack
 from dataclasses import replace
 
-from monotile.codegen.base import Range, Site
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType

@@ -9,7 +9,7 @@ from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import readable
-from monotile.codegen.base import Site, unflatten
+from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, alignment
 from monotile.ir.dtype import DType

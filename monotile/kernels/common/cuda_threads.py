@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter, lane_of

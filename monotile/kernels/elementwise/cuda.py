@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.base import Site
+from monotile.codegen.site import Site
 from monotile.codegen.thread_map import Early, ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block

@@ -6,8 +6,8 @@ The functors are lambdas in the middle of the step: what does not depend on thei
 from contextlib import ExitStack
 
 from monotile.analysis.contraction import factors
-from monotile.codegen.base import Range, Site, at_start
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site, at_start
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

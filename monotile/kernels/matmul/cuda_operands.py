@@ -6,7 +6,7 @@ from typing import Literal
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.masked import masked
 from monotile.codegen.address import readable
-from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.vector import VectorEmitter, alignment
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

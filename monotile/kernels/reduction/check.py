@@ -2,6 +2,8 @@
 
 from monotile.ir.program import Compute
 from monotile.kernels.family import Checked, Statements
+from monotile.kernels.reduction.cuts import MOST_PARTS
+from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import weights_of
 from monotile.plan.invalid import fail
@@ -18,12 +20,35 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {anchor.out.name} is neither reduced nor a product")
     if r.lanes > target.threads or r.lanes & (r.lanes - 1):
         fail(f"{stage.name}: {r.lanes} lanes")
+    order = r.order or tuple(range(len(anchor.reduce)))
+    if sorted(order) != list(range(len(anchor.reduce))):
+        fail(f"{stage.name}: the order {r.order} of what {anchor.out.name} sums over")
+    if target.has.lockstep and (why := _at_once(c, r)):
+        fail(f"{stage.name}: {anchor.out.name} cannot be reduced so: {why}")
     if r.outputs > 1 and not _side_by_side(r, target):
         fail(f"{stage.name}: a thread cannot have {r.outputs} outputs of {anchor.out.name} so")
     if r.windows > 1 and not _whole_windows(r, step.dims):
         fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
     if r.ahead("stage") and not weights_of(step, c.statements, c.steady):
         fail(f"{stage.name} has no weights to prefetch")
+
+
+def _at_once(c: Checked, r: Reduce) -> str:
+    """What is wrong with what a lane, or a group of them, has at once; "" for nothing."""
+    if min(r.vector, r.outputs, r.windows, r.together, r.runs, r.unroll) < 1:
+        return "it takes none at once"
+    if r.outputs > 1:
+        return "" if r.together == r.runs == r.unroll == 1 else "a thread has its outputs by itself"
+    form = form_of(c.view.site(c.step), r, c.target.threads)
+    if r.vector > 1 and not (form.axes and form.axes[-1].extent % r.vector == 0):
+        return f"vectors of {r.vector} do not divide its last axis"
+    if form.outputs % r.together:
+        return f"{r.together} neighbours do not divide its outputs"
+    if r.runs > max(1, -(-form.all_runs // form.groups)) or form.parts > MOST_PARTS:
+        return f"a group has {r.runs} runs of {r.together} outputs"
+    if r.unroll > form.turns:
+        return f"{r.unroll} vectors are on their way of {form.turns}"
+    return ""
 
 
 def why_not_late(stage: Stage, _statements: Statements) -> str | None:

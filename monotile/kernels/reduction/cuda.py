@@ -1,7 +1,7 @@
 """A reduction step, in whichever form its method has."""
 
-from monotile.codegen.base import Site
 from monotile.codegen.block import READY, BlockEmitter
+from monotile.codegen.site import Site
 from monotile.kernels.reduction.cuda_columns import write_columns
 from monotile.kernels.reduction.cuda_held import write_weights_early
 from monotile.kernels.reduction.cuda_lanes import write_lanes

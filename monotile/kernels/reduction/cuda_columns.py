@@ -6,7 +6,8 @@ Neighbouring threads have neighbouring vectors of outputs; the lanes of one have
 import math
 from contextlib import ExitStack
 
-from monotile.codegen.base import VALUES, Site, unflatten
+from monotile.codegen.base import VALUES
+from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError

@@ -2,13 +2,15 @@
 what it multiplies them with is there."""
 
 from monotile.codegen.address import readable
-from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.base import STORAGE
 from monotile.codegen.block import Held
+from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter
 from monotile.ir.expr import Axis, Load, idx, substitute
-from monotile.kernels.reduction.cuda_lanes import Form, differs, each_vector, form_of, write_groups
+from monotile.kernels.reduction.cuda_lanes import each_vector, write_groups
 from monotile.kernels.reduction.cuda_pinned import Kept
+from monotile.kernels.reduction.form import Form, differs, form_of
 from monotile.kernels.reduction.method import Reduce
 
 
@@ -72,4 +74,4 @@ def write_weights_early(
 
 def _form(e: VectorEmitter, site: Site) -> Form:
     assert isinstance(site.step.method, Reduce)
-    return form_of(e, site, site.step.method)
+    return form_of(site, site.step.method, e.plan.launch.threads)

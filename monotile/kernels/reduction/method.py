@@ -14,6 +14,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
     Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
     axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
+    together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
+    unroll: vectors of an output whose loads a lane has on their way at once. These three are 1 until the Plan is otherwise complete.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -25,6 +27,9 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     order: tuple[int, ...] = ()
     outputs: int = 1
     windows: int = 1
+    together: int = 1
+    runs: int = 1
+    unroll: int = 1
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -47,4 +52,9 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
             text += f" in {self.windows} windows" if self.windows > 1 else ""
         else:
             text = f"reduce, {self.lanes} lanes x{self.vector}"
+            text += (
+                f", {self.runs} x {self.together} outputs at once"
+                if self.runs * self.together > 1
+                else ""
+            )
         return ", ".join((text, *(p.describe() for p in self.prefetch)))

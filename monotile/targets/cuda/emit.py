@@ -11,9 +11,9 @@ import msgspec
 
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import Layout
-from monotile.codegen.base import Site
 from monotile.codegen.block import GIVEN, READY, BlockEmitter
 from monotile.codegen.functions import Function
+from monotile.codegen.site import Site
 from monotile.codegen.source import Source
 from monotile.codegen.writer import Writer
 from monotile.config import Options

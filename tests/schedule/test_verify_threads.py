@@ -1,0 +1,41 @@
+"""The verifier refuses Plans in which the threads of a task share its part in a way that does not add up."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Plan, Step
+from tests.schedule import programs as p
+from tests.schedule.test_verify import CHAIN, refused, steps
+
+replace = msgspec.structs.replace
+
+
+def with_methods(plan: Plan, kind: type[Any], **fields: Any) -> Plan:
+    """`plan` with these fields in every method of one kind; there are some."""
+    assert any(isinstance(x.method, kind) for s in p.stages(plan) for x in s.steps)
+
+    def changed(step: Step) -> Step:
+        if not isinstance(step.method, kind):
+            return step
+        return replace(step, method=replace(step.method, **fields))
+
+    return steps(plan, changed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vector": 3}, "do not divide its last axis"),
+        ({"together": 7}, "neighbours do not divide"),
+        ({"runs": 5000}, "runs of"),
+        ({"unroll": 1000}, "on their way of"),
+        ({"unroll": 0}, "none at once"),
+        ({"order": (0, 0)}, "the order"),
+        ({"outputs": 2, "vector": 1, "lanes": 1, "together": 2}, "by itself"),
+    ],
+)
+def test_lanes_that_do_not_share_evenly(fields: dict[str, Any], words: str) -> None:
+    refused(with_methods(p.plan_of(CHAIN, p.H100), Reduce, **fields), CHAIN, words)
