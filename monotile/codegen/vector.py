@@ -6,16 +6,14 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-import math
 from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from monotile.analysis.affine import Affine
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.address import readable
+from monotile.codegen.address import is_pack, others, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
@@ -34,9 +32,8 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.plan.nodes import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
+from monotile.plan.nodes import Place, Shared, Step
 
-WIDEST = 16  # bytes that one access moves
 LANE = "lane"
 _PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
 
@@ -54,20 +51,6 @@ class _Vector:
 def lane_of(width: int) -> Expr:
     """The position inside a vector: 0 where it has one element."""
     return Axis(LANE, width) if width > 1 else idx(0)
-
-
-def alignment(place: Place) -> int:
-    """Bytes that the base of `place` is a multiple of, as far as vectors care."""
-    match place:
-        case Pointer() | Register():
-            return WIDEST
-        case Workspace(offset) | Shared(offset):
-            return math.gcd(offset, WIDEST)
-        case Slice(of, _, stride):
-            return math.gcd(alignment(of), stride)
-        case Rotate(_, _, _, places, first, last):
-            every = (*places, *(p for p in (first, last) if p is not None))
-            return math.gcd(*(alignment(p) for p in every))
 
 
 class VectorEmitter(StageEmitter):
@@ -349,12 +332,8 @@ class VectorEmitter(StageEmitter):
         if any(self.variables(i) & inside for i in safe[:table]):
             return None
         offset = self.layout(tensor, place).offset(safe[table:])
-        rest = Affine(tuple(t for t in offset.terms if t[0] != lane), offset.constant)
-        if offset.coefficient(lane) != 1 or self.variables(rest.expr) & inside:
+        if self.variables(others(offset, lane).expr) & inside:
             return None
-        size = tensor.dtype.itemsize
-        group = min(lane.extent, WIDEST // size)
-        steps = (rest.constant, *(c for _, c in rest.terms))
-        if aligned and (alignment(place) % (group * size) or any(c % group for c in steps)):
+        if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
             return None
         return tuple(substitute(i, {LANE: idx(0)}) for i in safe)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monotile.analysis.affine import Affine
-from monotile.codegen.address import coordinates, layout, readable
+from monotile.codegen.address import coordinates, is_pack, layout, others, readable
 from monotile.codegen.site import Site, loop_axes, point_of, range_of
-from monotile.ir.expr import Axis, Expr, Tensor
+from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.plan.nodes import Place, PlanNode, Resident, Shared, Stage, Step, repeats
 
@@ -58,6 +58,16 @@ class View:
         """Elements from the base of a part of `tensor` in `place` to the element at `index`."""
         table = self.tables.get(tensor.name, 0)
         return layout(place, tensor.shape[table:], self.task).offset(index[table:])
+
+    def packs(self, tensor: Tensor, index: Sequence[Expr], place: Place, lane: Axis) -> bool:
+        """Whether the elements of `tensor` in `place` at an index over `lane` and variables that are alike for all lanes are one access."""
+        table = self.tables.get(tensor.name, 0)
+        if any(loads(i) for i in index) or any(lane in axes_of(i) for i in index[:table]):
+            return False
+        offset = self.offset(tensor, index, place)
+        if lane in axes_of(others(offset, lane).expr):
+            return False
+        return is_pack(offset, lane, tensor.dtype.itemsize, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,20 +100,27 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Prefetching:
-    """Step `number` of a stage, of which is asked what it may ask for ahead.
+    """Step `number` of the view's stage, of which is asked what it may ask for ahead.
 
     steady: weights that the launch does not change. streamed: weights, where all of them are more than the last-level cache holds.
     loops: axes of those around. pinned: a loop keeps weights of the stage on chip.
     """
 
-    stage: Stage
     number: int
-    statements: Statements
+    view: View
     steady: frozenset[str]
     streamed: frozenset[str]
     loops: frozenset[str]
     pinned: bool
     target: Target
+
+    @property
+    def stage(self) -> Stage:
+        return self.view.stage
+
+    @property
+    def statements(self) -> Statements:
+        return self.view.statements
 
     @property
     def step(self) -> Step:
@@ -137,7 +144,7 @@ class Settling:
 @dataclass(frozen=True, slots=True)
 class Pinnable:
     """A weight that a step reads alike in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and the
-    bytes that a task reads of it. in_registers: threads may hold it there."""
+    bytes that a task reads of it. in_registers: threads may hold it there, by the settled method."""
 
     load: Load
     number: int
@@ -178,7 +185,7 @@ def _as_it_is(where: "Settling") -> Method:
 
 
 def _not_pinnable(
-    _step: Step, _statements: Statements, _weights: frozenset[str]
+    _step: Step, _statements: Statements, _weights: frozenset[str], _target: Target
 ) -> "tuple[Pinnable, ...]":
     return ()
 
@@ -214,7 +221,9 @@ class Family:
     in_rows: CutInRows = _no_step
     finer: Callable[[Stage, int], Stage] | None = None
     prefetch: Callable[["Prefetching", str], tuple[Prefetch, ...]] = _no_prefetch
-    pinnable: Callable[[Step, Statements, frozenset[str]], "tuple[Pinnable, ...]"] = _not_pinnable
+    pinnable: Callable[[Step, Statements, frozenset[str], Target], "tuple[Pinnable, ...]"] = (
+        _not_pinnable
+    )
     tiled: Callable[[Compute, Context], bool] = _not_tiled
     settle: Callable[["Settling"], Method] = _as_it_is
     check: Callable[[Checked], None] = _legal

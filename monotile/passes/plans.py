@@ -200,8 +200,7 @@ def hold_in_registers(s: PlanState) -> PlanState:
 
 def load_ahead(s: PlanState) -> PlanState:
     """Loads before their use, and stages that wait for their hand-off within their first step."""
-    weights = s.program.weights
-    return replace(s, body=prefetch(s.body, s.computes, s.steady, weights, s.target))
+    return replace(s, body=prefetch(s.body, s.program, s.places, s.steady, s.target))
 
 
 def launch(s: PlanState) -> PlanState:

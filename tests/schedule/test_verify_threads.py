@@ -8,6 +8,7 @@ import pytest
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.nodes import Plan, Step
 from tests.schedule import programs as p
+from tests.schedule.test_messages import LSTM
 from tests.schedule.test_verify import CHAIN, refused, steps
 
 replace = msgspec.structs.replace
@@ -20,7 +21,8 @@ def with_methods(plan: Plan, kind: type[Any], **fields: Any) -> Plan:
     def changed(step: Step) -> Step:
         if not isinstance(step.method, kind):
             return step
-        return replace(step, method=replace(step.method, **fields))
+        method: Any = step.method
+        return replace(step, method=replace(method, **fields))
 
     return steps(plan, changed)
 
@@ -39,3 +41,16 @@ def with_methods(plan: Plan, kind: type[Any], **fields: Any) -> Plan:
 )
 def test_lanes_that_do_not_share_evenly(fields: dict[str, Any], words: str) -> None:
     refused(with_methods(p.plan_of(CHAIN, p.H100), Reduce, **fields), CHAIN, words)
+
+
+def test_weights_in_registers_are_the_same_vectors_every_time() -> None:
+    """Of prefetched ones, and of what a loop keeps."""
+    program = p.recurrence(width=256)
+    plan = p.plan_of(program, p.H100)
+    (reduce,) = (x.method for s in p.stages(plan) for x in s.steps if isinstance(x.method, Reduce))
+    assert reduce.ahead("stage", "weights")
+    assert reduce.lanes == 64
+    refused(with_methods(plan, Reduce, lanes=8), program, "in registers")
+    assert all(r.held for loop in LSTM.loops for r in loop.resident)
+    broken = with_methods(LSTM.plan, Reduce, unroll=1)
+    refused(broken, LSTM.program, "keep a weight of .* in registers")

@@ -5,7 +5,8 @@ from monotile.kernels.family import Checked, Statements
 from monotile.kernels.reduction.cuts import MOST_PARTS
 from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.weights import weights_of
+from monotile.kernels.reduction.prefetch import pinnable
+from monotile.kernels.reduction.weights import held_early, weights_of
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Dim, Stage
 from monotile.targets.target import Target
@@ -31,6 +32,15 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
     if r.ahead("stage") and not weights_of(step, c.statements, c.steady):
         fail(f"{stage.name} has no weights to prefetch")
+    if r.ahead("stage") and not held_early(step, c.view, c.steady, target):
+        fail(f"{stage.name}: its threads cannot have the weights of {anchor.out.name} in registers")
+    for kept in c.view.residents:
+        if kept.held and kept.compute == anchor.out.name:
+            found = pinnable(step, c.statements, c.steady, target)
+            if not any(x.number == kept.load and x.in_registers for x in found):
+                fail(
+                    f"{stage.name}: its threads cannot keep a weight of {anchor.out.name} in registers"
+                )
 
 
 def _at_once(c: Checked, r: Reduce) -> str:
@@ -39,7 +49,7 @@ def _at_once(c: Checked, r: Reduce) -> str:
         return "it takes none at once"
     if r.outputs > 1:
         return "" if r.together == r.runs == r.unroll == 1 else "a thread has its outputs by itself"
-    form = form_of(c.view.site(c.step), r, c.target.threads)
+    form = form_of(c.anchor, c.step.dims, r, c.target.threads)
     if r.vector > 1 and not (form.axes and form.axes[-1].extent % r.vector == 0):
         return f"vectors of {r.vector} do not divide its last axis"
     if form.outputs % r.together:

@@ -32,7 +32,7 @@ from monotile.kernels.reduction.method import Reduce
 
 def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
     """`lanes` neighbouring threads an output, several outputs at the same time."""
-    form = form_of(site, method, e.plan.launch.threads)
+    form = form_of(site.anchor, site.step.dims, method, e.plan.launch.threads)
     anchor = form.anchor
     op = f"mt::{COMBINER[str(anchor.combiner)]}<{VALUES[anchor.body.dtype]}>"
     lanes, w = form.lanes, e.writer

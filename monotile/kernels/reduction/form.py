@@ -1,14 +1,16 @@
 """How a reduction by lanes shares its outputs among the groups of a block, as the method says: figures that follow from it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monotile.codegen.site import Site
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Load, add, axes_of, idx, mul, substitute
-from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common.cuda_threads import placed, spread
 from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,10 @@ class Form:
         return self.rounds == 1 and self.unroll >= self.turns and self.width > 1
 
 
-def form_of(site: Site, method: Reduce, threads: int) -> Form:
+def form_of(anchor: Compute | Scatter, dims: Sequence[Dim], method: Reduce, threads: int) -> Form:
     """Of a step with that method, by a block of so many threads."""
-    anchor = site.anchor
     if not isinstance(anchor, Compute) or anchor.combiner is None:
-        raise InternalError(f"step {site.step.computes} has nothing to reduce")
+        raise InternalError(f"{anchor.out.name} has nothing to reduce")
     order = method.order or tuple(range(len(anchor.reduce)))
     axes = tuple(anchor.reduce[p] for p in order)
     points = math.prod(a.extent for a in axes)
@@ -96,7 +97,7 @@ def form_of(site: Site, method: Reduce, threads: int) -> Form:
         vectors=points // width,
         turns=max(1, -(-points // (width * method.lanes))),
         groups=threads // method.lanes,
-        outputs=region(site.ranges),
+        outputs=math.prod(d.extent if d.stage is None else d.tile + d.lead for d in dims),
         together=method.together,
         runs=method.runs,
         unroll=method.unroll,

@@ -65,7 +65,7 @@ def _cheapest(
 ) -> Form:
     """The number of outputs at once that costs least: round trips to memory, and what is loaded."""
     model = fitted(where.target.model.reduction)
-    form = form_of(site, method, where.target.threads)
+    form = form_of(site.anchor, site.step.dims, method, where.target.threads)
     anchor, axes, width = form.anchor, set(form.axes), form.width
     read = tuple(
         dict.fromkeys(x for x in loads(anchor.body) if any(axes_of(i) & axes for i in x.index))

@@ -194,8 +194,6 @@ class CudaEmitter(BlockEmitter):
                 s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
             ]
             held = held_through(self, kept, self.with_pinned(sites[0]))
-        if held is None:
-            return
         self.in_registers[kept.image.name] = held
         with self.tasks(held.fill, kept.stage, axes, [held]):
             for site in self.sites(kept.stage):
