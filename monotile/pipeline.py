@@ -180,9 +180,12 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("prefetch", plans.load_ahead,
          "A stage waits late only behind a grid barrier, and one whose weights are pinned has none to load ahead.",
          needs=("hand-offs",), sets=("prefetches",), after=("weights pinned", "messages settled", "methods settled"), where=(PREFETCH,)),
+    Pass("assign_threads", plans.assign_threads,
+         "What a step reads when its stage begins it reads by the same threads, so prefetches come first.",
+         needs=("methods settled",), sets=("threads assigned",), after=("prefetches",), where=(LOCKSTEP,)),
     Pass("launch", plans.launch,
          "All figures of the launch are known.",
-         needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches")),
+         needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches", "threads assigned")),
 ), before=PROGRAMS)
 # fmt: on
 

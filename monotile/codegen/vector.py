@@ -17,7 +17,6 @@ from monotile.codegen.address import is_pack, others, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
-from monotile.codegen.thread_map import Early
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -56,14 +55,12 @@ def lane_of(width: int) -> Expr:
 class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
-    busy: threads, from the first, that work on what was written since the last barrier of the block. early: what the current
-    stage's maps asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
+    early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
     behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
     """
 
-    busy: int = 0
     cells: Mapping[str, int] = MappingProxyType({})
-    early: MutableMapping[Step, Early]
+    early: MutableMapping[Step, Mapping[Hashable, str]]
     _vector: _Vector | None = None
 
     @contextmanager

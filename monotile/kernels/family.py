@@ -140,6 +140,10 @@ class Settling:
     def stage(self) -> Stage:
         return self.view.stage
 
+    @property
+    def anchor(self) -> Compute | Scatter:
+        return self.view.statements[self.step.computes[self.step.anchor]]
+
 
 @dataclass(frozen=True, slots=True)
 class Pinnable:

@@ -18,7 +18,7 @@ from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
-from monotile.schedule.settle import settle
+from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.stages import stage_name, stages_of
@@ -201,6 +201,11 @@ def hold_in_registers(s: PlanState) -> PlanState:
 def load_ahead(s: PlanState) -> PlanState:
     """Loads before their use, and stages that wait for their hand-off within their first step."""
     return replace(s, body=prefetch(s.body, s.program, s.places, s.steady, s.target))
+
+
+def assign_threads(s: PlanState) -> PlanState:
+    """Where the threads of a worker begin with a step."""
+    return replace(s, body=first_threads(s.body, s.target))
 
 
 def launch(s: PlanState) -> PlanState:

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from monotile.kernels.elementwise.method import Map
 from monotile.kernels.reduction.method import Reduce
+from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Step
 from tests.schedule import programs as p
 from tests.schedule.test_messages import LSTM
@@ -34,13 +36,46 @@ def with_methods(plan: Plan, kind: type[Any], **fields: Any) -> Plan:
         ({"together": 7}, "neighbours do not divide"),
         ({"runs": 5000}, "runs of"),
         ({"unroll": 1000}, "on their way of"),
-        ({"unroll": 0}, "none at once"),
+        ({"unroll": 0}, "takes none"),
         ({"order": (0, 0)}, "the order"),
         ({"outputs": 2, "vector": 1, "lanes": 1, "together": 2}, "by itself"),
     ],
 )
 def test_lanes_that_do_not_share_evenly(fields: dict[str, Any], words: str) -> None:
     refused(with_methods(p.plan_of(CHAIN, p.H100), Reduce, **fields), CHAIN, words)
+
+
+@pytest.mark.parametrize(
+    ("vector", "words"), [(3, "cannot take 3"), (8, ""), (64, "cannot take 64"), (0, "none of")]
+)
+def test_vectors_divide_what_a_task_has(vector: int, words: str) -> None:
+    """Rows of 40 elements."""
+    broken = with_methods(p.plan_of(CHAIN, p.H100), Map, vector=vector)
+    if words:
+        refused(broken, CHAIN, words)
+    else:
+        verify(broken, CHAIN, p.H100)
+
+
+@pytest.mark.parametrize("first", [-32, 256])
+def test_steps_begin_with_a_thread_of_the_worker(first: int) -> None:
+    plan = p.plan_of(CHAIN, p.H100)
+    broken = steps(plan, lambda s: replace(s, first_thread=first))
+    refused(broken, CHAIN, "cannot begin with thread")
+    lanes = steps(plan, lambda s: replace(s, first_thread=32))
+    refused(lanes, CHAIN, "cannot begin with thread 32")  # of one output, not of vectors
+
+
+def test_outputs_side_by_side_divide_theirs() -> None:
+    x, y = p.tensor("x", 9, 56, 56, 64), p.tensor("y", 56, 56, 64)
+    made = p.compute(y, lambda i, j, c, r: p.Load(x, (r, i, j, c)), reduce=(9,), combiner="sum")
+    program = p.program([x], [made], y)
+    plan = p.plan_of(program, p.H100)
+    (method,) = (x.method for s in p.stages(plan) for x in s.steps)
+    assert isinstance(method, Reduce)
+    assert method.alone
+    refused(with_methods(plan, Reduce, outputs=24), program, "24 outputs do not divide")
+    refused(with_methods(plan, Reduce, together=2), program, "by itself")
 
 
 def test_weights_in_registers_are_the_same_vectors_every_time() -> None:

@@ -16,7 +16,7 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert isinstance(method, Reduce)
     if method.by_columns:
         write_columns(e, site, method)
-    elif method.outputs > 1:
+    elif method.side_by_side:
         write_windows(e, site, method)
     else:
         if e.await_ != READY:

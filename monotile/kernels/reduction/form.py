@@ -9,6 +9,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Load, add, axes_of, idx, mul, substitute
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cuda_threads import placed, spread
+from monotile.kernels.common.vectors import elements
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.nodes import Dim
 
@@ -97,7 +98,7 @@ def form_of(anchor: Compute | Scatter, dims: Sequence[Dim], method: Reduce, thre
         vectors=points // width,
         turns=max(1, -(-points // (width * method.lanes))),
         groups=threads // method.lanes,
-        outputs=math.prod(d.extent if d.stage is None else d.tile + d.lead for d in dims),
+        outputs=elements(dims),
         together=method.together,
         runs=method.runs,
         unroll=method.unroll,

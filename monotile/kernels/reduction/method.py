@@ -16,6 +16,7 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
     together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
     unroll: vectors of an output whose loads a lane has on their way at once. These three are 1 until the Plan is otherwise complete.
+    alone: a thread has its outputs, or its one output, by itself, as if there were several; they are exact.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -30,6 +31,7 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     together: int = 1
     runs: int = 1
     unroll: int = 1
+    alone: bool = False
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -44,10 +46,19 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
         """Whether lanes share outputs that lie side by side."""
         return self.outputs > 1 and self.lanes > 1
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether a thread has outputs that lie side by side, or would if there were more of them."""
+        return self.outputs > 1 or self.alone
+
+    def thread_vectors(self, elements: int) -> int:
+        several = self.side_by_side and not self.by_columns
+        return elements // (self.outputs * self.windows) if several else 0
+
     def describe(self) -> str:
         if self.by_columns:
             text = f"reduce, {self.outputs} outputs side by side, {self.lanes} lanes"
-        elif self.outputs > 1:
+        elif self.side_by_side:
             text = f"reduce, {self.outputs} outputs side by side"
             text += f" in {self.windows} windows" if self.windows > 1 else ""
         else:

@@ -42,7 +42,7 @@ def pinnable(
     """The weights that the step multiplies with, of lanes along the reduction."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
-    if method.outputs > 1 or not isinstance(anchor, Compute):
+    if method.side_by_side or not isinstance(anchor, Compute):
         return ()
     steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)

@@ -20,7 +20,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute, value_of
 from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.common.vectors import fitting
+from monotile.kernels.common.vectors import elements, exact_width, fitting, narrowed
 from monotile.kernels.family import Settling
 from monotile.kernels.reduction.cuda_pinned import from_images, kept_through
 from monotile.kernels.reduction.cuts import (
@@ -44,8 +44,10 @@ def settle(where: Settling) -> Method:
     method, view = where.step.method, where.view
     assert isinstance(method, Reduce)
     site = view.site(where.step)
-    if method.outputs > 1 or not isinstance(site.anchor, Compute):
+    if not isinstance(site.anchor, Compute):
         return method
+    if method.side_by_side:
+        return _neighbours(method, where)
     order = method.order or tuple(range(len(site.anchor.reduce)))
     vector = fitting(method.vector, site.anchor.reduce[order[-1]].extent) if order else 1
     method = msgspec.structs.replace(method, vector=vector, together=1, runs=1, unroll=1)
@@ -58,6 +60,16 @@ def settle(where: Settling) -> Method:
     return msgspec.structs.replace(
         method, together=best.together, runs=best.runs, unroll=best.unroll
     )
+
+
+def _neighbours(method: Reduce, where: Settling) -> Reduce:
+    """The same with as many neighbouring outputs a thread as divide the task's part, fewer where threads would stand idle."""
+    dims = where.step.dims
+    width = exact_width(method.outputs, where.anchor, dims)
+    if method.by_columns:
+        return msgspec.structs.replace(method, outputs=width)
+    width = narrowed(width, elements(dims) // method.windows, where.target.threads)
+    return msgspec.structs.replace(method, outputs=width, alone=True)
 
 
 def _cheapest(

@@ -47,7 +47,7 @@ def weights_of(
 ) -> tuple[Load, ...]:
     """What a reduction of lanes multiplies with, of `weights` that its step reads nowhere else."""
     method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
-    if not isinstance(method, Reduce) or method.outputs > 1 or method.vector == 1:
+    if not isinstance(method, Reduce) or method.side_by_side or method.vector == 1:
         return ()
     if not isinstance(anchor, Compute):
         return ()

@@ -140,6 +140,9 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
         if not alike:
             fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
     family_of(step.method).check(Checked(step, view, target, steady))
+    shared = step.method.thread_vectors(math.prod(d.tile + d.lead for d in step.dims))
+    if not 0 <= step.first_thread < (target.threads if shared else 1):
+        fail(f"{stage.name}: {anchor.out.name} cannot begin with thread {step.first_thread}")
 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:

@@ -147,7 +147,6 @@ class CudaEmitter(BlockEmitter):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
-                            self.busy = 0
                         self.step(site)
                     self.await_ = READY
 
@@ -169,12 +168,11 @@ class CudaEmitter(BlockEmitter):
 
     def write_prefetches(self, stage: Stage) -> None:
         """What the stage's early maps read, and the weights of its early reductions, before its first step."""
-        self.busy, self.early, self.prefetched = 0, {}, {}
+        self.early, self.prefetched = {}, {}
         for what in ("all", "weights"):
             for number, site in enumerate(self.sites(stage)):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
-        self.busy = 0
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""
