@@ -51,6 +51,7 @@ ARRANGING = option("arrange_parameters")
 LAYOUTS = capability("layouts")
 COALESCING = capability("coalescing")
 MANY_WORKERS = capability("many_workers")
+LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
 PREFETCH = capability("prefetch")
@@ -170,15 +171,21 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("messages_or_weights", plans.messages_or_weights,
          "Only now is it known how many weights could be pinned in the memory that messages take.",
          needs=("messages", "hand-offs", "weights pinned"), sets=("messages settled",), where=(MESSAGES, SCRATCHPAD)),
+    Pass("settle_methods", plans.settle_methods,
+         "How many loads a thread has in flight depends on which of them read on-chip memory, which is final now.",
+         needs=("nodes", "places"), sets=("methods settled",), after=("weights pinned", "messages settled"), where=(LOCKSTEP,)),
     Pass("hold_in_registers", plans.hold_in_registers,
          "Which weights are pinned is final; some of them fit in registers.",
-         needs=("weights pinned",), sets=("registers",), after=("messages settled",), where=(SCRATCHPAD,)),
+         needs=("weights pinned",), sets=("registers",), after=("messages settled", "methods settled"), where=(SCRATCHPAD,)),
     Pass("prefetch", plans.load_ahead,
          "Only a stage behind a grid barrier can wait late, and pinned weights are not prefetched.",
-         needs=("hand-offs",), sets=("prefetches",), after=("weights pinned", "messages settled"), where=(PREFETCH,)),
+         needs=("hand-offs",), sets=("prefetches",), after=("weights pinned", "messages settled", "methods settled"), where=(PREFETCH,)),
+    Pass("assign_threads", plans.assign_threads,
+         "A step's prefetches and its loads belong to the same threads, so prefetches come first.",
+         needs=("methods settled",), sets=("threads assigned",), after=("prefetches",), where=(LOCKSTEP,)),
     Pass("launch", plans.launch,
          "All sizes of the launch are known.",
-         needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches")),
+         needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches", "threads assigned")),
 ), before=PROGRAMS)
 # fmt: on
 

@@ -1,5 +1,6 @@
 """From a tensor's place to the address of an element: base pointer, origin and strides."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from monotile.plan.nodes import (
     Slice,
     Workspace,
 )
+
+WIDEST = 16  # bytes that one access moves
 
 
 def loop_variable(axis: str) -> str:
@@ -134,3 +137,34 @@ def part_number(index: Sequence[Expr], extents: Sequence[int]) -> Expr:
     for i, extent in zip(index, extents, strict=True):
         total = total.scale(extent) + affine(i)
     return total.expr if total.terms else idx(total.constant)
+
+
+def alignment(place: Place) -> int:
+    """Bytes that the base of `place` is a multiple of, as far as vectors care."""
+    match place:
+        case Pointer() | Register():
+            return WIDEST
+        case Workspace(offset) | Shared(offset):
+            return math.gcd(offset, WIDEST)
+        case Slice(of, _, stride):
+            return math.gcd(alignment(of), stride)
+        case Rotate(_, _, _, places, first, last):
+            every = (*places, *(p for p in (first, last) if p is not None))
+            return math.gcd(*(alignment(p) for p in every))
+
+
+def others(offset: Affine, lane: Axis) -> Affine:
+    """`offset` without the term of the lane itself."""
+    return Affine(tuple(t for t in offset.terms if t[0] != lane), offset.constant)
+
+
+def is_pack(offset: Affine, lane: Axis, size: int, place: Place | None) -> bool:
+    """Whether lanes' elements, each of `size` bytes, are neighbours and aligned in `place`, or anywhere for None.
+
+    offset: of a lane's element; no other term of it differs from lane to lane.
+    """
+    rest, group = others(offset, lane), min(lane.extent, WIDEST // size)
+    steps = (rest.constant, *(c for _, c in rest.terms))
+    if place is not None and (alignment(place) % (group * size) or any(c % group for c in steps)):
+        return False
+    return offset.coefficient(lane) == 1

@@ -12,9 +12,7 @@ step's region, and brings the device headers that define the names used here:
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from monotile.analysis.affine import Affine, affine
 from monotile.analysis.rounding import rounding_sensitive_operands
 from monotile.analysis.states import old_values
 from monotile.codegen.address import (
@@ -22,7 +20,6 @@ from monotile.codegen.address import (
     base,
     coordinates,
     layout,
-    loop_variable,
     part_number,
     place_axes,
     readable,
@@ -30,6 +27,7 @@ from monotile.codegen.address import (
 )
 from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
+from monotile.codegen.site import Range, Site, loop_axes, point_of, range_of
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
 from monotile.ir.dtype import DType
@@ -39,16 +37,14 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Tensor,
-    add,
     axes_of,
     idx,
     loads,
-    mul,
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
-from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage, Step
+from monotile.ir.program import Compute, Program, Scatter, statements, used
+from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage
 from monotile.targets.target import Target
 
 VALUES: Mapping[DType, str] = {
@@ -65,64 +61,6 @@ VALUES: Mapping[DType, str] = {
 }
 STORAGE: Mapping[DType, str] = {**VALUES, DType.F16: "uint16_t", DType.BF16: "uint16_t"}
 SMALL_FLOATS: Mapping[DType, str] = {DType.F16: "f16", DType.BF16: "bf16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The part of a Dim that one task walks.
-
-    variable: runs from 0; its extent is the Dim's tile, with its lead. origin: what to add to it. count: text of how
-    many values it takes, a literal where every task has the whole tile. first: coordinate whose task has the lead as
-    well, "" where there is none.
-    """
-
-    dim: Dim
-    variable: Axis
-    origin: Expr
-    count: str
-    first: str = ""
-
-    @property
-    def value(self) -> Expr:
-        """The position along the (flattened) axes of the Dim."""
-        return add(self.origin, self.variable)
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A step of a stage: its anchor, what follows, and the axes as functions of the ranges."""
-
-    step: Step
-    anchor: Compute | Scatter
-    followers: tuple[Compute | Scatter, ...]
-    ranges: tuple[Range, ...]
-    point: Mapping[str, Expr]
-
-
-def at_start(site: Site, r: Range) -> Site:
-    """`site` at the start of range `r`, for what is the same all along it."""
-    start: dict[str, Expr] = {r.variable.name: idx(0)}
-    point = {name: substitute(e, start) for name, e in site.point.items()}
-    return replace(site, point=point)
-
-
-def unflatten(value: Expr, axes: Sequence[Axis]) -> dict[str, Expr]:
-    """The axes whose row-major position is `value`."""
-    if not all(a.extent for a in axes):  # there is no position, and nothing may be divided by 0
-        return {a.name: idx(0) for a in axes}
-    out: dict[str, Expr] = {}
-    rest = affine(value)
-    for axis in reversed(axes[1:]):
-        whole = rest.expr
-        out[axis.name] = _op("mod", whole, axis.extent)
-        rest = affine(_op("floordiv", whole, axis.extent))
-    if axes:
-        out[axes[0].name] = rest.expr
-    return out
-
-
-def _op(op: str, a: Expr, divisor: int) -> Expr:
-    return affine(Binary(op, a, idx(divisor))).expr
 
 
 class Emitter(Expressions):
@@ -144,11 +82,7 @@ class Emitter(Expressions):
         self.tables = {w.tensor.name: w.table for w in program.weights}
         given = frozenset(t.name for t in program.inputs) | self.tables.keys()
         self.constant = given - old_values(program)
-        self.loop_axes = {
-            s.axis.name: Axis(loop_variable(s.axis.name), s.axis.extent)
-            for s in statements(program.body)
-            if isinstance(s, Loop)
-        }
+        self.loop_axes = loop_axes(program)
         self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
         self._names: list[str] = []  # of all its pointers
         self._own: frozenset[str] = frozenset()
@@ -273,22 +207,11 @@ class Emitter(Expressions):
 
     def range(self, dim: Dim, variable: str) -> Range:
         """The part of `dim` that the current task walks."""
-        if dim.stage is None:
-            return Range(dim, Axis(variable, dim.extent), idx(0), str(dim.extent))
-        origin, most = mul(self._task[dim.stage], idx(dim.tile)), dim.tile + dim.lead
-        count = str(most)
-        if (dim.extent - dim.lead) % dim.tile:
-            rest = Affine(((self._task[dim.stage], -dim.tile),), dim.extent)
-            count = f"mt_min_idx({most}, {bare(self.total(rest))})"
-        first = self._task[dim.stage].name if dim.lead else ""
-        return Range(dim, Axis(variable, most), origin, count, first)
+        return range_of(dim, self._task, variable, lambda rest: bare(self.total(rest)))
 
     def point(self, anchor: Compute | Scatter, ranges: Sequence[Range]) -> dict[str, Expr]:
         """Every axis of the anchor, and every loop axis, as a function of the ranges' variables."""
-        out: dict[str, Expr] = dict(self.loop_axes)
-        for r in ranges:
-            out |= unflatten(r.value, [anchor.axes[p] for p in r.dim.axes])
-        return out
+        return point_of(anchor, ranges, self.loop_axes)
 
     def body(self, e: Expr, point: Mapping[str, Expr]) -> str:
         """Text of an expression over the axes of a step."""

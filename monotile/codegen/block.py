@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from monotile.analysis.states import steady_weights
-from monotile.codegen.base import Site
+from monotile.codegen.site import Site
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
-from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.expression import is_index
 from monotile.codegen.guards import guard_of
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
 from monotile.codegen.writer import Block

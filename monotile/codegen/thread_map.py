@@ -1,9 +1,9 @@
 """How the elements of a map are distributed over the threads of a block."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monotile.codegen.base import Range, unflatten
+from monotile.codegen.site import Range, unflatten
 from monotile.ir.expr import Axis, Expr, add, idx, mul
 
 
@@ -44,11 +44,3 @@ class ThreadMap:
         found = unflatten(position, [*outer, Axis(slid.name, slid.extent // self.windows), last])
         first = mul(found[slid.name], idx(self.windows))
         return found | {slid.name: first if window is None else add(first, window)}
-
-
-@dataclass(frozen=True, slots=True)
-class Early:
-    """What a map's threads asked for before, and the texts under which they know it."""
-
-    turn: ThreadMap
-    names: Mapping[Hashable, str]

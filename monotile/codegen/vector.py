@@ -6,20 +6,17 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-import math
 from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from monotile.analysis.affine import Affine
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.address import readable
+from monotile.codegen.address import is_pack, others, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
-from monotile.codegen.thread_map import Early
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -34,9 +31,8 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.plan.nodes import Place, Pointer, Register, Rotate, Shared, Slice, Step, Workspace
+from monotile.plan.nodes import Place, Shared, Step
 
-WIDEST = 16  # bytes that one access moves
 LANE = "lane"
 _PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
 
@@ -56,31 +52,15 @@ def lane_of(width: int) -> Expr:
     return Axis(LANE, width) if width > 1 else idx(0)
 
 
-def alignment(place: Place) -> int:
-    """Bytes that the base of `place` is a multiple of, as far as vectors care."""
-    match place:
-        case Pointer() | Register():
-            return WIDEST
-        case Workspace(offset) | Shared(offset):
-            return math.gcd(offset, WIDEST)
-        case Slice(of, _, stride):
-            return math.gcd(alignment(of), stride)
-        case Rotate(_, _, _, places, first, last):
-            every = (*places, *(p for p in (first, last) if p is not None))
-            return math.gcd(*(alignment(p) for p in every))
-
-
 class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
-    busy: threads, from the first, that work on what was written since the last barrier of the block. early: what the current
-    stage's maps asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
+    early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
     behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
     """
 
-    busy: int = 0
     cells: Mapping[str, int] = MappingProxyType({})
-    early: MutableMapping[Step, Early]
+    early: MutableMapping[Step, Mapping[Hashable, str]]
     _vector: _Vector | None = None
 
     @contextmanager
@@ -349,12 +329,8 @@ class VectorEmitter(StageEmitter):
         if any(self.variables(i) & inside for i in safe[:table]):
             return None
         offset = self.layout(tensor, place).offset(safe[table:])
-        rest = Affine(tuple(t for t in offset.terms if t[0] != lane), offset.constant)
-        if offset.coefficient(lane) != 1 or self.variables(rest.expr) & inside:
+        if self.variables(others(offset, lane).expr) & inside:
             return None
-        size = tensor.dtype.itemsize
-        group = min(lane.extent, WIDEST // size)
-        steps = (rest.constant, *(c for _, c in rest.terms))
-        if aligned and (alignment(place) % (group * size) or any(c % group for c in steps)):
+        if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
             return None
         return tuple(substitute(i, {LANE: idx(0)}) for i in safe)

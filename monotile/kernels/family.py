@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from monotile.codegen.view import View
 from monotile.ir.expr import Load
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.draft import Context, Draft
@@ -79,11 +80,18 @@ class RowSite:
 class Checked:
     """A step that is to be checked: raise by `plan.invalid.fail`. steady: weights that the launch does not change."""
 
-    stage: Stage
     step: Step
-    statements: Statements
+    view: View
     target: Target
     steady: frozenset[str]
+
+    @property
+    def stage(self) -> Stage:
+        return self.view.stage
+
+    @property
+    def statements(self) -> Statements:
+        return self.view.statements
 
     @property
     def anchor(self) -> Compute | Scatter:
@@ -92,15 +100,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Prefetching:
-    """Step `number` of a stage, of which is asked what it may ask for ahead.
+    """Step `number` of the view's stage, of which is asked what it may ask for ahead.
 
     steady: weights that the launch does not change. streamed: weights, where all of them are more than the last-level cache holds.
     loops: axes of those around. pinned: a loop keeps weights of the stage on chip.
     """
 
-    stage: Stage
     number: int
-    statements: Statements
+    view: View
     steady: frozenset[str]
     streamed: frozenset[str]
     loops: frozenset[str]
@@ -108,14 +115,40 @@ class Prefetching:
     target: Target
 
     @property
+    def stage(self) -> Stage:
+        return self.view.stage
+
+    @property
+    def statements(self) -> Statements:
+        return self.view.statements
+
+    @property
     def step(self) -> Step:
         return self.stage.steps[self.number]
 
 
 @dataclass(frozen=True, slots=True)
+class Settling:
+    """A step of a Plan in which the tasks, the places, what loops keep on chip and what arrives there are settled: of it is asked how a
+    task's threads share its part. stage: the view's."""
+
+    step: Step
+    view: View
+    target: Target
+
+    @property
+    def stage(self) -> Stage:
+        return self.view.stage
+
+    @property
+    def anchor(self) -> Compute | Scatter:
+        return self.view.statements[self.step.computes[self.step.anchor]]
+
+
+@dataclass(frozen=True, slots=True)
 class Pinnable:
     """A weight that a step reads alike in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and the
-    bytes that a task reads of it. in_registers: threads may hold it there."""
+    bytes that a task reads of it. in_registers: threads may hold it there, by the settled method."""
 
     load: Load
     number: int
@@ -151,8 +184,12 @@ def _no_prefetch(_where: "Prefetching", _at: str) -> tuple[Prefetch, ...]:
     return ()
 
 
+def _as_it_is(where: "Settling") -> Method:
+    return where.step.method
+
+
 def _not_pinnable(
-    _step: Step, _statements: Statements, _weights: frozenset[str]
+    _step: Step, _statements: Statements, _weights: frozenset[str], _target: Target
 ) -> "tuple[Pinnable, ...]":
     return ()
 
@@ -172,6 +209,7 @@ class Family:
     is asked. in_rows: the same for a step of a task with several, with its seconds.
     finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
     tiled: whether the family computes a statement in tiles of rows and columns, with operands in a pipeline.
+    settle: the method of a step with all that is chosen once everything else is known.
     check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
     prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
     write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
@@ -187,8 +225,11 @@ class Family:
     in_rows: CutInRows = _no_step
     finer: Callable[[Stage, int], Stage] | None = None
     prefetch: Callable[["Prefetching", str], tuple[Prefetch, ...]] = _no_prefetch
-    pinnable: Callable[[Step, Statements, frozenset[str]], "tuple[Pinnable, ...]"] = _not_pinnable
+    pinnable: Callable[[Step, Statements, frozenset[str], Target], "tuple[Pinnable, ...]"] = (
+        _not_pinnable
+    )
     tiled: Callable[[Compute, Context], bool] = _not_tiled
+    settle: Callable[["Settling"], Method] = _as_it_is
     check: Callable[[Checked], None] = _legal
     why_not_late: WhyNot = _not_late
     write: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict[str, Any])

@@ -18,6 +18,7 @@ from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
+from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.stages import stage_name, stages_of
@@ -187,6 +188,11 @@ def messages_or_weights(s: PlanState) -> PlanState:
     return other if kept_bytes(s.body) < kept_bytes(other.body) else replace(s, by_barriers=None)
 
 
+def settle_methods(s: PlanState) -> PlanState:
+    """How the threads of a task share its part."""
+    return replace(s, body=settle(s.body, s.program, s.places, s.target))
+
+
 def hold_in_registers(s: PlanState) -> PlanState:
     """Pinned weights that threads hold in registers."""
     return replace(s, body=hold(s.body, s.computes, s.steady, s.target))
@@ -194,8 +200,12 @@ def hold_in_registers(s: PlanState) -> PlanState:
 
 def load_ahead(s: PlanState) -> PlanState:
     """Loads before their use, and stages that wait for their hand-off within their first step."""
-    weights = s.program.weights
-    return replace(s, body=prefetch(s.body, s.computes, s.steady, weights, s.target))
+    return replace(s, body=prefetch(s.body, s.program, s.places, s.steady, s.target))
+
+
+def assign_threads(s: PlanState) -> PlanState:
+    """Where the threads of a worker begin with a step."""
+    return replace(s, body=first_threads(s.body, s.target))
 
 
 def launch(s: PlanState) -> PlanState:

@@ -102,6 +102,11 @@ class Method:
         """The method, asking for `more` as well."""
         raise NotImplementedError
 
+    def thread_vectors(self, elements: int) -> int:
+        """How many vectors the `elements` of a task are that threads take one after the other, from the step's first thread on; 0 where
+        threads share them in another way."""
+        return 0
+
     def ahead(self, at: str, what: str | None = None) -> int:
         """How far ahead it asks at that point, for `what` if given; 0 where it does not."""
         found = (p.distance for p in self.prefetches if p.at == at and what in (None, p.what))
@@ -117,7 +122,8 @@ Methods = Mapping[str, type[Method]]  # by the tag that JSON gives them
 
 class Step(Frozen, frozen=True):
     """scratch: the byte offset in the worker's on-chip memory from which the step's method may use
-    `scratch_bytes` for itself (rings of operands, partial results), free before and after the step."""
+    `scratch_bytes` for itself (rings of operands, partial results), free before and after the step.
+    first_thread: which thread of the worker takes the step's first vector; the ones after it the next."""
 
     computes: tuple[str, ...]
     dims: tuple[Dim, ...]
@@ -125,6 +131,7 @@ class Step(Frozen, frozen=True):
     barrier: bool = False
     scratch: int = 0
     scratch_bytes: int = 0
+    first_thread: int = 0
 
     @property
     def anchor(self) -> int:

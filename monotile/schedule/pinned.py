@@ -30,7 +30,7 @@ def keep(
     """
     if not target.has.scratchpad:
         return body, shared_bytes
-    found = _Keeper(computes, weights, target.shared_bytes, workers)
+    found = _Keeper(computes, weights, target, workers)
     nodes = found.nodes(body, shared_bytes, frozenset())
     return nodes, max(found.most, shared_bytes)
 
@@ -63,7 +63,9 @@ def hold(
         free = left if light else 0
         residents: list[Resident] = []
         for r in node.resident:
-            found = family_of(steps[r.compute].method).pinnable(steps[r.compute], computes, weights)
+            found = family_of(steps[r.compute].method).pinnable(
+                steps[r.compute], computes, weights, target
+            )
             words = -(-r.nbytes // (4 * target.threads))
             held = any(p.number == r.load and p.in_registers for p in found) and words <= free
             free -= words if held else 0
@@ -78,10 +80,11 @@ class _Keeper:
         self,
         computes: Mapping[str, Compute | Scatter],
         weights: frozenset[str],
-        room: int,
+        target: Target,
         workers: int,
     ) -> None:
-        self.computes, self.weights, self.room, self.workers = computes, weights, room, workers
+        self.computes, self.weights, self.target = computes, weights, target
+        self.room, self.workers = target.shared_bytes, workers
         self.most = 0
 
     def nodes(
@@ -116,7 +119,7 @@ class _Keeper:
             return []
         return [
             (p.number, p.nbytes)
-            for p in family_of(step.method).pinnable(step, self.computes, self.weights)
+            for p in family_of(step.method).pinnable(step, self.computes, self.weights, self.target)
             if not any(a.name in inner for i in p.load.index for a in axes_of(i))
         ]
 

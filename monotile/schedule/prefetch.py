@@ -10,24 +10,26 @@ from typing import Literal
 
 import msgspec
 
-from monotile.ir.program import Compute, Scatter, Weight
+from monotile.codegen.view import Views
+from monotile.ir.program import Program
 from monotile.kernels.family import Prefetching
 from monotile.kernels.registry import family_of, why_not_late
-from monotile.plan.nodes import PlanNode, Repeat, Stage, repeats
+from monotile.plan.nodes import Place, PlanNode, Repeat, Stage, repeats
 from monotile.targets.target import Target
 
 
 def prefetch(
     body: tuple[PlanNode, ...],
-    statements: Mapping[str, Compute | Scatter],
+    program: Program,
+    places: Mapping[str, tuple[Place, ...]],
     steady: frozenset[str],
-    weights: tuple[Weight, ...],
     target: Target,
 ) -> tuple[PlanNode, ...]:
     """`body` with `Stage.late` and what its methods prefetch. steady: weights that the launch does not change."""
+    weights = program.weights
     large = sum(w.tensor.nbytes for w in weights) > target.l2_bytes
     found = _Prefetcher(
-        statements,
+        Views(program, places, body),
         steady,
         frozenset(w.tensor.name for w in weights) if large else frozenset(),
         frozenset(r.stage for loop in repeats(body) for r in loop.resident),
@@ -39,7 +41,7 @@ def prefetch(
 class _Prefetcher(msgspec.Struct, frozen=True):
     """streamed: weights that are more, together, than the last-level cache holds. pinned: stages whose weights a loop keeps on chip."""
 
-    statements: Mapping[str, Compute | Scatter]
+    views: Views
     steady: frozenset[str]
     streamed: frozenset[str]
     pinned: frozenset[str]
@@ -57,7 +59,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
     def _stage(self, stage: Stage, loops: frozenset[str]) -> Stage:
         stage = self._asked(stage, loops, "stage")
         workers = self.target.workers
-        if stage.handoff == "grid" and why_not_late(stage, self.statements, workers) is None:
+        if stage.handoff == "grid" and why_not_late(stage, self.views.statements, workers) is None:
             stage = msgspec.structs.replace(stage, late=True)
             stage = self._asked(stage, loops, "handoff")
         return self._asked(stage, loops, "use")
@@ -68,7 +70,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
         """`stage` with what its steps ask for at one point, the first step's before the second's."""
         for number, step in enumerate(stage.steps):
             where = Prefetching(
-                stage, number, self.statements, self.steady, self.streamed, loops,
+                number, self.views.of(stage), self.steady, self.streamed, loops,
                 stage.name in self.pinned, self.target,
             )  # fmt: skip
             more = family_of(step.method).prefetch(where, at)

@@ -121,7 +121,7 @@ class Matmul(_Family, frozen=True):
 
 
 class Reduction(_Family, frozen=True):
-    """Of outputs that a thread reduces by itself, in latencies.
+    """Of outputs that a thread reduces by itself, in latencies, and of those that lanes share.
 
     row:      a row of a window.
     vector:   eight neighbours loaded of it.
@@ -130,6 +130,8 @@ class Reduction(_Family, frozen=True):
     finish:   an operation that follows an output.
     windows:  windows that a thread has at once at most, or as many as a row has terms.
     rows:     rows of a matrix that a thread asks for at once, vectors of 16 bytes.
+    trip, chip_trip:  cycles that lanes wait for a round of loads from memory, and from on-chip memory.
+    word:     cycles in which every thread of a block loads a word.
     """
 
     row: float
@@ -139,6 +141,9 @@ class Reduction(_Family, frozen=True):
     finish: float
     windows: int
     rows: int
+    trip: int
+    chip_trip: int
+    word: int
 
 
 class Rowwise(_Family, frozen=True):

@@ -4,8 +4,8 @@ import math
 from contextlib import ExitStack
 from dataclasses import replace
 
-from monotile.codegen.base import Range, Site
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
@@ -15,8 +15,8 @@ from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
 from monotile.kernels.common.cuda_operands import write_side
-from monotile.kernels.common.cuda_threads import each_batch, vector_width
-from monotile.kernels.common.vectors import fitting
+from monotile.kernels.common.cuda_threads import each_batch
+from monotile.kernels.common.vectors import exact_width, fitting
 
 
 def write(e: BlockEmitter, site: Site) -> None:
@@ -36,7 +36,7 @@ def write(e: BlockEmitter, site: Site) -> None:
         stack.enter_context(each_batch(e, site, (method.m, method.n)))
         sides = _sides(e, site, inner, found, method, (m, n), key)
         _score(e, inner, found, m, key)
-        width = fitting(vector_width(WIDTH, site, n), n.variable.extent)
+        width = fitting(exact_width(WIDTH, site.anchor, (n.dim,)), n.variable.extent)
         write_epilogue(e, site, found.result, m, n, width)
         warps = e.plan.launch.threads // e.target.warp
         numbers = ", ".join(

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 
 from monotile.analysis.unconditional import TRUE, unconditional
-from monotile.codegen.base import Range, Site
+from monotile.codegen.site import Range, Site
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load, axes_of, substitute

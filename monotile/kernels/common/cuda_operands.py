@@ -8,10 +8,10 @@ from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE
-from monotile.codegen.address import readable
-from monotile.codegen.base import Site, unflatten
+from monotile.codegen.address import alignment, readable
+from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, alignment
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.kernels.common.cuda_threads import neighbours, placed

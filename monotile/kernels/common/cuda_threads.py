@@ -3,13 +3,12 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from monotile.codegen.base import Range, Site, unflatten
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.vectors import fitting, narrowed
 
 
 def placed(point: Mapping[str, Expr], where: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -23,16 +22,6 @@ def neighbours(first: Axis, width: int) -> Expr:
         return first
     vector = Axis(f"{first.name}_vector", first.extent // width)
     return add(mul(vector, idx(width)), lane_of(width))
-
-
-def vector_width(wanted: int, site: Site, r: Range) -> int:
-    """Neighbours along the last axis that one thread takes, where `r` walks that axis innermost."""
-    anchor = site.anchor
-    if not isinstance(anchor, Compute) or not anchor.axes:
-        return 1
-    if not r.dim.axes or r.dim.axes[-1] != len(anchor.axes) - 1:
-        return 1
-    return fitting(wanted, r.dim.tile, r.dim.extent, r.dim.lead, anchor.axes[-1].extent)
 
 
 def region(ranges: Sequence[Range]) -> int:
@@ -76,19 +65,10 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
         yield
 
 
-def thread_map(e: VectorEmitter, site: Site, vector: int, windows: int = 1) -> ThreadMap:
-    """One vector of neighbours a thread, in each of its windows; as few turns with narrower vectors where threads would stand idle.
-
-    Steps that follow each other without a barrier begin with the warps that the last one left idle.
-    """
-    ranges, threads = site.ranges, e.plan.launch.threads
-    width = vector_width(vector, site, ranges[-1]) if ranges else 1
-    width = narrowed(width, region(ranges) // windows, threads)
-    groups = region(ranges) // (width * windows)
-    first = e.busy % threads
-    warps = -(-groups // e.target.warp)
-    e.busy = first + warps * e.target.warp if first + groups <= threads else 0
-    return ThreadMap(width, groups, first, threads, windows)
+def thread_map(e: VectorEmitter, site: Site, width: int, windows: int = 1) -> ThreadMap:
+    """One vector of `width` neighbours a thread, in each of its windows."""
+    groups = region(site.ranges) // (width * windows)
+    return ThreadMap(width, groups, site.step.first_thread, e.plan.launch.threads, windows)
 
 
 def write_element(e: VectorEmitter, site: Site, point: Mapping[str, Expr]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monotile.codegen.address import stored
-from monotile.codegen.base import Range, Site, plus
+from monotile.codegen.base import plus
+from monotile.codegen.site import Range, Site
 from monotile.codegen.vector import LANE, VectorEmitter
 from monotile.ir.expr import Axis, idx
 from monotile.ir.program import Compute

@@ -1,8 +1,12 @@
 """How many neighbours a thread takes at once."""
 
+import math
+from collections.abc import Sequence
+
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.ir.expr import Axis, Load, loads
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, Scatter
+from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
 
@@ -14,8 +18,23 @@ def fitting(wanted: int, *sizes: int) -> int:
     return width
 
 
+def exact_width(wanted: int, s: Compute | Scatter, dims: Sequence[Dim]) -> int:
+    """Neighbours along the last axis that a thread takes at once, where the last of the dims walks that axis innermost."""
+    if not dims or not isinstance(s, Compute) or not s.axes:
+        return 1
+    last = dims[-1]
+    if not last.axes or last.axes[-1] != len(s.axes) - 1:
+        return 1
+    return fitting(wanted, last.tile, last.extent, last.lead, s.axes[-1].extent)
+
+
+def elements(dims: Sequence[Dim]) -> int:
+    """Of a whole tile."""
+    return math.prod(d.extent if d.stage is None else d.tile + d.lead for d in dims)
+
+
 def narrowed(width: int, elements: int, threads: int) -> int:
-    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would stand idle."""
+    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would stand idle. elements: as many as all threads take."""
     while width > 1 and elements * 2 // width <= threads:
         width //= 2
     return width

@@ -4,8 +4,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.base import Site
-from monotile.codegen.thread_map import Early, ThreadMap
+from monotile.codegen.site import Site
+from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, idx, substitute
@@ -34,15 +34,14 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
         inside(e, site.ranges, own.element(site.ranges, idx(0))),
     ):
         w.write(f"{name} = fetch_{name}(e);")
-    e.early[site.step] = Early(own, names)
+    e.early[site.step] = names
 
 
 def write(e: VectorEmitter, site: Site) -> None:
     """A vector of neighbours a thread, as often as it takes."""
     method = site.step.method
     assert isinstance(method, Map)
-    early = e.early.get(site.step)
-    own = early.turn if early is not None else thread_map(e, site, method.vector)
+    own = thread_map(e, site, method.vector)
     if together := method.ahead("loop"):
         _write_together(e, site, own, together)
         return
@@ -50,8 +49,7 @@ def write(e: VectorEmitter, site: Site) -> None:
         e.writer.open(own.head, ["e"], fence=True) as block,
         inside(e, site.ranges, own.element(site.ranges, idx(0))),
     ):
-        if early is not None:
-            block.names.update(early.names)
+        block.names.update(e.early.get(site.step, {}))
         point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
         with e.vector(own.width):
             write_element(e, site, point)

@@ -27,5 +27,8 @@ class Map(Method, Frozen, frozen=True, tag="map"):
     def with_prefetch(self, more: tuple[Prefetch, ...]) -> "Map":
         return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
 
+    def thread_vectors(self, elements: int) -> int:
+        return elements // self.vector
+
     def describe(self) -> str:
         return ", ".join((f"map x{self.vector}", *(p.describe() for p in self.prefetch)))

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from monotile.ir.expr import Load, loads
 from monotile.ir.program import Compute
-from monotile.kernels.common.vectors import narrowed
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
@@ -23,7 +22,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return ()
     own = {name for s in where.stage.steps for name in s.computes}
     elements = math.prod(d.tile + d.lead for d in step.dims)
-    width = narrowed(step.method.vector, elements, target.threads)
+    width = step.method.vector
     turns = -(-elements // (width * target.threads))
     statements = [where.statements[name] for name in step.computes]
     read = {x for s in statements if isinstance(s, Compute) for x in loads(s.body)}

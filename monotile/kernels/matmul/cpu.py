@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import factors
-from monotile.codegen.base import STORAGE, Range, Site, at_start, unflatten
+from monotile.codegen.base import STORAGE
 from monotile.codegen.loops import Loops, Point, stride
+from monotile.codegen.site import Range, Site, at_start, unflatten
 from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

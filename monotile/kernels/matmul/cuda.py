@@ -6,17 +6,17 @@ The functors are lambdas in the middle of the step: what does not depend on thei
 from contextlib import ExitStack
 
 from monotile.analysis.contraction import factors
-from monotile.codegen.base import Range, Site, at_start
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site, at_start
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
-from monotile.kernels.common.cuda_threads import each_batch, vector_width
+from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import RowResult, row_results, write_copies
-from monotile.kernels.common.vectors import fitting
+from monotile.kernels.common.vectors import exact_width, fitting
 from monotile.kernels.matmul.cuda_operands import write_lines, write_operand
 from monotile.kernels.matmul.method import Matmul
 
@@ -55,7 +55,7 @@ def write_product(
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
         left_side, right_side = in_a_row[0] if in_a_row else _write_sides(e, site, method)
-        width = fitting(vector_width(WIDTH, site, n), method.block_n)
+        width = fitting(exact_width(WIDTH, anchor, (n.dim,)), method.block_n)
         total = "double" if anchor.body.dtype is DType.F64 else "float"
         by_rows: tuple[RowResult, ...] = ()
         if width == 1 and method.block_n % WIDTH == 0:

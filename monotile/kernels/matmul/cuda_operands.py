@@ -5,9 +5,9 @@ from typing import Literal
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.masked import masked
-from monotile.codegen.address import readable
-from monotile.codegen.base import Range, Site, unflatten
-from monotile.codegen.vector import VectorEmitter, alignment
+from monotile.codegen.address import alignment, readable
+from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, idx, mul

@@ -1,9 +1,13 @@
 """What a reducing step may be."""
 
 from monotile.ir.program import Compute
+from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.family import Checked, Statements
+from monotile.kernels.reduction.cuts import MOST_PARTS
+from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.weights import weights_of
+from monotile.kernels.reduction.prefetch import pinnable
+from monotile.kernels.reduction.weights import held_early, weights_of
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Dim, Stage
 from monotile.targets.target import Target
@@ -18,12 +22,46 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {anchor.out.name} is neither reduced nor a product")
     if r.lanes > target.threads or r.lanes & (r.lanes - 1):
         fail(f"{stage.name}: {r.lanes} lanes")
-    if r.outputs > 1 and not _side_by_side(r, target):
+    if min(r.vector, r.outputs, r.windows, r.together, r.runs, r.unroll) < 1:
+        fail(f"{stage.name}: a thread takes none of {anchor.out.name} at once")
+    order = r.order or tuple(range(len(anchor.reduce)))
+    if sorted(order) != list(range(len(anchor.reduce))):
+        fail(f"{stage.name}: the order {r.order} of what {anchor.out.name} sums over")
+    if target.has.lockstep and (why := _at_once(c, r)):
+        fail(f"{stage.name}: {anchor.out.name} cannot be reduced so: {why}")
+    if r.side_by_side and not _side_by_side(r, target):
         fail(f"{stage.name}: a thread cannot have {r.outputs} outputs of {anchor.out.name} so")
     if r.windows > 1 and not _whole_windows(r, step.dims):
         fail(f"{stage.name}: threads do not have {r.windows} windows of {anchor.out.name} each")
     if r.ahead("stage") and not weights_of(step, c.statements, c.steady):
         fail(f"{stage.name} has no weights to prefetch")
+    if r.ahead("stage") and not held_early(step, c.view, c.steady, target):
+        fail(f"{stage.name}: its threads cannot have the weights of {anchor.out.name} in registers")
+    for kept in c.view.residents:
+        if kept.held and kept.compute == anchor.out.name:
+            found = pinnable(step, c.statements, c.steady, target)
+            if not any(x.number == kept.load and x.in_registers for x in found):
+                fail(
+                    f"{stage.name}: its threads cannot keep a weight of {anchor.out.name} in registers"
+                )
+
+
+def _at_once(c: Checked, r: Reduce) -> str:
+    """What is wrong with what a lane, or a group of them, has at once; "" for nothing."""
+    if r.side_by_side:
+        if exact_width(r.outputs, c.anchor, c.step.dims) != r.outputs:
+            return f"{r.outputs} outputs do not divide its last axis"
+        return "" if r.together == r.runs == r.unroll == 1 else "a thread has its outputs by itself"
+    form = form_of(c.anchor, c.step.dims, r, c.target.threads)
+    if r.vector > 1 and not (form.axes and form.axes[-1].extent % r.vector == 0):
+        return f"vectors of {r.vector} do not divide its last axis"
+    if form.outputs % r.together:
+        return f"{r.together} neighbours do not divide its outputs"
+    if r.runs > max(1, -(-form.all_runs // form.groups)) or form.parts > MOST_PARTS:
+        return f"a group has {r.runs} runs of {r.together} outputs"
+    if r.unroll > form.turns:
+        return f"{r.unroll} vectors are on their way of {form.turns}"
+    return ""
 
 
 def why_not_late(stage: Stage, _statements: Statements) -> str | None:
@@ -42,7 +80,7 @@ def _side_by_side(r: Reduce, target: Target) -> bool:
 
 def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
     """Whether the windows, and the outputs of each, divide the last two dims and their tiles; the last one is the last axis."""
-    if r.outputs == 1 or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
+    if not r.side_by_side or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
         return False
     sizes = ((dims[-2], r.windows), (dims[-1], r.outputs))
     return not any(size % by for d, by in sizes for size in (d.extent, d.tile, d.lead))

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from monotile.codegen.base import Range, Site, unflatten
 from monotile.codegen.loops import Loops, Point, Row, stride
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType

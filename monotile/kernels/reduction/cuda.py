@@ -1,7 +1,7 @@
 """A reduction step, in whichever form its method has."""
 
-from monotile.codegen.base import Site
 from monotile.codegen.block import READY, BlockEmitter
+from monotile.codegen.site import Site
 from monotile.kernels.reduction.cuda_columns import write_columns
 from monotile.kernels.reduction.cuda_held import write_weights_early
 from monotile.kernels.reduction.cuda_lanes import write_lanes
@@ -16,7 +16,7 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert isinstance(method, Reduce)
     if method.by_columns:
         write_columns(e, site, method)
-    elif method.outputs > 1:
+    elif method.side_by_side:
         write_windows(e, site, method)
     else:
         if e.await_ != READY:

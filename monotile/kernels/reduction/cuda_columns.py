@@ -6,14 +6,15 @@ Neighbouring threads have neighbouring vectors of outputs; the lanes of one have
 import math
 from contextlib import ExitStack
 
-from monotile.codegen.base import VALUES, Site, unflatten
+from monotile.codegen.base import VALUES
+from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
-from monotile.kernels.common.cuda_threads import inside, placed, region, spread, vector_width
+from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.method import Reduce
 from monotile.targets.model import fitted
 
@@ -24,7 +25,7 @@ def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
     threads = e.plan.launch.threads
-    across, width = threads // method.lanes, vector_width(method.outputs, site, ranges[-1])
+    across, width = threads // method.lanes, method.outputs
     vectors = region(ranges) // width
     rounds, w = -(-vectors // across), e.writer
     with ExitStack() as stack:

@@ -2,20 +2,21 @@
 what it multiplies them with is there."""
 
 from monotile.codegen.address import readable
-from monotile.codegen.base import STORAGE, Site
+from monotile.codegen.base import STORAGE
 from monotile.codegen.block import Held
+from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import LANE, VectorEmitter
 from monotile.ir.expr import Axis, Load, idx, substitute
-from monotile.kernels.reduction.cuda_lanes import Form, differs, each_vector, form_of, write_groups
+from monotile.kernels.reduction.cuda_lanes import each_vector, write_groups
 from monotile.kernels.reduction.cuda_pinned import Kept
+from monotile.kernels.reduction.form import Form, differs, form_of
 from monotile.kernels.reduction.method import Reduce
 
 
-def held_of(name: str, x: Load, site: Site, form: Form) -> Held | None:
-    """How threads hold in `name` what the step's reduction reads as `x`; None where they need other vectors from one time to the next."""
-    if form.rounds > 1 or form.unroll < form.turns or form.width == 1:
-        return None
+def held_of(name: str, x: Load, site: Site, form: Form) -> Held:
+    """How threads hold in `name` what the step's reduction reads as `x`."""
+    assert form.steady
     by_run, by_u = differs(x, site, form)
     parts = [("turn", form.turns)]
     parts += [("v", form.runs)] if by_run or by_u else []
@@ -29,7 +30,7 @@ def held_of(name: str, x: Load, site: Site, form: Form) -> Held | None:
     return Held(name, STORAGE[x.dtype], form.width, count, number)
 
 
-def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held | None:
+def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held:
     """The same of what a loop keeps. site: reading on chip what is kept there."""
     return held_of(f"held_{kept.image.name}", kept.within, site, _form(e, site))
 
@@ -54,8 +55,6 @@ def write_weights_early(
     form = _form(e, site)
     for number, x in enumerate(wanted):
         held = held_of(f"{name}_{number}", x, site, form)
-        if held is None:
-            continue
         place = readable(e.plan.places[x.tensor.name], own=False)
         e.writer.write(f"{held.kind} {held.name};")
         with e.writer.open("", fence=True):
@@ -63,13 +62,13 @@ def write_weights_early(
             with each_vector(e, site, form) as point:
                 index = [substitute(i, point) for i in x.index]
                 first = e.first_of(x.tensor, index, place, Axis(LANE, held.width), {LANE})
-                if first is not None:
-                    load = e.packed(x.tensor, first, place, held.width)
-                    e.writer.write(f"{held.name}.value[{held.number}] = {load};")
-                    out[x.tensor.name] = held
+                assert first is not None
+                load = e.packed(x.tensor, first, place, held.width)
+                e.writer.write(f"{held.name}.value[{held.number}] = {load};")
+        out[x.tensor.name] = held
     return out
 
 
 def _form(e: VectorEmitter, site: Site) -> Form:
     assert isinstance(site.step.method, Reduce)
-    return form_of(e, site, site.step.method)
+    return form_of(site.anchor, site.step.dims, site.step.method, e.plan.launch.threads)

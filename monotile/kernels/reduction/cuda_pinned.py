@@ -1,10 +1,11 @@
 """Weights kept on chip through a loop: as tensors of their own that live there, and the functions that fill them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from monotile.codegen.base import Range, unflatten
+from monotile.codegen.site import Range, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul, substitute
@@ -49,23 +50,26 @@ def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept
     stages: dict[str, Stage] = {}
     residents: list[tuple[Resident, str]] = []
     _collect(plan.body, stages, residents)
-    out: list[Kept] = []
-    for number, (r, loop) in enumerate(residents):
-        stage, anchor = stages[r.stage], computes[r.compute]
-        step = next(s for s in stage.steps if s.computes[0] == r.compute)
-        assert isinstance(anchor, Compute)
-        assert isinstance(step.method, Reduce)
-        load = distinct_loads(anchor.body)[r.load]
-        rows = rows_of(load, anchor, step.dims)
-        order = step.method.order or tuple(range(len(anchor.reduce)))
-        axes = tuple(anchor.reduce[p] for p in order)
-        points = 1
-        for a in axes:
-            points *= a.extent
-        shape = (*(step.dims[k].tile for k in rows), points)
-        image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
-        out.append(Kept(r, loop, stage, load, image, rows, axes))
-    return tuple(out)
+    return tuple(
+        kept_through(number, r, loop, stages[r.stage], computes[r.compute])
+        for number, (r, loop) in enumerate(residents)
+    )
+
+
+def kept_through(
+    number: int, resident: Resident, loop: str, stage: Stage, anchor: Compute | Scatter
+) -> Kept:
+    """What `resident`, the Plan's of that number, keeps through `loop` for the step of `stage` that computes `anchor`."""
+    step = next(s for s in stage.steps if s.computes[0] == resident.compute)
+    assert isinstance(anchor, Compute)
+    assert isinstance(step.method, Reduce)
+    load = distinct_loads(anchor.body)[resident.load]
+    rows = rows_of(load, anchor, step.dims)
+    order = step.method.order or tuple(range(len(anchor.reduce)))
+    axes = tuple(anchor.reduce[p] for p in order)
+    shape = (*(step.dims[k].tile for k in rows), math.prod(a.extent for a in axes))
+    image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
+    return Kept(resident, loop, stage, load, image, rows, axes)
 
 
 def _collect(
@@ -80,7 +84,7 @@ def _collect(
                 _collect(node.body, stages, residents)
 
 
-def from_images(body: Expr, kept: tuple[Kept, ...]) -> Expr:
+def from_images(body: Expr, kept: Sequence[Kept]) -> Expr:
     """`body` with what is kept read on chip."""
     images = {k.load: k.within for k in kept}
     return map_loads(body, lambda x: images.get(x, x))

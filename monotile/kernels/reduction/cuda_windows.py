@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, ExitStack
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.base import VALUES, Site
+from monotile.codegen.base import VALUES
+from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of

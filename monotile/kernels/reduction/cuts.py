@@ -21,6 +21,14 @@ from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
+# What a group of lanes has at once.
+MOST_TOGETHER = 16  # neighbouring outputs
+MOST_PARTS = 32  # outputs of all its runs
+MOST_LOADED = 128  # registers of a thread for what it loads from memory
+MOST_UNROLLED = 8  # turns, or all where they are twice as many
+MOST_INSTRUCTIONS = 2048  # in straight line, about: compilers take their time over long stretches
+SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no neighbour
+
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value

@@ -8,6 +8,7 @@ from monotile.kernels.reduction.cuda import write_prefetch
 from monotile.kernels.reduction.cuts import cut, in_rows
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.prefetch import pinnable, prefetch
+from monotile.kernels.reduction.settle import settle
 
 REDUCTION = Family(
     name="reduction",
@@ -16,6 +17,7 @@ REDUCTION = Family(
     in_rows=in_rows,
     prefetch=prefetch,
     pinnable=pinnable,
+    settle=settle,
     check=check,
     why_not_late=why_not_late,
     write={"c": write_c, "cuda": write_cuda},

@@ -14,6 +14,9 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
     Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
     axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
+    together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
+    unroll: vectors of an output whose loads a lane has on their way at once. These three are 1 until the Plan is otherwise complete.
+    alone: a thread has its outputs, or its one output, by itself, as if there were several; they are exact.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -25,6 +28,10 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     order: tuple[int, ...] = ()
     outputs: int = 1
     windows: int = 1
+    together: int = 1
+    runs: int = 1
+    unroll: int = 1
+    alone: bool = False
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -39,12 +46,26 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
         """Whether lanes share outputs that lie side by side."""
         return self.outputs > 1 and self.lanes > 1
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether a thread has outputs that lie side by side, or would if there were more of them."""
+        return self.outputs > 1 or self.alone
+
+    def thread_vectors(self, elements: int) -> int:
+        several = self.side_by_side and not self.by_columns
+        return elements // (self.outputs * self.windows) if several else 0
+
     def describe(self) -> str:
         if self.by_columns:
             text = f"reduce, {self.outputs} outputs side by side, {self.lanes} lanes"
-        elif self.outputs > 1:
+        elif self.side_by_side:
             text = f"reduce, {self.outputs} outputs side by side"
             text += f" in {self.windows} windows" if self.windows > 1 else ""
         else:
             text = f"reduce, {self.lanes} lanes x{self.vector}"
+            text += (
+                f", {self.runs} x {self.together} outputs at once"
+                if self.runs * self.together > 1
+                else ""
+            )
         return ", ".join((text, *(p.describe() for p in self.prefetch)))

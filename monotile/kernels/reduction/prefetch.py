@@ -6,10 +6,12 @@ import math
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.family import Pinnable, Prefetching, Statements
+from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.weights import multiplied, task_bytes, weight_bytes
+from monotile.kernels.reduction.weights import held_early, multiplied, task_bytes, weight_bytes
 from monotile.plan.nodes import Prefetch, Step
 from monotile.targets.model import fitted
+from monotile.targets.target import Target
 
 MOST_WORDS = 80  # registers of a thread for the weights of reductions
 
@@ -19,6 +21,8 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     stage, target = where.stage, where.target
     tasks = math.prod(stage.grid)
     if at != "stage" or not 0 < tasks <= target.workers or where.pinned:
+        return ()
+    if not held_early(where.step, where.view, where.steady, target):
         return ()
     word = 4 * target.threads
 
@@ -32,14 +36,17 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     return (Prefetch("weights", "stage"),) if 0 < words(where.step) <= room else ()
 
 
-def pinnable(step: Step, statements: Statements, weights: frozenset[str]) -> tuple[Pinnable, ...]:
+def pinnable(
+    step: Step, statements: Statements, weights: frozenset[str], target: Target
+) -> tuple[Pinnable, ...]:
     """The weights that the step multiplies with, of lanes along the reduction."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
-    if method.outputs > 1 or not isinstance(anchor, Compute):
+    if method.side_by_side or not isinstance(anchor, Compute):
         return ()
+    steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)
     return tuple(
-        Pinnable(x, every.index(x), task_bytes(x, anchor, step.dims), method.vector > 1)
+        Pinnable(x, every.index(x), task_bytes(x, anchor, step.dims), steady)
         for x in multiplied(anchor, weights)
     )

@@ -4,11 +4,17 @@ import math
 from collections.abc import Mapping
 
 from monotile.analysis.unconditional import unconditional
-from monotile.ir.expr import Axis, Load, axes_of, loads
+from monotile.codegen.address import readable
+from monotile.codegen.site import unflatten
+from monotile.codegen.vector import LANE
+from monotile.codegen.view import View
+from monotile.ir.expr import Axis, Load, add, axes_of, idx, loads, mul, substitute
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import distinct_loads
+from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.nodes import Dim, Step
+from monotile.targets.target import Target
 
 
 def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
@@ -41,7 +47,7 @@ def weights_of(
 ) -> tuple[Load, ...]:
     """What a reduction of lanes multiplies with, of `weights` that its step reads nowhere else."""
     method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
-    if not isinstance(method, Reduce) or method.outputs > 1 or method.vector == 1:
+    if not isinstance(method, Reduce) or method.side_by_side or method.vector == 1:
         return ()
     if not isinstance(anchor, Compute):
         return ()
@@ -57,3 +63,24 @@ def weight_bytes(
     anchor = computes[step.computes[0]]
     found = weights_of(step, computes, weights)
     return sum(task_bytes(x, anchor, step.dims) for x in found if isinstance(anchor, Compute))
+
+
+def held_early(step: Step, view: View, weights: frozenset[str], target: Target) -> bool:
+    """Whether threads can have in registers, from the stage's beginning on, what the step multiplies with: each knows its vectors, and these
+    are single accesses."""
+    wanted, anchor = weights_of(step, view.statements, weights), view.statements[step.computes[0]]
+    if not wanted or not isinstance(step.method, Reduce):
+        return False
+    form = form_of(anchor, step.dims, step.method, target.threads)
+    start, lane = Axis("start", form.vectors), Axis(LANE, form.width)
+    at = unflatten(add(mul(start, idx(form.width)), lane), form.axes)
+    point = dict(view.site(step).point) | at
+    return form.steady and all(
+        view.packs(
+            x.tensor,
+            [substitute(i, point) for i in x.index],
+            readable(view.places[x.tensor.name], own=False),
+            lane,
+        )
+        for x in wanted
+    )

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monotile.analysis.dependence import loads_of
-from monotile.codegen.base import VALUES, Range, Site, unflatten
+from monotile.codegen.base import VALUES
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.codegen.writer import Block

@@ -1,7 +1,7 @@
 """Writes in order on the CPU."""
 
-from monotile.codegen.base import Site
 from monotile.codegen.loops import Loops, write_element
+from monotile.codegen.site import Site
 
 
 def write(e: Loops, site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from monotile.codegen.base import Site
+from monotile.codegen.site import Site
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Expr, idx
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, write_element

@@ -3,7 +3,8 @@
 from contextlib import ExitStack
 
 from monotile.codegen.address import readable, stored
-from monotile.codegen.base import STORAGE, Site, plus
+from monotile.codegen.base import STORAGE, plus
+from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError

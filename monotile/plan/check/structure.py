@@ -8,6 +8,7 @@ from collections import Counter
 
 from monotile.analysis.dependence import follows, loads_of
 from monotile.analysis.states import may_share, scattered, steady_weights
+from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
@@ -30,12 +31,13 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_states(plan, program, computes)
     _check_loops(plan, program)
     stages, weights = list(_stages(plan.body)), steady_weights(program)
+    views = Views(program, plan.places, plan.body)
     if len({s.name for s in stages}) != len(stages):
         fail("two stages have one name")
     done: set[str] = set()
     for stage in stages:
         for step in stage.steps:
-            _check_step(stage, step, computes, weights, target)
+            _check_step(step, views.of(stage), target, weights)
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
         if stage.steps[0].method.ahead("task") and math.prod(stage.grid) <= plan.launch.workers:
@@ -100,13 +102,8 @@ def _check_loops(plan: Plan, program: Program) -> None:
         fail(f"its loops are {sorted(of(plan.body))}, the Program's are {sorted(wanted)}")
 
 
-def _check_step(
-    stage: Stage,
-    step: Step,
-    computes: dict[str, Compute | Scatter],
-    steady: frozenset[str],
-    target: Target,
-) -> None:
+def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) -> None:
+    stage, computes = view.stage, view.statements
     missing = [name for name in step.computes if name not in computes]
     if missing:
         fail(f"{stage.name} computes {missing[0]}, which the Program does not have")
@@ -142,7 +139,10 @@ def _check_step(
             alike = follower.out.shape == anchor.out.shape and follows(follower, own)
         if not alike:
             fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
-    family_of(step.method).check(Checked(stage, step, computes, target, steady))
+    family_of(step.method).check(Checked(step, view, target, steady))
+    shared = step.method.thread_vectors(math.prod(d.tile + d.lead for d in step.dims))
+    if not 0 <= step.first_thread < (target.threads if shared else 1):
+        fail(f"{stage.name}: {anchor.out.name} cannot begin with thread {step.first_thread}")
 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:

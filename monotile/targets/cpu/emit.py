@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from monotile.codegen.base import Site
 from monotile.codegen.loops import Loops
+from monotile.codegen.site import Site
 from monotile.codegen.source import Source
 from monotile.codegen.writer import Writer
 from monotile.config import Options

@@ -11,9 +11,9 @@ import msgspec
 
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import Layout
-from monotile.codegen.base import Site
 from monotile.codegen.block import GIVEN, READY, BlockEmitter
 from monotile.codegen.functions import Function
+from monotile.codegen.site import Site
 from monotile.codegen.source import Source
 from monotile.codegen.writer import Writer
 from monotile.config import Options
@@ -147,7 +147,6 @@ class CudaEmitter(BlockEmitter):
                     with w.open("", fence=True):
                         if site.step.barrier:
                             w.write("mt::block_barrier();")
-                            self.busy = 0
                         self.step(site)
                     self.await_ = READY
 
@@ -169,12 +168,11 @@ class CudaEmitter(BlockEmitter):
 
     def write_prefetches(self, stage: Stage) -> None:
         """What the stage's early maps read, and the weights of its early reductions, before its first step."""
-        self.busy, self.early, self.prefetched = 0, {}, {}
+        self.early, self.prefetched = {}, {}
         for what in ("all", "weights"):
             for number, site in enumerate(self.sites(stage)):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
-        self.busy = 0
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""
@@ -194,8 +192,6 @@ class CudaEmitter(BlockEmitter):
                 s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
             ]
             held = held_through(self, kept, self.with_pinned(sites[0]))
-        if held is None:
-            return
         self.in_registers[kept.image.name] = held
         with self.tasks(held.fill, kept.stage, axes, [held]):
             for site in self.sites(kept.stage):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from monotile.codegen.address import coordinates, loop_variable
-from monotile.codegen.base import SMALL_FLOATS, STORAGE, Site, unflatten
+from monotile.codegen.base import SMALL_FLOATS, STORAGE
+from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, mul

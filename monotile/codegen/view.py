@@ -1,0 +1,102 @@
+"""What may be known of a Plan's tasks without writing anything: their steps, and where what they read and write lies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from monotile.analysis.affine import Affine
+from monotile.codegen.address import coordinates, is_pack, layout, others, readable
+from monotile.codegen.site import Site, loop_axes, point_of, range_of
+from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
+from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.plan.nodes import Place, PlanNode, Resident, Shared, Stage, Step, repeats
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A stage as its tasks see it.
+
+    statements: by the name of their tensor. places: of every tensor. received: names of messages that a task reads on chip.
+    residents: what loops keep on chip for the stage. tables: dimensions of a weight that choose a part. loops: axes of all loops.
+    """
+
+    stage: Stage
+    statements: Mapping[str, Compute | Scatter]
+    places: Mapping[str, tuple[Place, ...]]
+    received: Mapping[str, Place]
+    residents: tuple[Resident, ...]
+    tables: Mapping[str, int]
+    loops: Mapping[str, Axis]
+    own: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = frozenset(name for step in self.stage.steps for name in step.computes)
+        object.__setattr__(self, "own", own)
+
+    @property
+    def task(self) -> tuple[Axis, ...]:
+        """The coordinates of a task."""
+        return coordinates(self.stage.grid)
+
+    def site(self, step: Step) -> Site:
+        """A step of the stage."""
+        anchor, *rest = (self.statements[name] for name in step.computes[step.anchor :])
+        ranges = tuple(range_of(d, self.task, f"d{k}") for k, d in enumerate(step.dims))
+        point = point_of(anchor, ranges, self.loops)
+        return Site(step, anchor, tuple(rest), ranges, point)
+
+    def place(self, tensor: Tensor) -> Place:
+        """Where the stage reads `tensor`."""
+        if tensor.name in self.received:
+            return self.received[tensor.name]
+        return readable(self.places[tensor.name], own=tensor.name in self.own)
+
+    def on_chip(self, tensor: Tensor) -> bool:
+        """Whether that is on-chip memory."""
+        return isinstance(self.place(tensor), Shared)
+
+    def offset(self, tensor: Tensor, index: Sequence[Expr], place: Place) -> Affine:
+        """Elements from the base of a part of `tensor` in `place` to the element at `index`."""
+        table = self.tables.get(tensor.name, 0)
+        return layout(place, tensor.shape[table:], self.task).offset(index[table:])
+
+    def packs(self, tensor: Tensor, index: Sequence[Expr], place: Place, lane: Axis) -> bool:
+        """Whether the elements of `tensor` in `place` at an index over `lane` and variables that are alike for all lanes are one access."""
+        table = self.tables.get(tensor.name, 0)
+        if any(loads(i) for i in index) or any(lane in axes_of(i) for i in index[:table]):
+            return False
+        offset = self.offset(tensor, index, place)
+        if lane in axes_of(others(offset, lane).expr):
+            return False
+        return is_pack(offset, lane, tensor.dtype.itemsize, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Views of all stages of a Plan, made or in the making."""
+
+    program: Program
+    places: Mapping[str, tuple[Place, ...]]
+    body: tuple[PlanNode, ...]
+    statements: Mapping[str, Compute | Scatter] = field(init=False)
+    tables: Mapping[str, int] = field(init=False)
+    loops: Mapping[str, Axis] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = (s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter)))
+        tables = {w.tensor.name: w.table for w in self.program.weights}
+        object.__setattr__(self, "statements", {s.out.name: s for s in found})
+        object.__setattr__(self, "tables", tables)
+        object.__setattr__(self, "loops", loop_axes(self.program))
+
+    def of(self, stage: Stage) -> View:
+        """The View of `stage`, which may be another than the Plan's of that name."""
+        loops = list(repeats(self.body))
+        return View(
+            stage,
+            self.statements,
+            self.places,
+            {r.tensor: r.place for n in loops for r in n.receives if r.stage == stage.name},
+            tuple(r for n in loops for r in n.resident if r.stage == stage.name),
+            self.tables,
+            self.loops,
+        )

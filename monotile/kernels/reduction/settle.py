@@ -1,0 +1,140 @@
+"""How many outputs a group of lanes reduces at once, and how many loads are on their way: found when all else is known."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import msgspec
+
+from monotile.codegen.site import Site
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Tensor,
+    axes_of,
+    children,
+    loads,
+    substitute,
+    walk,
+)
+from monotile.ir.program import Compute, value_of
+from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.common.vectors import elements, exact_width, fitting, narrowed
+from monotile.kernels.family import Settling
+from monotile.kernels.reduction.cuda_pinned import from_images, kept_through
+from monotile.kernels.reduction.cuts import (
+    MOST_INSTRUCTIONS,
+    MOST_LOADED,
+    MOST_PARTS,
+    MOST_TOGETHER,
+    MOST_UNROLLED,
+    SIDE_BY_SIDE,
+)
+from monotile.kernels.reduction.form import Form, differs, form_of
+from monotile.kernels.reduction.method import Reduce
+from monotile.plan.nodes import Method
+from monotile.targets.model import fitted
+
+DIVISION = 5  # instructions of one
+
+
+def settle(where: Settling) -> Method:
+    """The method with as many outputs at once as cost least."""
+    method, view = where.step.method, where.view
+    assert isinstance(method, Reduce)
+    site = view.site(where.step)
+    if not isinstance(site.anchor, Compute):
+        return method
+    if method.side_by_side:
+        return _neighbours(method, where)
+    order = method.order or tuple(range(len(site.anchor.reduce)))
+    vector = fitting(method.vector, site.anchor.reduce[order[-1]].extent) if order else 1
+    method = msgspec.structs.replace(method, vector=vector, together=1, runs=1, unroll=1)
+    own = [r for r in view.residents if r.compute == site.anchor.out.name]
+    images = [kept_through(n, r, "", where.stage, site.anchor) for n, r in enumerate(own)]
+    body = from_images(site.anchor.body, images)
+    site = replace(site, anchor=msgspec.structs.replace(site.anchor, body=body))
+    near = {k.image for k in images}
+    best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
+    return msgspec.structs.replace(
+        method, together=best.together, runs=best.runs, unroll=best.unroll
+    )
+
+
+def _neighbours(method: Reduce, where: Settling) -> Reduce:
+    """The same with as many neighbouring outputs a thread as divide the task's part, fewer where threads would stand idle."""
+    dims = where.step.dims
+    width = exact_width(method.outputs, where.anchor, dims)
+    if method.by_columns:
+        return msgspec.structs.replace(method, outputs=width)
+    width = narrowed(width, elements(dims) // method.windows, where.target.threads)
+    return msgspec.structs.replace(method, outputs=width, alone=True)
+
+
+def _cheapest(
+    site: Site, method: Reduce, where: Settling, on_chip: Callable[[Tensor], bool]
+) -> Form:
+    """The number of outputs at once that costs least: round trips to memory, and what is loaded."""
+    model = fitted(where.target.model.reduction)
+    form = form_of(site.anchor, site.step.dims, method, where.target.threads)
+    anchor, axes, width = form.anchor, set(form.axes), form.width
+    read = tuple(
+        dict.fromkeys(x for x in loads(anchor.body) if any(axes_of(i) & axes for i in x.index))
+    )
+    each = _arithmetic(anchor.body)
+    places = _instructions(anchor.body, site)  # where the vectors lie: once for all their elements
+    after = sum(_instructions(value_of(s), site) for s in site.followers)
+    best, least = form, float("inf")
+    size = min((x.dtype.itemsize for x in read), default=4)
+    for way in _ways(form, size):
+        far = sum(_words(x, site, way) for x in read if not on_chip(x.tensor))
+        near = sum(_words(x, site, way) for x in read if on_chip(x.tensor))
+        room = MOST_INSTRUCTIONS - way.finishes * after
+        steps = room // (way.parts * (width * each + places))
+        if way.parts > 1 and (far > MOST_LOADED or steps < 1):
+            continue
+        most = way.turns if way.turns <= 2 * MOST_UNROLLED else MOST_UNROLLED
+        unroll = max(1, min(most, MOST_LOADED // max(far, 1), steps))
+        trips = -(-way.turns // unroll) * (model.trip if far else model.chip_trip)
+        cost = way.rounds * (trips + way.turns * (far + near) * model.word)
+        if cost < least:
+            best, least = replace(way, unroll=unroll), cost
+    return best
+
+
+def _ways(form: Form, size: int) -> Iterator[Form]:
+    """Outputs that a group may have at once. size: bytes of the narrowest element."""
+    if not form.outputs:
+        yield form
+    most = MOST_TOGETHER if form.lanes * form.width * size >= SIDE_BY_SIDE else 1
+    for together in range(1, most + 1):
+        if form.outputs % together == 0:
+            several = -(-form.outputs // (together * form.groups))
+            for runs in range(1, min(MOST_PARTS // together, several) + 1):
+                yield replace(form, together=together, runs=runs)
+
+
+def _instructions(e: Expr, site: Site) -> int:
+    """About how many one evaluation of `e` takes, indices included; what occurs twice counts once."""
+    where = spread(Axis("run", max(1, region(site.ranges))), site.ranges)
+    here = substitute(e, dict(site.point) | where | placed(site.point, where))
+    found = {x for x in walk(here) if children(x)}
+    return 1 + sum(DIVISION if _divides(x) else 1 for x in found)
+
+
+def _arithmetic(e: Expr) -> int:
+    """Operations on what is loaded."""
+    inner = () if isinstance(e, Load) else children(e)
+    return bool(inner) + sum(_arithmetic(x) for x in inner)
+
+
+def _divides(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("floordiv", "mod", "div")
+
+
+def _words(x: Load, site: Site, form: Form) -> int:
+    """Registers that a vector of `x` takes for each turn: once for all outputs that share it."""
+    words = -(-form.width * x.dtype.itemsize // 4)
+    by_run, by_u = differs(x, site, form)
+    return words * (form.parts if by_u else form.runs if by_run else 1)
