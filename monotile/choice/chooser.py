@@ -89,13 +89,11 @@ class Prefer:
 class Record:
     """As `inner` chooses; `spec` is what was chosen."""
 
+    wants_all = True  # so that it is asked all that a Replay will be asked
+
     def __init__(self, inner: Chooser = MODEL) -> None:
         self.inner = inner
         self.spec: Spec = {}
-
-    @property
-    def wants_all(self) -> bool:
-        return self.inner.wants_all
 
     def choose(self, question: Question[T], ways: Iterable[T]) -> T | None:
         found = self.inner.choose(question, ways)
