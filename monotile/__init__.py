@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from monotile.errors import (
         BuildError,
         CaptureError,
+        ChoiceError,
         IndexOutOfRangeError,
         InputError,
         InternalError,
@@ -39,6 +40,7 @@ _HOME = {
     "load": "monotile.runtime.module",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
+    "ChoiceError": "monotile.errors",
     "IndexOutOfRangeError": "monotile.errors",
     "InputError": "monotile.errors",
     "InternalError": "monotile.errors",
@@ -53,6 +55,7 @@ _HOME = {
 __all__ = [
     "BuildError",
     "CaptureError",
+    "ChoiceError",
     "CompiledModule",
     "Explanation",
     "IndexOutOfRangeError",

@@ -1,11 +1,14 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from monotile.analysis.work import work
 from monotile.cache import Cache
+from monotile.choice.chooser import MODEL, Chooser, Record, Replay
+from monotile.choice.spec import Key, Spec, Value, load_spec
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
@@ -31,6 +34,16 @@ from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Order
 
+Choices = Mapping[Key, Value] | str | Path | None
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way."""
+
+    plan: Plan | None
+    choices: Spec | None
+
 
 def compile(
     model: Model,
@@ -40,6 +53,7 @@ def compile(
     target: str = "auto",
     options: Options = Options(),
     plan: Plan | str | Path | None = None,
+    choices: Choices = None,
 ) -> CompiledModule:
     """`model` as one kernel, for arguments of the shapes and dtypes of `args` and `kwargs`.
 
@@ -48,10 +62,14 @@ def compile(
     without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
     plan: used instead of scheduling: a Plan of this model for this target and number of workers, or a file that holds its JSON, such as
     `monotile inspect MODEL --show plan` prints.
-    Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError, PlanError or BuildError, all of them
-    MonotileError.
+    choices: followed where they say what to choose (`choice.spec`), or a file that holds their JSON, such as `monotile inspect MODEL --show choices`
+    prints. What they do not say, the cost model chooses.
+    Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError, PlanError, ChoiceError or BuildError, all of
+    them MonotileError.
     """
-    given = None if plan is None else load_plan(plan)
+    given = Given(
+        None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
+    )
     with gc_paused():
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
@@ -71,20 +89,44 @@ def trace(
 
     It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
     """
-    programs, plans = list[Trace](), list[Trace]()
     with gc_paused():
-        hardware = detect_target(target, options)
-        captured, _ = _captured(export(model, args, kwargs, results=flatten_objects), hardware)
-        lowered = lower(_beginning(captured, hardware, options), traces=programs)
-        to_plan(PlanState.of(lowered.program, hardware, options, lowered.context), traces=plans)
+        exported = export(model, args, kwargs, results=flatten_objects)
+        return _traced(exported, detect_target(target, options), options, MODEL)
+
+
+def record(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options = Options(),
+    choices: Choices = None,
+) -> Spec:
+    """What is chosen when the model is compiled: all that `compile` takes as `choices`. Arguments and errors as there."""
+    recorder = Record(_chooser(None if choices is None else load_spec(choices)))
+    with gc_paused():
+        exported = export(model, args, kwargs, results=flatten_objects)
+        _traced(exported, detect_target(target, options), options, recorder)
+    return recorder.spec
+
+
+def _traced(
+    exported: Exported, target: Target, options: Options, chooser: Chooser
+) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
+    """What became of each pass of both tables."""
+    programs, plans = list[Trace](), list[Trace]()
+    captured, _ = _captured(exported, target)
+    lowered = lower(_beginning(captured, target, options, chooser), traces=programs)
+    to_plan(PlanState.of(lowered.program, target, options, lowered.context), traces=plans)
     return tuple(programs), tuple(plans)
 
 
 def _from_cache(
-    exported: Exported, target: Target, options: Options, given: Plan | None
+    exported: Exported, target: Target, options: Options, given: Given
 ) -> CompiledModule:
     """The compiled model, from the cache where it is there."""
-    key = exported_key(exported, target, options, given)
+    key = exported_key(exported, target, options, given.plan, given.choices)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
     artifact = decode(stored) if stored else None
@@ -101,24 +143,24 @@ def _from_cache(
 
 
 def _compile(
-    exported: Exported, target: Target, options: Options, given: Plan | None
+    exported: Exported, target: Target, options: Options, given: Given
 ) -> tuple[Artifact, Captured]:
     """Capture, Program to Program, Program to Plan, verify, emit, build."""
     dump = _Dump(options.dump_dir)
 
     captured, orders = _captured(exported, target)
-    beginning = _beginning(captured, target, options)
+    beginning = _beginning(captured, target, options, _chooser(given.choices))
     dump.product("capture", beginning)
 
     lowered = lower(beginning, dump.product)
     program = lowered.program
     verify_program(program)
 
-    if given is None:
+    if given.plan is None:
         plan = to_plan(PlanState.of(program, target, options, lowered.context), dump.product)
         verify_plan(plan, program, target)
     else:
-        plan = given
+        plan = given.plan
         check_given(plan, program, target)
     dump.plan(plan)
 
@@ -154,10 +196,19 @@ def _captured(exported: Exported, target: Target) -> tuple[Captured, dict[str, O
     return in_memory_order(captured, exported) if target.has.any_order else (captured, {})
 
 
-def _beginning(captured: Captured, target: Target, options: Options) -> ProgramState:
+def _beginning(
+    captured: Captured, target: Target, options: Options, chooser: Chooser
+) -> ProgramState:
     """Where the passes begin."""
     held = frozenset(captured.parameters)
-    return ProgramState(captured.program, options, target, captured.constants, held)
+    return ProgramState(
+        captured.program, options, target, captured.constants, held, chooser=chooser
+    )
+
+
+def _chooser(choices: Spec | None) -> Chooser:
+    """A new one, as it is for one compilation."""
+    return MODEL if choices is None else Replay(choices)
 
 
 class _Dump:

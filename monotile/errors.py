@@ -41,6 +41,10 @@ class PlanError(MonotileError):
     """A Plan that was given is none, or is not one for this model, target and number of workers."""
 
 
+class ChoiceError(MonotileError):
+    """Choices that were given are none, or name a way that there is not."""
+
+
 class InternalError(Exception):
     """Monotile violated one of its own invariants. This is a bug in Monotile: please report it."""
 

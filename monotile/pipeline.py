@@ -6,6 +6,7 @@ What a line of a table says is in `passes/table.py`; what passes work on is in `
 
 from collections.abc import Callable
 
+from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
 from monotile.errors import InternalError
 from monotile.ir.program import Program
@@ -19,6 +20,7 @@ from monotile.passes.programs import (
     context_of,
     fold_constants,
     rewrite,
+    rewrite_by_choice,
     rewrite_by_cost,
     rewrite_by_options,
     rewrite_for_target,
@@ -67,7 +69,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("simplify", rewrite_by_options(simplify),
          "In canonical form, equal layers have equal expressions.",
          needs=("views inlined",), sets=("simplified",)),
-    Pass("roll", rewrite_by_options(roll),
+    Pass("roll", rewrite_by_choice(roll),
          "Repeats are found by structure: views are inlined and expressions canonical.",
          needs=("views inlined", "simplified"), sets=("rolled",), where=(ROLLING,)),
     Pass("reroll_selects", rewrite(reroll_selects),
@@ -215,32 +217,42 @@ Watch = Callable[[str, Program], None]
 
 
 def transform(
-    program: Program, constants: Constants, options: Options, watch: Watch | None = None
+    program: Program,
+    constants: Constants,
+    options: Options,
+    watch: Watch | None = None,
+    chooser: Chooser = MODEL,
 ) -> tuple[Program, Constants]:
     """The passes for any target alone: the Program, and the constants with those that folding made.
 
-    watch: is given the name and the product of each pass.
+    watch: is given the name and the product of each pass. chooser: who is asked where there are several ways.
     """
-    done = run(ANY_TARGET, ProgramState(program, options, constants=constants), _of(watch))
+    first = ProgramState(program, options, constants=constants, chooser=chooser)
+    done = run(ANY_TARGET, first, _of(watch))
     return done.program, done.constants
 
 
 def for_target(
-    program: Program, target: Target, watch: Watch | None = None
+    program: Program, target: Target, watch: Watch | None = None, chooser: Chooser = MODEL
 ) -> tuple[Program, Context]:
     """The passes for one target alone: the Program as `schedule` takes it, and what is known by then about how it may be cut."""
-    done = run(FOR_TARGET, ProgramState(program, Options(), target), _of(watch))
+    first = ProgramState(program, Options(), target, chooser=chooser)
+    done = run(FOR_TARGET, first, _of(watch))
     return done.program, context_of(done)
 
 
 def schedule(
-    program: Program, target: Target, options: Options, context: Context | None = None
+    program: Program,
+    target: Target,
+    options: Options,
+    context: Context | None = None,
+    chooser: Chooser | None = None,
 ) -> Plan:
-    """A Plan of `program` as it is. context: what was found before for a program with these weights.
+    """A Plan of `program` as it is. context, chooser: as `PlanState.of` takes them.
 
     Raises ScheduleError where no legal Plan exists.
     """
-    return to_plan(PlanState.of(program, target, options, context))
+    return to_plan(PlanState.of(program, target, options, context, chooser))
 
 
 def _of(watch: Watch | None) -> Callable[[str, ProgramState], None] | None:

@@ -4,7 +4,7 @@ import time
 
 import click
 
-from monotile.cli.options import compiling, given_plan, named_model
+from monotile.cli.options import Given, compiling, given_files, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
@@ -14,7 +14,7 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
-@given_plan
+@given_files
 @click.option(
     "-o", "--output", metavar="FILE", help="Save the compiled model, for monotile.load(FILE)."
 )
@@ -23,14 +23,22 @@ def command(
     dtype: str | None,
     target: str,
     options: Options,
-    plan: str | None,
+    given: Given,
     output: str | None,
 ) -> None:
     """Compile MODEL and print a summary."""
     model, call = named_model(spec, dtype)
     model, (args, kwargs) = to_device(model, call, device_of(target, options))
     start = time.perf_counter()
-    fast = compile(model, args, kwargs, target=target, options=options, plan=plan)
+    fast = compile(
+        model,
+        args,
+        kwargs,
+        target=target,
+        options=options,
+        plan=given.plan,
+        choices=given.choices,
+    )
     click.echo(summary(fast, time.perf_counter() - start))
     if output is not None:
         fast.save(output)

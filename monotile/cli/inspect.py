@@ -5,8 +5,9 @@ from rich.console import Console
 from rich.table import Table
 
 from monotile.analysis.facts import show as show_facts
-from monotile.cli.options import compiling, given_plan, named_model
-from monotile.compile import compile, trace
+from monotile.choice.spec import to_json
+from monotile.cli.options import Given, compiling, given_files, named_model
+from monotile.compile import compile, record, trace
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.ir.program import Program
@@ -20,10 +21,10 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
-@given_plan
+@given_files
 @click.option(
     "--show",
-    type=click.Choice(["plan", "stages", "source", "ptx", "facts"]),
+    type=click.Choice(["plan", "stages", "source", "ptx", "facts", "choices"]),
     default="plan",
     show_default=True,
 )
@@ -33,21 +34,28 @@ def command(
     dtype: str | None,
     target: str,
     options: Options,
-    plan: str | None,
+    given: Given,
     show: str,
     passes: bool,
 ) -> None:
     """Print the plan as JSON, its stages as text, the source or the PTX of MODEL, or of a file written by
-    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or the tables of passes."""
-    if plan and passes:
-        raise click.UsageError("--passes shows how a plan is made: it goes without --plan")
+    `monotile compile -o`; or facts about MODEL: dependences, arithmetic intensity, reuse; or what was chosen on the way, as JSON; or the tables of passes."""
+    if given.plan and (passes or show == "choices"):
+        raise click.UsageError("a plan that is given is not made: leave out --plan")
+    if given.choices and passes:
+        raise click.UsageError("--passes shows what the cost model chooses: leave out --choices")
     if passes:
         _show_passes(spec, dtype, target, options)
         return
     if show == "facts":
         click.echo(show_facts(_program(spec, dtype, options)), nl=False)
         return
-    fast = _compiled(spec, dtype, target, options, plan)
+    if show == "choices":
+        model, (args, kwargs) = to_device(*_named(spec, dtype), device_of(target, options))
+        found = record(model, args, kwargs, target=target, options=options, choices=given.choices)
+        click.echo(to_json(found))
+        return
+    fast = _compiled(spec, dtype, target, options, given)
     match show:
         case "stages":
             click.echo(show_plan(fast.plan), nl=False)
@@ -92,13 +100,15 @@ def _program(spec: str, dtype: str | None, options: Options) -> Program:
 
 
 def _compiled(
-    spec: str, dtype: str | None, target: str, options: Options, plan: str | None
+    spec: str, dtype: str | None, target: str, options: Options, given: Given
 ) -> CompiledModule:
     if spec.endswith(".monotile"):
-        if plan:
+        if given.plan or given.choices:
             raise click.UsageError(
                 "a compiled file contains its plan already: give the model instead"
             )
         return load(spec)
     model, (args, kwargs) = to_device(*named_model(spec, dtype), device_of(target, options))
-    return compile(model, args, kwargs, target=target, options=options, plan=plan)
+    return compile(
+        model, args, kwargs, target=target, options=options, plan=given.plan, choices=given.choices
+    )

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -35,11 +36,34 @@ _SHARED = (
     ),
 )
 
-given_plan = click.option(
+_PLAN = click.option(
     "--plan",
     metavar="FILE",
     help="Use this Plan instead of scheduling: JSON, as `monotile inspect MODEL` prints it.",
 )
+_CHOICES = click.option(
+    "--choices",
+    metavar="FILE",
+    help="Choose what this file says: JSON, as `monotile inspect MODEL --show choices` prints it.",
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Files with a Plan, and with choices; None where there is none."""
+
+    plan: str | None
+    choices: str | None
+
+
+def given_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds --plan and --choices; the command receives `given`."""
+
+    @functools.wraps(command)
+    def wrapper(plan: str | None, choices: str | None, **rest: Any) -> None:
+        command(given=Given(plan, choices), **rest)
+
+    return _PLAN(_CHOICES(wrapper))
 
 
 def compiling(command: Callable[..., None]) -> Callable[..., None]:

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from monotile.cli.options import compiling, given_plan, named_model
+from monotile.cli.options import Given, compiling, given_files, named_model
 from monotile.cli.report import summary
 from monotile.compile import compile
 from monotile.config import Options
@@ -23,7 +23,7 @@ from monotile.targets.detect import device_of
 
 @click.command()
 @compiling
-@given_plan
+@given_files
 @click.option("--seconds", default=1.0, show_default=True, help="Time to spend on each side.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random inputs.")
 def command(
@@ -31,7 +31,7 @@ def command(
     dtype: str | None,
     target: str,
     options: Options,
-    plan: str | None,
+    given: Given,
     seconds: float,
     seed: int,
 ) -> None:
@@ -39,12 +39,14 @@ def command(
     device = device_of(target, options)
     model, call = to_device(*named_model(spec, dtype), device)
     start = time.perf_counter()
-    fast = compile(model, *call, target=target, options=options, plan=plan)
+    fast = compile(
+        model, *call, target=target, options=options, plan=given.plan, choices=given.choices
+    )
     click.echo(summary(fast, time.perf_counter() - start))
 
-    args, kwargs = given = random_inputs(call, seed)
-    plain = eager(model, given)
-    exact = eager_float64(model, given)
+    args, kwargs = inputs = random_inputs(call, seed)
+    plain = eager(model, inputs)
+    exact = eager_float64(model, inputs)
     judge = plain if exact is None else exact
     ours, theirs = distance(fast(*args, **kwargs), judge), distance(plain, judge)
     name = "PyTorch" if exact is None else "PyTorch in float64"
@@ -53,7 +55,7 @@ def command(
         click.echo(f"  PyTorch's  {theirs.relative:.2e}")
 
     own = measure(lambda: fast(*args, **kwargs), device, seconds)
-    rival = measure(lambda: eager(model, given), device, seconds)
+    rival = measure(lambda: eager(model, inputs), device, seconds)
     click.echo(f"time         {duration(own.median)} per call (median of {own.samples})")
     click.echo(
         f"  PyTorch's  {duration(rival.median)} ({rival.median / own.median:.2f} times as long)"

@@ -1,10 +1,12 @@
 """A group cut into tasks, and what cutting needs to know."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from monotile.choice.chooser import MODEL, Chooser, Question
+from monotile.choice.spec import Value
 from monotile.ir.program import Program
 from monotile.kernels.group import Group
 from monotile.plan.nodes import BoxDim, Step
@@ -55,7 +57,7 @@ class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
 
     drafts: groups that were cut so far. memo: what depends on the number of workers. of_worker: what does not, shared
-    by the contexts of parts of the machine.
+    by the contexts of parts of the machine. chooser: who is asked where there are several ways.
     """
 
     tables: dict[str, int]
@@ -65,7 +67,40 @@ class Context:
     )
     memo: Memo = field(default_factory=Memo, repr=False)
     of_worker: Memo = field(default_factory=Memo, repr=False)
+    chooser: Chooser = field(default=MODEL, repr=False)
 
     @staticmethod
-    def of(program: Program, target: Target) -> "Context":
-        return Context({w.tensor.name: w.table for w in program.weights if w.table}, target)
+    def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
+        tables = {w.tensor.name: w.table for w in program.weights if w.table}
+        return Context(tables, target, chooser=chooser)
+
+    def choose(
+        self,
+        kind: str,
+        ways: Iterable[T],
+        *,
+        shape: Callable[[], str],
+        cost: Callable[[T], float],
+        value: Callable[[T], Value],
+        around: Callable[[], str] | None = None,
+        ranked: bool = False,
+    ) -> T | None:
+        """One of `ways`, None if there are none: what the Chooser takes of them. The others: as in `choice.chooser.Question`."""
+        target = self.target
+        question = Question(kind, shape, cost, value, target.name, target.workers, around, ranked)
+        return self.chooser.choose(question, ways)
+
+    def whether(
+        self,
+        kind: str,
+        cost: Callable[[bool], float],
+        *,
+        shape: Callable[[], str],
+        around: Callable[[], str] | None = None,
+        first: bool = False,
+    ) -> bool:
+        """Yes or no; `first` where both cost the same."""
+        ways = (first, not first)
+        found = self.choose(kind, ways, shape=shape, cost=cost, value=bool, around=around)
+        assert found is not None
+        return found

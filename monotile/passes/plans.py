@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from monotile.analysis.states import steady_weights
+from monotile.choice.chooser import MODEL, Chooser
+from monotile.choice.digest import digest_program
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.draft import Context
@@ -59,13 +61,19 @@ class PlanState:
 
     @staticmethod
     def of(
-        program: Program, target: Target, options: Options, context: Context | None = None
+        program: Program,
+        target: Target,
+        options: Options,
+        context: Context | None = None,
+        chooser: Chooser | None = None,
     ) -> "PlanState":
-        """Where the passes begin. context: what was found before for a program with these weights."""
+        """Where the passes begin. context: what was found before for a program with these weights. chooser: who is asked where there are several
+        ways; None: the context's, or the cost model."""
         if options.workers is not None:
             target = msgspec.structs.replace(target, workers=options.workers)
-        if context is None or context.target != target:
-            context = Context.of(program, target)
+        asked = chooser or (context.chooser if context is not None else MODEL)
+        if context is None or context.target != target or context.chooser is not asked:
+            context = Context.of(program, target, asked)
         old, steady = overwritten(program), steady_weights(program)
         return PlanState(program, target, options, context, computes_of(program), old, steady)
 
@@ -159,7 +167,7 @@ def spread_copies(s: PlanState) -> PlanState:
 
 def messages(s: PlanState) -> PlanState:
     """Loops whose tasks hand on values themselves."""
-    handed = hand_on(s.body, s.program, s.computes, s.places, s.on_chip, s.old, s.target)
+    handed = hand_on(s.body, s.program, s.computes, s.places, s.on_chip, s.old, s.context)
     return replace(
         s,
         body=handed.body,
@@ -185,7 +193,13 @@ def messages_or_weights(s: PlanState) -> PlanState:
     if s.by_barriers is None:
         return s
     other = pin_weights(hand_offs(s.by_barriers))
-    return other if kept_bytes(s.body) < kept_bytes(other.body) else replace(s, by_barriers=None)
+    messages = s.context.whether(
+        "messages rather than pinned weights",
+        lambda yes: -kept_bytes(s.body if yes else other.body),
+        shape=lambda: digest_program(s.program),
+        first=True,
+    )
+    return replace(s, by_barriers=None) if messages else other
 
 
 def settle_methods(s: PlanState) -> PlanState:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
 from monotile.ir.printer import show
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
@@ -31,6 +32,7 @@ class ProgramState:
     results:    where each captured result is in the Program's; () before `stack_results`.
     orders:     of parameters that are to be moved: dimension k in memory is `order[k]` of the captured one.
     context:    what cutting a Program into tasks has found so far; None before the pass of that name.
+    chooser:    who is asked where there are several ways.
     """
 
     program: Program
@@ -41,6 +43,7 @@ class ProgramState:
     results: tuple[OutputLeaf, ...] = ()
     orders: Mapping[str, Order] = field(default_factory=dict[str, Order])
     context: Context | None = None
+    chooser: Chooser = MODEL
 
     def show(self) -> str:
         """The Program as text."""
@@ -69,6 +72,11 @@ def rewrite(f: Callable[[Program], Program]) -> Run:
 def rewrite_by_options(f: Callable[[Program, Options], Program]) -> Run:
     """A pass over the Program that the options have a say in."""
     return lambda s: replace(s, program=f(s.program, s.options))
+
+
+def rewrite_by_choice(f: Callable[[Program, Options, Chooser], Program]) -> Run:
+    """A pass over the Program that tries several ways."""
+    return lambda s: replace(s, program=f(s.program, s.options, s.chooser))
 
 
 def rewrite_for_target(f: Callable[[Program, Target], Program]) -> Run:
@@ -102,7 +110,7 @@ def arrange_parameters(s: ProgramState) -> ProgramState:
 
 def with_context(s: ProgramState) -> ProgramState:
     """An empty `Context`: it depends on the weights' tables and the target."""
-    return replace(s, context=Context.of(s.program, target_of(s)))
+    return replace(s, context=Context.of(s.program, target_of(s), s.chooser))
 
 
 def target_of(s: ProgramState) -> Target:

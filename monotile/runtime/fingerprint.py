@@ -17,6 +17,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 
 from monotile.cache import key
+from monotile.choice.spec import Spec, to_json
 from monotile.config import Options
 from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
@@ -31,15 +32,21 @@ class _Unknown(Exception):
 
 
 def exported_key(
-    exported: ExportedProgram, target: Target, options: Options, plan: Plan | None = None
+    exported: ExportedProgram,
+    target: Target,
+    options: Options,
+    plan: Plan | None = None,
+    choices: Spec | None = None,
 ) -> str | None:
-    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling."""
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling. choices: followed
+    on the way."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
     built_by = backend_of(target).toolchain()
-    return key("exported", str(torch.__version__), text, target, options, built_by, plan)
+    chosen = None if choices is None else to_json(choices)
+    return key("exported", str(torch.__version__), text, target, options, built_by, plan, chosen)
 
 
 def parameters_of(

@@ -1,5 +1,6 @@
 """What a family computes as a whole becomes one group, where nobody else reads what is made on the way."""
 
+import functools
 from collections import Counter
 
 from monotile.analysis.uses import mentions
@@ -9,11 +10,12 @@ from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.kernels.registry import match
 from monotile.schedule.groups import Node, unite
+from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 
 
 def join_matches(nodes: list[Node], program: Program, context: Context) -> list[Node]:
-    """`nodes` with what families match in one group, if such a group can be cut."""
+    """`nodes` with what families match in one group, if such a group can be cut. The model compares nothing here: what matches is taken."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -36,7 +38,10 @@ def join_matches(nodes: list[Node], program: Program, context: Context) -> list[
         if made != inner or any(uses[name] != within[name] for name in inner):
             continue
         whole = _whole(found, node, parts)
-        if whole is not None and cut(whole, context) is not None:
+        if whole is None or cut(whole, context) is None:
+            continue
+        shape = functools.partial(digest_groups, context, whole)
+        if context.whether("match", lambda _: 0.0, shape=shape, first=True):
             nodes = [whole if n is node else n for n in nodes if n not in parts]
     return nodes
 

@@ -14,6 +14,7 @@ import msgspec
 
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Loop, Program, Scatter, statements
+from monotile.kernels.draft import Context
 from monotile.plan.access import Old
 from monotile.plan.hazards import apart
 from monotile.plan.messages import TAGGED, WIDEST, message_stride
@@ -35,6 +36,7 @@ from monotile.plan.parts import (
     read_part,
     written_part,
 )
+from monotile.schedule.keys import digest_stages
 from monotile.targets.target import Target
 
 ALIGN = 256
@@ -59,16 +61,16 @@ def hand_on(
     places: Mapping[str, tuple[Place, ...]],
     on_chip: int,
     old: Old,
-    target: Target,
+    context: Context,
 ) -> Handed:
     """`body` with messages in those loops that gain by them.
 
     on_chip: bytes from 0 that the stages use of a worker's memory.
     """
-    if not target.has.messages:
+    if not context.target.has.messages:
         return Handed(body, on_chip, 0)
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
-    found = _Hander(loops, computes, dict(places), old, target, on_chip)
+    found = _Hander(loops, computes, dict(places), old, context, on_chip)
     return Handed(found.nodes(body), found.most, found.used)
 
 
@@ -78,13 +80,17 @@ class _Hander:
     computes: Statements
     places: dict[str, tuple[Place, ...]]
     old: Old
-    target: Target
+    context: Context
     on_chip: int
     used: int = 0  # of the message memory
     most: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.most = self.on_chip
+
+    @property
+    def target(self) -> Target:
+        return self.context.target
 
     def nodes(self, body: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
         return tuple(self._node(n) for n in body)
@@ -96,7 +102,7 @@ class _Hander:
         if len(stages) < len(node.body):
             return msgspec.structs.replace(node, body=self.nodes(node.body))
         found = self._receives(node, stages) if node.extent >= FEWEST else None
-        if not found or self._seconds(stages, found) >= self._barrier_seconds(stages, found):
+        if not found or not self._worth(node, stages, found):
             return node
         messages, nbytes = self._messages(node, found)
         receives, end = self._placed(found)
@@ -112,6 +118,14 @@ class _Hander:
             return node
         self.used, self.most = nbytes, max(self.most, end)
         return handed
+
+    def _worth(self, node: Repeat, stages: tuple[Stage, ...], found: "list[_Wanted]") -> bool:
+        """Whether an iteration's hand-offs are to be messages."""
+        return self.context.whether(
+            "messages",
+            lambda yes: (self._seconds if yes else self._barrier_seconds)(stages, found),
+            shape=lambda: digest_stages(self.context, self.loops[node.axis], stages),
+        )
 
     def _receives(self, node: Repeat, stages: tuple[Stage, ...]) -> "list[_Wanted] | None":
         """What tasks read of each other's values; None where that is no message."""

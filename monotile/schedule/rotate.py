@@ -8,11 +8,13 @@ loop l:  y = norm(x, l); x' = x + f(y)    becomes    y0 = norm(x0, 0); loop l:  
 The last iteration prepares one that does not come: it reads the last layer's weights again, and no one its result.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from monotile.analysis.states import old_values
+from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, substitute
 from monotile.ir.program import (
     Carry,
@@ -22,6 +24,7 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     defined,
+    statements,
     used,
 )
 from monotile.kernels.draft import Context, Draft
@@ -48,16 +51,34 @@ def rotate_loops(program: Program, target: Target, context: Context) -> Program:
 
 def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Context) -> Program:
     """`program` with the loop of `nest` rotated by one of its stages, if there is one with which it is faster."""
-    best, states = seconds(tree, target), old_values(program)
+    states = old_values(program)
     for draft in nest.body:
         if not isinstance(draft, Draft) or not _begins(draft, nest.loop, states, context):
             continue
-        rotated = _rotated(program, nest.loop, draft.group.tensors)
         # A product whose parts are added up by what follows it may now be worth its split.
-        rotated = split_reductions(rotated, target, context)
-        if seconds(build(rotated, context), target) < best:
+        rotated = split_reductions(
+            _rotated(program, nest.loop, draft.group.tensors), target, context
+        )
+
+        def cost(rotate: bool, other: Program = rotated) -> float:
+            return seconds(build(other, context) if rotate else tree, target)
+
+        place = functools.partial(_place, program, nest.loop, draft.group.tensors, context)
+        if context.whether(
+            "rotate", cost, shape=place, around=functools.partial(place, whole=True)
+        ):
             return rotated
     return program
+
+
+def _place(
+    program: Program, loop: Loop, names: frozenset[str], context: Context, *, whole: bool = False
+) -> str:
+    """Which statements of which loop are to be done ahead, by a digest of the loop or of the whole Program."""
+    moved = [k for k, s in enumerate(loop.body) if {t.name for t in defined(s)} & names]
+    if whole:
+        return digest_program(program, [*statements(program.body)].index(loop), moved)
+    return digest_statements((loop,), context.tables, moved)
 
 
 def _nests(tree: Tree) -> Iterator[Nest]:

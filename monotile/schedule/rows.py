@@ -19,12 +19,13 @@ Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis,
 
 
 def cut_rows(group: Group, context: Context) -> Iterator[Draft]:
-    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far."""
+    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far, unless all are wanted."""
     least = math.inf
     for tiles in _row_tiles(group, context):
         draft = _rows_draft(group, tiles, context, least)
         if draft is not None:
-            least = draft.seconds
+            if not context.chooser.wants_all:
+                least = draft.seconds
             yield draft
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from monotile.kernels.draft import Context, Draft
+from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import Nest, Tree
 from monotile.targets.target import Target
@@ -74,30 +75,61 @@ class _Sharing:
         if idle >= len(others):
             rest = iter(self._balanced(others, idle))
             kept = [d if d is longest else next(rest) for d in self.run]
-            if worth * _span(kept) <= _span(found):
+            costs = {True: worth * _span(kept), False: _span(found)}
+            if self._whether("longest stage whole", costs):
                 found = kept
-        if _span(found) > worth * sum(d.seconds for d in self.run):
+        side_by_side = [d for d in found if d is not None]
+        apart = worth * sum(d.seconds for d in self.run)
+        if len(side_by_side) < len(self.run):
             return self.run
-        return [d for d in found if d is not None]
+        costs = {True: _span(found), False: apart}
+        return side_by_side if self._whether("side by side", costs) else self.run
+
+    def _whether(self, kind: str, costs: dict[bool, float]) -> bool:
+        """Yes or no, about the whole run; yes where both cost the same."""
+        return self.context.whether(
+            kind, costs.__getitem__, shape=lambda: self._digest(self.run), first=True
+        )
+
+    def _digest(self, run: list[Draft], more: object = None) -> str:
+        return digest_groups(self.context, *(d.group for d in run), more=more)
 
     def _balanced(self, run: list[Draft], workers: int) -> list[Draft | None]:
-        """From shares by time on, workers move from the stage that is done first to the one that is done last."""
+        """From shares by time on, workers move from the stage that is done first to the one that is done last. What is met on the way is there
+        to be chosen."""
+        found = self.context.choose(
+            "shares",
+            self._met(run, workers),
+            shape=lambda: self._digest(run, workers),
+            cost=lambda way: _span(way[1]),
+            value=lambda way: way[0],
+        )
+        assert found is not None
+        return found[1]
+
+    def _met(
+        self, run: list[Draft], workers: int
+    ) -> Iterator[tuple[list[int], list[Draft | None]]]:
+        """Shares, and the stages cut for these."""
         total = sum(d.seconds for d in run)
         shares = [max(1, int(workers * d.seconds / total)) for d in run]
         while sum(shares) > workers:
             shares[shares.index(max(shares))] -= 1
         found = self._cut(run, shares)
+        yield shares, found
         step = workers // 8
         while step and len(run) > 1:
             last, first = _extremes(found)
             moved = list(shares)
             moved[last] += step
             moved[first] -= step
-            if moved[first] > 0 and _span(better := self._cut(run, moved)) < _span(found):
+            better = self._cut(run, moved) if moved[first] > 0 else None
+            if better is not None:
+                yield moved, better
+            if better is not None and _span(better) < _span(found):
                 shares, found = moved, better
             else:
                 step //= 2
-        return found
 
     def _cut(self, run: list[Draft], shares: Sequence[int]) -> list[Draft | None]:
         """The stages cut for so many workers each; None for what has several tasks for one of them."""
@@ -109,7 +141,10 @@ class _Sharing:
             # A worker is as fast: products are cut in the same ways.
             target = _part(self.context.target, workers)
             self.contexts[workers] = Context(
-                self.context.tables, target, of_worker=self.context.of_worker
+                self.context.tables,
+                target,
+                of_worker=self.context.of_worker,
+                chooser=self.context.chooser,
             )
         return self.contexts[workers]
 

@@ -10,11 +10,14 @@ in the same way, and what its readers need of the few is computed by each of the
 One of an image to a value for each channel (pooling) is split by rows of the image: what makes a row may reduce it as well.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 
 import msgspec
 
+from monotile.choice.digest import digest_program, digest_statements
+from monotile.choice.spec import Value
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -62,48 +65,91 @@ def split_reductions(program: Program, target: Target, context: Context | None =
     if not target.has.many_workers:  # there is no lack of tasks
         return program
     context = context or Context.of(program, target)
-    best = seconds(build(program, context), target)
+    now = _Way(1, program, context)
     names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
     for c in [s for s in statements(program.body) if isinstance(s, Compute)]:
         if {f"{c.out.name}_parts", c.out.name.removesuffix("_parts")} & (names - {c.out.name}):
             continue  # it has parts, or is one
-        for instead in _worthwhile(c, context):
-            candidate = _replace(program, c, instead)
-            if c.out.size <= FEW:
-                candidate = _by_readers(candidate, loads(instead[-1].body)[0].tensor.name)
-            spent = seconds(build(candidate, context), target)
-            if spent < best:
-                program, best = candidate, spent
-                break
-    return program
+        now = _tried(now, c, context)
+    return now.program
 
 
-def _worthwhile(c: Compute, context: Context) -> Iterator[Instead]:
-    """What may be computed instead of `c`: parts that make a product itself faster, the fastest first; of a reduction to few values the
-    most, or what is gathered where its terms are made."""
+class _Way:
+    """A Program with a Compute in so many parts (1: as it is), and how long its schedule takes. worth: whether the Compute itself is faster."""
+
+    def __init__(self, parts: Value, program: Program, context: Context, worth: bool = True):
+        self.parts, self.program, self.context, self.worth = parts, program, context, worth
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        return seconds(build(self.program, self.context), self.context.target)
+
+
+def _tried(now: _Way, c: Compute, context: Context) -> _Way:
+    """`now` with `c` as it is, or split: in the first of the ways that are worth it with which the whole is faster."""
+    ways: list[_Way] = []
+    for parts, instead, worth in _instead(c, context):
+        candidate = _replace(now.program, c, instead)
+        if c.out.size <= FEW:
+            candidate = _by_readers(candidate, loads(instead[-1].body)[0].tensor.name)
+        ways.append(_Way(parts, candidate, context, worth))
+    if not ways:
+        return now
+
+    def cost(way: _Way) -> float:
+        if way is now:
+            return now.seconds
+        before = ways[: ways.index(way)]
+        if not way.worth or any(w.worth and w.seconds < now.seconds for w in before):
+            return math.inf
+        return way.seconds
+
+    def shape() -> str:
+        every = [s for s in statements(now.program.body) if isinstance(s, Compute)]
+        readers = (s for s in every if c.out in {x.tensor for x in loads(s.body)})
+        return digest_statements((c, *readers), context.tables)
+
+    def around() -> str:
+        return digest_program(now.program, [*statements(now.program.body)].index(c))
+
+    found = context.choose(
+        "split",
+        (now, *ways),
+        shape=shape,
+        cost=cost,
+        value=lambda way: 1 if way is now else way.parts,
+        around=around,
+    )
+    return found or now
+
+
+def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, bool]]:
+    """What may be computed instead of `c`: how many parts, what, and whether it is worth trying. Parts that make a product itself faster are, the
+    fastest first; of a reduction to few values the most, or what is gathered where its terms are made."""
     if c.combiner in _COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
         if terms >= MUCH and (made := fused_predicate(c)) is not None:
-            yield made
+            yield "gathered", made, True
         if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
-            yield _split(c, PARTS[-1])
+            yield PARTS[-1], _split(c, PARTS[-1]), True
         return
     if _by_rows(c, context):
-        yield _split(c, c.reduce[0].extent)
+        yield c.reduce[0].extent, _split(c, c.reduce[0].extent), True
     if len(c.reduce) != 1 or not tiled(c, context):
         return
     whole = cut(single(c), context)
-    found: list[tuple[float, int]] = []
+    found: list[tuple[bool, float, int]] = []
     for parts in PARTS:
         if whole is None or c.reduce[0].extent % (parts * CHUNK):
             continue
         draft = cut(single(_split(c, parts)[0]), context)
         moved = 2 * parts * c.out.size * 4
         extra = moved / (context.target.worker_bandwidth * context.target.workers)
-        if draft is not None and draft.seconds + extra < whole.seconds:
-            found.append((draft.seconds + extra, parts))
-    for _, parts in sorted(found):
-        yield _split(c, parts)
+        if draft is not None:
+            spent = draft.seconds + extra
+            found.append((spent >= whole.seconds, spent, parts))
+    for slower, _, parts in sorted(found):
+        yield parts, _split(c, parts), not slower
 
 
 def _by_rows(c: Compute, context: Context) -> bool:

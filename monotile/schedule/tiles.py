@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.kernels.registry import FAMILIES
+from monotile.schedule.keys import digest_groups, draft_value
 from monotile.schedule.rows import cut_rows
 
 
 def cut(group: Group, context: Context) -> Draft | None:
     """The best way to cut `group` into tasks, or None if none fits the on-chip memory."""
     if group not in context.drafts:
-        context.drafts[group] = min(_ways(group, context), key=lambda d: d.seconds, default=None)
+        context.drafts[group] = context.choose(
+            "cut",
+            _ways(group, context),
+            shape=lambda: digest_groups(context, group),
+            cost=lambda d: d.seconds,
+            value=draft_value,
+        )
     return context.drafts[group]
 
 

@@ -9,6 +9,7 @@ from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite
+from monotile.schedule.keys import digest_groups
 from monotile.schedule.matches import join_matches
 from monotile.schedule.tiles import cut
 from monotile.targets.target import Target
@@ -46,9 +47,14 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         one, a, b = (cut(g, context) for g in (both, first, second))
         if one is None or a is None or b is None:
             return None
-        barrier = 0.0 if beside(first, second) else context.target.barrier_seconds
-        apart = a.seconds + b.seconds + barrier
-        return both if one.seconds < apart else None
+        near = beside(first, second)
+        apart = a.seconds + b.seconds + (0.0 if near else context.target.barrier_seconds)
+        together = context.whether(
+            "one stage",
+            lambda yes: one.seconds if yes else apart,
+            shape=lambda: digest_groups(context, first, second, more=near),
+        )
+        return both if together else None
 
     def beside(first: Group, second: Group) -> bool:
         """Whether `first` waits for nothing while `second` waits for others as well: it costs no barrier of its own. In a loop it would

@@ -1,15 +1,15 @@
 """Products whose workers ask for a next task's operands while they store a task's sums, on the emulator."""
 
 import math
-from typing import Any
 
 import msgspec
 import pytest
 
+from monotile.choice.chooser import Prefer
+from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
-from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
@@ -17,6 +17,7 @@ from monotile.plan.nodes import Plan, Prefetch, Stage, Step, each_stage
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_teams_emulated import H100, agrees
+from tests.codegen.variants import by
 from tests.schedule.programs import ready, stages
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -38,25 +39,23 @@ def following(plan: Plan) -> list[int]:
     ]
 
 
-def only(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
-    """Products that do not ask for a next task's operands, by this instruction, cost too much."""
-    every = product_cost.rounds_seconds
+def only(instruction: str) -> Prefer:
+    """Products that ask for a next task's operands, by this instruction."""
 
-    def seconds(c: Matmul, *rest: Any) -> float:
-        wanted = c.following > 0 and c.instruction == instruction
-        return every(c, *rest) * (1 if wanted else 1e3)
+    def holds(value: Value) -> bool:
+        ahead = [x for x in value["method"]["prefetch"] if x["at"] == "task"]
+        return bool(ahead) and value["method"]["instruction"] == instruction
 
-    monkeypatch.setattr(product_cost, "rounds_seconds", seconds)
+    return Prefer("blocks", holds, Prefer("cut", by("matmul")))
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("name", WAYS)
-def test_activation_and_residual(name: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activation_and_residual(name: str, late: bool) -> None:
     rows, n, k, dtype, workers, by_rows, instruction = WAYS[name]
-    only(monkeypatch, instruction)
     options = Options(workers=workers)
     program = ready(linear(rows, n, k, dtype))
-    plan = schedule(program, H100, options)
+    plan = schedule(program, H100, options, chooser=only(instruction))
     assert following(plan)
     assert all(following(plan))
     agrees(program, plan, options, late=late, by_rows=by_rows)

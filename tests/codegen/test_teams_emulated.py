@@ -1,15 +1,14 @@
 """Products whose tasks teams of a worker's threads take in turn, on the emulator."""
 
 import math
-from typing import Any
 
 import pytest
 
+from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
-from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
@@ -19,6 +18,7 @@ from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_cuda_emulated import check, inputs
+from tests.codegen.variants import by
 from tests.schedule.programs import ready, stages
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -30,16 +30,9 @@ WAYS = {  # rows, columns, k, type, workers, whether results leave by rows
     "by-rows": (200, 197, 72, DType.F16, 2, True),
 }
 
-
-@pytest.fixture
-def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products without teams cost too much."""
-    every = product_cost.rounds_seconds
-
-    def seconds(c: Matmul, *rest: Any) -> float:
-        return every(c, *rest) * (1 if c.teams > 1 else 1e3)
-
-    monkeypatch.setattr(product_cost, "rounds_seconds", seconds)
+IN_TEAMS = Prefer(
+    "blocks", lambda value: value["method"]["tasks_at_once"] > 1, Prefer("cut", by("matmul"))
+)
 
 
 def teams(plan: Plan) -> set[tuple[int, bool]]:
@@ -61,14 +54,13 @@ def agrees(program: Program, plan: Plan, options: Options, *, late: bool, by_row
     check(program, got, evaluate(program, values))
 
 
-@pytest.mark.usefixtures("in_teams")
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("name", WAYS)
 def test_activation_and_residual(name: str, late: bool) -> None:
     rows, n, k, dtype, workers, by_rows = WAYS[name]
     options = Options(workers=workers)
     program = ready(linear(rows, n, k, dtype))
-    plan = schedule(program, H100, options)
+    plan = schedule(program, H100, options, chooser=IN_TEAMS)
     assert teams(plan) == {(2, True)}
     agrees(program, plan, options, late=late, by_rows=by_rows)
 
@@ -82,11 +74,10 @@ def test_they_are_for_several_rounds() -> None:
     assert teams(many) == {(2, True)}
 
 
-@pytest.mark.usefixtures("in_teams")
 def test_a_profile_has_the_tasks_of_teams_as_one() -> None:
     program = ready(linear(256, 256, 128, DType.F16))
     options = Options(workers=2, profile=True)
-    plan = schedule(program, H100, options)
+    plan = schedule(program, H100, options, chooser=IN_TEAMS)
     text = emit(program, plan, H100, options).text
     assert teams(plan) == {(2, True)}
     assert text.count("mt_profile_end(profile, blockIdx.x, 0, first)") == 1

@@ -7,6 +7,8 @@ import msgspec
 
 from monotile.analysis.contraction import factors
 from monotile.analysis.reuse import footprint
+from monotile.choice.digest import digest
+from monotile.choice.spec import Value
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
@@ -78,10 +80,20 @@ def _best_choice(
     key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
 
     def best() -> Choice | None:
-        choices = _choices(p, m, n, k, batches, after, stored, memory, context)
-        return min(choices, key=lambda way: way[0], default=None)
+        return context.choose(
+            "blocks",
+            _choices(p, m, n, k, batches, after, stored, memory, context),
+            shape=lambda: digest(key),
+            cost=lambda way: way[0],
+            value=lambda way: _value(way[1]) | {"tiles": way[3]},
+        )
 
     return context.memo.once(("matmul", *key), best)
+
+
+def _value(c: Matmul) -> dict[str, Value]:
+    """What tells a way to cut a product from others."""
+    return {"method": msgspec.to_builtins(c)}
 
 
 def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
@@ -214,7 +226,14 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         for way in ranked(p, size_m, size_n, k, context)
         if way[2] <= site.room and way[1].instruction != "wgmma"  # its panels want the first bytes
     )
-    best = next(fitting, None)
+    best = context.choose(
+        "blocks within rows",
+        fitting,
+        shape=lambda: digest(cut_key(p, size_m, size_n, k), site.room),
+        cost=lambda way: way[0],
+        value=lambda way: _value(way[1]),
+        ranked=True,
+    )
     if best is None:
         return None
     dims = [

@@ -7,6 +7,7 @@ import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.windows import sliding
+from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
 from monotile.ir.program import Compute
 from monotile.kernels.common import cost, flat
@@ -47,7 +48,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     method = choose(anchor, total, target.workers, target)
     if len(anchor.axes) > 1:
         along = anchor.axes[-2].extent
-        method = windowed(method, anchor, total / target.workers, along, after, target)
+        method = windowed(method, anchor, total / target.workers, along, after, context)
     scratch = scratch_bytes(method, target)
 
     def accesses(extents: Extents) -> Access:
@@ -77,7 +78,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         if len(anchor.axes) > 1:
             before, lead = anchor.axes[-2], site.lead.get(len(anchor.axes) - 2, 0)
             along = math.gcd(before.extent, extents[before.name], lead)
-            method = windowed(method, anchor, total, along, after, target)
+            method = windowed(method, anchor, total, along, after, context)
     scratch = scratch_bytes(method, target)
     return flat.in_rows(
         site, method, context, lambda e: access(anchor, method, e, after, target), scratch
@@ -144,13 +145,14 @@ def _columns(
 
 
 def windowed(
-    method: Reduce, s: Compute, elements: float, along: int, after: float, target: Target
+    method: Reduce, s: Compute, elements: float, along: int, after: float, context: Context
 ) -> Reduce:
     """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
     they divide of the axis before the last. after: operations that follow an output."""
     found = sliding(s)
     if method.outputs == 1 or method.by_columns or found is None:
         return method
+    target = context.target
     terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
     words = method.outputs * s.body.dtype.itemsize // 4
@@ -161,7 +163,15 @@ def windowed(
         if along % n == 0
         and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
     )
-    return min(fitting, key=lambda m: each_thread_seconds(s, m, elements, after, target))
+    best = context.choose(
+        "windows",
+        fitting,
+        shape=lambda: digest_statements((s,), context.tables, method, elements, along, after),
+        cost=lambda m: each_thread_seconds(s, m, elements, after, target),
+        value=lambda m: m.windows,
+    )
+    assert best is not None  # one window always fits
+    return best
 
 
 def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[Dim, Dim]]:

@@ -6,6 +6,7 @@ become loops of loops. Weights of the repetitions become a table of pointers, va
 are carried, and values used after the loop are its last carried value or a stack.
 """
 
+import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -13,6 +14,9 @@ import msgspec
 
 from monotile.analysis.align import Alignment, Around, Members
 from monotile.analysis.skeleton import Skeleton, skeleton
+from monotile.choice.chooser import MODEL, Chooser, Question
+from monotile.choice.digest import digest_program
+from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.ir.expr import Expr, Load, Select, Tensor, binary, idx
 from monotile.ir.program import (
@@ -38,7 +42,7 @@ from monotile.transform.roll.tables import Tables
 SHORTEST_BUDGET = 100_000  # limit of statements visited by the order that rolls one loop at a time
 
 
-def roll(program: Program, options: Options) -> Program:
+def roll(program: Program, options: Options, chooser: Chooser = MODEL) -> Program:
     """`program` with its repeated stretches as Loops; the same object if there are none or `options.roll` is off.
 
     Views should be inlined before, so that a repetition that copies a slice equals one that reads it. Constant fills
@@ -49,10 +53,37 @@ def roll(program: Program, options: Options) -> Program:
     # What is rolled first decides which statements are equal afterwards. Neither order is always better.
     facts = _Facts()
     shared = eliminate_common_subexpressions(program.body, program.outputs)
-    bodies = dict.fromkeys((program.body, hoist(program.body), shared, hoist(shared)))
-    starts = [msgspec.structs.replace(program, body=body) for body in bodies]
-    best = min((_roll(p, facts, shortest=s) for p in starts for s in (False, True)), key=_size)
-    return program if _size(best) == _size(program) else best
+    bodies: dict[tuple[Statement, ...], list[str]] = {}
+    for body, how in (
+        (program.body, []),
+        (hoist(program.body), ["hoisted"]),
+        (shared, ["shared"]),
+        (hoist(shared), ["shared", "hoisted"]),
+    ):
+        bodies.setdefault(body, how)
+    ways = [
+        _Way(msgspec.structs.replace(program, body=body), facts, how, shortest)
+        for body, how in bodies.items()
+        for shortest in (False, True)
+    ]
+    question: Question[_Way] = Question(
+        "roll order", lambda: digest_program(program), lambda w: _size(w.rolled), lambda w: w.value
+    )
+    way = chooser.choose(question, ways)
+    assert way is not None
+    return program if _size(way.rolled) == _size(program) else way.rolled
+
+
+class _Way:
+    """An order to roll in: of statements, and of loops. how: what was done to the statements before."""
+
+    def __init__(self, program: Program, facts: "_Facts", how: list[str], shortest: bool) -> None:
+        self.program, self.facts, self.shortest = program, facts, shortest
+        self.value: Value = [*how, "shortest first"] if shortest else how
+
+    @functools.cached_property
+    def rolled(self) -> Program:
+        return _roll(self.program, self.facts, shortest=self.shortest)
 
 
 def _size(program: Program) -> int:
