@@ -131,7 +131,7 @@ def ptx(text: str, tree: Path, target: str) -> str:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise SystemExit(log.decode()[:4000])
+        raise SystemExit(log.rstrip(b"\0").decode()[:4000])
     out = bytearray(nvrtc.nvrtcGetPTXSize(program)[1])
     nvrtc.nvrtcGetPTX(program, out)
     nvrtc.nvrtcDestroyProgram(program)

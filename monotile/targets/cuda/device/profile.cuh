@@ -14,8 +14,8 @@ struct mt_profile {
   unsigned capacity, count;
   unsigned long long what, iteration, start;
 };
-static_assert(sizeof(mt_profile) <= 64, "noted_memory has room for it");
-#define MT_PROFILE(name) mt_profile* const name = static_cast<mt_profile*>(mt::ptx::noted_memory())
+static_assert(sizeof(mt_profile) <= 64, "profile_memory has room for it");
+#define MT_PROFILE(name) mt_profile* const name = static_cast<mt_profile*>(mt::ptx::profile_memory())
 
 // The clock at the next step of the timer, and the timer's value then, to `memory`.
 static __device__ __forceinline__ void mt_profile_step(unsigned long long* memory) {
