@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/contract.cuh"
+#include "cuda/device/contract.cuh"
 
 void cuda(cudaError_t e, int line) {
   if (e == cudaSuccess) return;
@@ -22,11 +22,13 @@ using namespace mt;
 // A matrix of rows x k values, contiguous along k or along the rows.
 template <class T, bool K_MAJOR, int ROWS, int K, int V>
 struct Matrix {
-  static constexpr bool GUARDED = false;
+  static constexpr bool LINEAR = false, GUARDED = false;
+  static constexpr int ROW_STEP = 0, K_STEP = 0;
   const T* data;
   __device__ __forceinline__ const T* address(int row, int k) const {
     return K_MAJOR ? data + row * K + k : data + k * ROWS + row;
   }
+  __device__ __forceinline__ Source<T> source(int row, int k) const { return {address(row, k), true}; }
   __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return load<V>(address(row, k)); }
 };
 template <class T, class Sum, int N, int W>
@@ -48,7 +50,7 @@ __device__ __forceinline__ void product(char* shared, const typename S::T* a, co
   constexpr int DOWN = ceil_div(M, S::BLOCK_M), ACROSS = ceil_div(N, S::BLOCK_N);
   Matrix<T, S::Left::K_MAJOR, M, S::K, S::Left::VECTOR> left{a};
   Matrix<T, S::Right::K_MAJOR, N, S::K, S::Right::VECTOR> right{b};
-  Store<T, typename S::Sum, N, S::WIDTH> epilogue{c};
+  Store<T, typename S::Sum, N, S::VECTOR> epilogue{c};
   for (int task = blockIdx.x; task < DOWN * ACROSS; task += gridDim.x) {
     int m = task % DOWN * S::BLOCK_M, n = task / DOWN * S::BLOCK_N;
     contract<S>(shared, m, min_of(m + S::BLOCK_M, M), n, min_of(n + S::BLOCK_N, N), left, right,
@@ -117,14 +119,29 @@ void check(const char* name) {
 
 // Side of a check: element type, 'k' or 'r' (contiguous along k or the rows), copy, vector.
 template <class T, char MAJOR, Copy COPY, int VECTOR, bool CHECKED = true>
-using On = Side<T, MAJOR == 'k', COPY, VECTOR, CHECKED>;
+using On = Side<T, SideConfig{.k_major = MAJOR == 'k', .copy = COPY, .vector = VECTOR, .check_rows = CHECKED}>;
 constexpr Copy A = Copy::ASYNC, E = Copy::ELEMENT;
 constexpr Kernel MMA = Kernel::MMA, FMA = Kernel::FMA;
 
-// numbers: K, block m, n, k, warps m, n, slices, ring, width
+// A product of K, cut as a row of the lists below says.
+template <Kernel KERNEL, class L, class R, class Sum, int K, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M, int WARPS_N, int SLICES,
+          int DEPTH, int VECTOR>
+using Cut = Product<ProductConfig{.kernel = KERNEL,
+                                  .k = K,
+                                  .block_m = BLOCK_M,
+                                  .block_n = BLOCK_N,
+                                  .block_k = BLOCK_K,
+                                  .warps_m = WARPS_M,
+                                  .warps_n = WARPS_N,
+                                  .slices = SLICES,
+                                  .depth = DEPTH,
+                                  .vector = VECTOR},
+                    L, R, Sum>;
+
+// numbers: K, block m, n, k, warps m, n, slices, depth, vector
 template <Kernel KERNEL, class L, class R, class Sum, int M, int N, int... NUMBERS>
 void run(const char* name) {
-  check<Shape<KERNEL, L, R, Sum, NUMBERS...>, M, N>(name);
+  check<Cut<KERNEL, L, R, Sum, NUMBERS...>, M, N>(name);
 }
 #define CHECK(...) run<__VA_ARGS__>(#__VA_ARGS__)
 
@@ -254,10 +271,10 @@ struct Bench {
     CUDA(cudaMalloc(&sync, 128)), CUDA(cudaMemset(sync, 0, 128));
     fill<f16><<<512, 256>>>(x, 128 * 3072, 2.f, 9);
   }
-  // block m, n, k, warps m, n, slices, ring, width
+  // block m, n, k, warps m, n, slices, depth, vector
   template <int N, int K, int... NUMBERS>
   void phase(const char* name) {
-    using S = Shape<MMA, On<f16, 'k', A, 8, false>, On<f16, 'k', A, 8, true>, float, K, NUMBERS...>;
+    using S = Cut<MMA, On<f16, 'k', A, 8, false>, On<f16, 'k', A, 8, true>, float, K, NUMBERS...>;
     if constexpr (S::BYTES > 232448) {
       std::printf("%-52s %7d bytes of shared memory: too many\n", name, S::BYTES);
     } else {
@@ -288,7 +305,7 @@ int main(int argc, char** argv) {
   std::printf("%d failures\n", failures);
   if (argc > 1 && !std::strcmp(argv[1], "check")) return failures != 0;
   Bench bench;
-  // N, K, block m, n, k, warps m, n, slices, ring, width
+  // N, K, block m, n, k, warps m, n, slices, depth, vector
   PHASE(2304, 768, 64, 40, 32, 1, 1, 8, 4, 2);
   PHASE(2304, 768, 64, 40, 32, 1, 1, 8, 4, 4);
   PHASE(2304, 768, 64, 40, 32, 1, 1, 8, 4, 8);
@@ -318,11 +335,11 @@ int main(int argc, char** argv) {
   PHASE(768, 3072, 32, 24, 64, 2, 1, 4, 4, 4);
   using L = On<f16, 'k', A, 8, false>;
   using R = On<f16, 'k', A, 8, true>;
-  bench.whole<Shape<MMA, L, R, float, 768, 64, 40, 32, 1, 1, 8, 4, 4>, Shape<MMA, L, R, float, 768, 32, 24, 32, 1, 1, 8, 6, 4>,
-              Shape<MMA, L, R, float, 768, 64, 48, 32, 1, 1, 8, 3, 4>, Shape<MMA, L, R, float, 3072, 32, 24, 32, 1, 1, 8, 6, 4>>(
+  bench.whole<Cut<MMA, L, R, float, 768, 64, 40, 32, 1, 1, 8, 4, 4>, Cut<MMA, L, R, float, 768, 32, 24, 32, 1, 1, 8, 6, 4>,
+              Cut<MMA, L, R, float, 768, 64, 48, 32, 1, 1, 8, 3, 4>, Cut<MMA, L, R, float, 3072, 32, 24, 32, 1, 1, 8, 6, 4>>(
       "chain of 48, the first experiment's tiles");
-  bench.whole<Shape<MMA, L, R, float, 768, 64, 40, 32, 2, 1, 4, 4, 4>, Shape<MMA, L, R, float, 768, 32, 24, 32, 1, 1, 8, 6, 4>,
-              Shape<MMA, L, R, float, 768, 64, 48, 32, 2, 1, 4, 4, 4>, Shape<MMA, L, R, float, 3072, 32, 24, 64, 1, 1, 8, 3, 4>>(
+  bench.whole<Cut<MMA, L, R, float, 768, 64, 40, 32, 2, 1, 4, 4, 4>, Cut<MMA, L, R, float, 768, 32, 24, 32, 1, 1, 8, 6, 4>,
+              Cut<MMA, L, R, float, 768, 64, 48, 32, 2, 1, 4, 4, 4>, Cut<MMA, L, R, float, 3072, 32, 24, 64, 1, 1, 8, 3, 4>>(
       "chain of 48, four slices of two warps");
   return failures != 0;
 }

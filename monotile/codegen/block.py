@@ -16,7 +16,7 @@ from monotile.plan.nodes import Place, Plan, Stage, Step
 from monotile.targets.target import Target
 
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
-READY = "mt::Ready{}"  # a functor: nothing to wait for
+READY = "mt::NoWait{}"  # a functor: nothing to wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class BlockEmitter(VectorEmitter):
 
     def first_task(self, stage: Stage) -> str:
         """Text of this worker's first task; there may be none of that number."""
-        worker, workers = "mt::ptx::anew(blockIdx.x)", self.plan.launch.workers
+        worker, workers = "mt::ptx::recompute(blockIdx.x)", self.plan.launch.workers
         if stage.first % workers == 0:
             return worker
         return f"({worker} + {workers - stage.first % workers}) % {workers}"

@@ -50,9 +50,9 @@ class Profiling:
 
     @contextmanager
     def task(self, w: Writer, stage: Stage, task: str = "task") -> Generator[None]:
-        """Round the task `task` of the stage that `stage` named. Of several of a stage that waits late `begun` says which has not waited."""
+        """Round the task `task` of the stage that `stage` named. Of several of a stage that waits late `prefetched` says which has not waited."""
         if self._on and stage.late and stage.steps[0].method.ahead("task"):
-            w.write("if (begun) mt_profile_begin(profile);")
+            w.write("if (prefetched) mt_profile_begin(profile);")
         with self._timed(w, self._worker, "task", task, begun=stage.late):
             yield
 

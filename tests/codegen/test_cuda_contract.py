@@ -1,15 +1,18 @@
 """Contractions of the device library over kernels, layouts, copies and ragged edges, on the emulator."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from monotile.ir.dtype import DType
+from monotile.kernels.common.cuda_config import ATTENTION, PRODUCT, SIDE, config
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.memory import contract_bytes
 from monotile.kernels.matmul.method import Matmul
-from tests.codegen.emulate import COMPILER, Launch, launch
+from tests.codegen.emulate import COMPILER, HEADERS, Launch, launch
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 NAMES = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float", DType.F64: "double"}
@@ -92,9 +95,11 @@ def operand(text: str) -> Operand:
 
 def side(case: Case, text: str) -> str:
     copy = "ELEMENT" if text[1] == "e" else "ASYNC"
-    major = "true" if text[0] == "k" else "false"
-    ahead = text[4:] or 0
-    return f"mt::Side<{NAMES[case.dtype]}, {major}, mt::Copy::{copy}, {text[2]}, true, {ahead}>"
+    fields = config(
+        "SideConfig", SIDE, k_major=text[0] == "k", copy=f"mt::Copy::{copy}", vector=int(text[2]),
+        check_rows=True, prefetched_chunks=int(text[4:] or 0),
+    )  # fmt: skip
+    return f"mt::Side<{NAMES[case.dtype]}, {fields}>"
 
 
 def functor(case: Case, text: str, pointer: str, rows: int) -> str:
@@ -110,8 +115,12 @@ def functor(case: Case, text: str, pointer: str, rows: int) -> str:
 
 def kernel(case: Case) -> str:
     total, kind = "double" if case.dtype is D else "float", NAMES[case.dtype]
-    numbers = ", ".join(map(str, (case.k, *case.block, *case.warps, case.ring, case.width)))
-    block_m, block_n, _ = case.block
+    block_m, block_n, block_k = case.block
+    warps_m, warps_n, slices = case.warps
+    fields = config(
+        "ProductConfig", PRODUCT, kernel=f"mt::Kernel::{case.kernel}", k=case.k, block_m=block_m, block_n=block_n,
+        block_k=block_k, warps_m=warps_m, warps_n=warps_n, slices=slices, depth=case.ring, vector=case.width,
+    )  # fmt: skip
     return f"""
 #include "cuda/device/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[3]; }};
@@ -121,31 +130,47 @@ extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
   auto c = ({kind}*)p.pointers[2];
   auto left = {functor(case, case.left, "a", case.m)};
   auto right = {functor(case, case.right, "b", case.n)};
-  using Shape = mt::Shape<mt::Kernel::{case.kernel}, {side(case, case.left)}, {side(case, case.right)}, {total}, {numbers}>;
-  static_assert(Shape::BYTES <= {shared_bytes(case)});
+  using Left = {side(case, case.left)};
+  using Right = {side(case, case.right)};
+  using Product = mt::Product<{fields}, Left, Right, {total}>;
+  static_assert(Product::BYTES <= {shared_bytes(case)});
   auto store = [&](int m, int n, const mt::Pack<{total}, {case.width}>& sums) {{
     for (int i = 0; i < {case.width}; ++i) c[m * {case.n} + n + i] = mt::cast<{kind}>(sums[i]);
   }};
   for (int m = blockIdx.x * {block_m}; m < {case.m}; m += gridDim.x * {block_m})
     for (int n = 0; n < {case.n}; n += {block_n})
-      mt::contract<Shape>(mt::ptx::shared_memory(), m, {case.m}, n, {case.n}, left, right, store);
+      mt::contract<Product>(mt::ptx::shared_memory(), m, {case.m}, n, {case.n}, left, right, store);
 }}
 """
 
 
+@pytest.mark.parametrize(
+    ("header", "name", "defaults"),
+    [
+        ("panel", "SideConfig", SIDE),
+        ("product", "ProductConfig", PRODUCT),
+        ("attend_stream", "AttentionConfig", ATTENTION),
+    ],
+)
+def test_defaults_are_those_of_the_headers(
+    header: str, name: str, defaults: Mapping[str, object]
+) -> None:
+    text = (HEADERS / "cuda" / "device" / f"{header}.cuh").read_text()
+    body = re.sub("//.*", "", text.partition(f"struct {name} {{")[2].partition("};")[0])
+    found = dict(re.findall(r"(\w+) = ([\w:]+)", body))
+    assert config(name, {}, **defaults) == config(
+        name, {}, **{field: found[field].replace("Kernel", "mt::Kernel").replace("Copy", "mt::Copy") for field in defaults}
+    )  # fmt: skip
+
+
 def shared_bytes(case: Case) -> int:
     instruction = "mma.m16n8k16" if case.kernel == "MMA" else "fma"
+    warps_m, warps_n, slices = case.warps
+    left, right = operand(case.left), operand(case.right)
     method = Matmul(
-        0,
-        1,
-        (0,),
-        *case.block,
-        instruction,
-        operand(case.left),
-        operand(case.right),
-        *case.warps,
-        case.ring,
-    )
+        0, 1, (0,), *case.block, instruction, left, right,
+        warps_m=warps_m, warps_n=warps_n, slices=slices, depth=case.ring,
+    )  # fmt: skip
     return contract_bytes(method, case.dtype.itemsize, 8 if case.dtype is D else 4)
 
 

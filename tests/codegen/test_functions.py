@@ -85,5 +85,5 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     built = build(more.text, target, OPTIONS, apart=True)
     assert built.image
     assert (
-        "check_patience" not in built.ptx
+        "check_timeout" not in built.ptx
     )  # a call, which would serialise the wgmma of its caller

@@ -106,7 +106,7 @@ def test_activation_and_residual(name: str, late: bool) -> None:
     plan = schedule(program, target, OPTIONS)
     assert instructions(plan) == {instruction}
     text = run(program, plan, target, late=late)
-    assert "mt::by_rows(" in text
+    assert "mt::unaligned_stores(" in text
     assert "load_constant_each<4>(r_" in text
 
 
@@ -133,14 +133,14 @@ def test_states_of_a_loop() -> None:
     """A carried value has other places in each iteration, and so have its rows."""
     program = ready(stacked(4, 12, 37))
     text = run(program, schedule(program, H100, OPTIONS), H100, late=True)
-    assert "mt::by_rows(" in text
+    assert "mt::unaligned_stores(" in text
 
 
 def test_even_rows() -> None:
     """Vectors of these are aligned where they belong."""
     program = ready(linear(40, 78, 64, H))
     text = run(program, schedule(program, H100, OPTIONS), H100, late=True)
-    assert "by_rows" not in text
+    assert "unaligned_stores" not in text
 
 
 @pytest.mark.parametrize("n", [5, 7, 13, 31])

@@ -266,5 +266,5 @@ def test_what_is_asked_for_before_a_hand_off_waits_in_whole_words() -> None:
     captured = capture(Model(call).eval(), (x, w, b, b))
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     text = emit(program, schedule(program, TARGET, OPTIONS), TARGET, OPTIONS).text
-    assert "mt::Words<decltype(fetch_columns(0))> asked_columns{};" in text
+    assert "mt::Words<decltype(fetch_columns(0))> prefetched_columns{};" in text
     assert re.search(r"mt::Words<decltype\(fetch_(rows|all)_steady\(0\)\)> early_\1_steady", text)

@@ -48,7 +48,7 @@ def agrees(program: Program, plan: Plan, options: Options, *, late: bool, by_row
     """Runs `plan`, whose results leave by rows or not, and compares with the evaluator."""
     verify(plan, program, H100)
     source = emit(program, plan, H100, options)
-    assert ("mt::by_rows(" in source.text) == by_rows
+    assert ("mt::unaligned_stores(" in source.text) == by_rows
     values = inputs(program)
     got = emulate(program, plan, source, values, late=late, seed=int(late))
     check(program, got, evaluate(program, values))

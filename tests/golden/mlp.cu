@@ -19,7 +19,7 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 
 static __device__ __forceinline__ void stage_active(const Params& p, char* const workspace, const uint16_t* const x_1, const uint16_t* const w1_2, uint16_t* const active_5) {
   char* const scratch = mt::ptx::shared_memory();
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 128) {
+  if (const idx task = mt::ptx::recompute(blockIdx.x); task < 128) {
     const idx c0 = (uint32_t)task / 32u;
     const idx c1 = (uint32_t)task % 32u;
     const idx o6 = c0 * 4096 + c1 * 8;
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
             return mt::Nothing{};
           }
         };
-        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& held, bool live) {
+        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& fetched, bool valid) {
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
           {
@@ -46,19 +46,21 @@ static __device__ __forceinline__ void stage_active(const Params& p, char* const
               const float x3 = sums[lane];
               mt_store_f16(&s4.value[lane], mt_round_f16(mt_max_f32(x3, 0.0f)));
             }
-            mt::store_if(live, active_5 + o6 + d0 * 256 + d1_vector * 4, s4);
+            mt::store_if(valid, active_5 + o6 + d0 * 256 + d1_vector * 4, s4);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
-        static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, mt::Ready{}, fetch, epilogue);
+        using Left = mt::Side<mt::f16, mt::SideConfig{.vector = 8}>;
+        using Right = mt::Side<mt::f16, mt::SideConfig{.k_major = false, .vector = 8}>;
+        using Product = mt::Product<mt::ProductConfig{.k = 256, .block_m = 16, .block_n = 8, .block_k = 32, .slices = 8, .depth = 2, .vector = 4}, Left, Right, float>;
+        static_assert(Product::BYTES <= 24576, "The Plan gives a product too little shared memory.");
+        mt::contract<Product>(scratch + 0, m0, 16, n0, 8, left, right, mt::NoWait{}, fetch, epilogue);
       }
     }
   }
 }
 static __device__ __forceinline__ void stage_scores(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const active_1, const uint16_t* const w2_2, uint16_t* const scores_4) {
   char* const scratch = mt::ptx::shared_memory();
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 128) {
+  if (const idx task = mt::ptx::recompute(blockIdx.x); task < 128) {
     const idx c0 = (uint32_t)task / 32u;
     const idx c1 = (uint32_t)task % 32u;
     const idx o5 = c0 * 4096 + c1 * 8;
@@ -75,7 +77,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
             return mt::Nothing{};
           }
         };
-        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& held, bool live) {
+        auto epilogue = [&](idx d0, idx d1, const mt::Pack<float, 4>& sums, const decltype(fetch(0, 0))& fetched, bool valid) {
           __builtin_assume(d1 % 4 == 0);
           const idx d1_vector = (uint32_t)d1 / 4u;
           {
@@ -84,12 +86,14 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
             for (idx lane = 0; lane < 4; ++lane) {
               mt_store_f16(&s3.value[lane], sums[lane]);
             }
-            mt::store_if(live, scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
+            mt::store_if(valid, scores_4 + o5 + d0 * 256 + d1_vector * 4, s3);
           }
         };
-        using Shape = mt::Shape<mt::Kernel::MMA, mt::Side<mt::f16, true, mt::Copy::ASYNC, 8, false>, mt::Side<mt::f16, false, mt::Copy::ASYNC, 8, false, 1>, float, 256, 16, 8, 32, 1, 1, 8, 2, 4>;
-        static_assert(Shape::BYTES <= 24576, "the Plan gives a contraction too little memory");
-        mt::contract<Shape>(scratch + 0, m0, 16, n0, 8, left, right, [&] { grid.await(); }, fetch, epilogue);
+        using Left = mt::Side<mt::f16, mt::SideConfig{.vector = 8}>;
+        using Right = mt::Side<mt::f16, mt::SideConfig{.k_major = false, .vector = 8, .prefetched_chunks = 1}>;
+        using Product = mt::Product<mt::ProductConfig{.k = 256, .block_m = 16, .block_n = 8, .block_k = 32, .slices = 8, .depth = 2, .vector = 4}, Left, Right, float>;
+        static_assert(Product::BYTES <= 24576, "The Plan gives a product too little shared memory.");
+        mt::contract<Product>(scratch + 0, m0, 16, n0, 8, left, right, [&] { grid.await(); }, fetch, epilogue);
       }
     }
   }
@@ -99,7 +103,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
 }
 static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const scores_2, uint16_t* const y_16) {
   char* const scratch = mt::ptx::shared_memory();
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 64) {
+  if (const idx task = mt::ptx::recompute(blockIdx.x); task < 64) {
     const idx c0 = task;
     const idx o3 = c0 * 256;
     {

@@ -19,7 +19,7 @@ static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int 
 
 static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const float* const w_1, float* const h_7, const float* const x_10, float* const y_13, float* const y_14) {
   char* const scratch = mt::ptx::shared_memory();
-  if (const idx task = mt::ptx::anew(blockIdx.x); task < 1) {
+  if (const idx task = mt::ptx::recompute(blockIdx.x); task < 1) {
     const idx c0 = 0;
     mt::Held<float, 4, 1> weights_0_0;
     const idx o2 = c0 * 64;

@@ -13,6 +13,7 @@ from monotile.ir.expr import Axis, Binary, Const, Load, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.cuda_config import ATTENTION, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
 from monotile.kernels.common.cuda_operands import write_side
 from monotile.kernels.common.cuda_threads import each_batch
@@ -39,22 +40,19 @@ def write(e: BlockEmitter, site: Site) -> None:
         width = fitting(exact_width(WIDTH, site.anchor, (n.dim,)), n.variable.extent)
         write_epilogue(e, site, found.result, m, n, width)
         warps = e.plan.launch.threads // e.target.warp
-        numbers = ", ".join(
-            str(x)
-            for x in (
-                found.products.reduce[0].extent, n.variable.extent, key.extent, method.block_m,
-                method.chunk, warps, method.depth, width,
-            )
+        fields = config(
+            "AttentionConfig", ATTENTION, kernel=f"mt::Kernel::{KERNEL[method.instruction]}",
+            features=found.products.reduce[0].extent, columns=n.variable.extent, keys=key.extent,
+            block_m=method.block_m, chunk=method.chunk, warps=warps, depth=method.depth, vector=width,
         )  # fmt: skip
-        kernel = KERNEL[method.instruction]
+        for side, text in zip(("Query", "Key", "Value"), sides, strict=True):
+            w.write(f"using {side} = {text};")
+        w.write(f"using Attention = mt::Attention<{fields}, Query, Key, Value>;")
         w.write(
-            f"using Shape = mt::Attention<mt::Kernel::{kernel}, {', '.join(sides)}, {numbers}>;"
+            f'static_assert(Attention::BYTES <= {site.step.scratch_bytes}, "The Plan gives attention too little shared memory.");'
         )
         w.write(
-            f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives an attention too little memory");'
-        )
-        w.write(
-            f"mt::attend<Shape>(scratch + {site.step.scratch}, 0, {m.count}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
+            f"mt::attend<Attention>(scratch + {site.step.scratch}, 0, {m.count}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
         )
 
 

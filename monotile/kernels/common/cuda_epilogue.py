@@ -50,25 +50,27 @@ def write_epilogue(
         with w.open(f"auto fetch_columns = [&](idx {column})", [column], fence=True, tail=";"):
             neighbours_of(e, n.variable, width)
             columns = e.held(steady, width, "columns")
-        w.write("mt::Words<decltype(fetch_columns(0))> asked_columns{};")
+        w.write("mt::Words<decltype(fetch_columns(0))> prefetched_columns{};")
         head = f"if (const idx {column} = {first}; {column} + {width} <= {n.count})"
         with w.open(head, [column], fence=True):
-            w.write(f"asked_columns = mt::words(fetch_columns({column}));")
+            w.write(f"prefetched_columns = mt::words(fetch_columns({column}));")
     with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
         neighbours_of(e, n.variable, width)
-        held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width)
+        held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width, "fetched")
     total = "double" if anchor.body.dtype is DType.F64 else "float"
-    sums = f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& held, bool live"
+    sums = (
+        f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& fetched, bool valid"
+    )
     sums += ", char* cell" if by_rows else ""
     head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
     with w.open(head, [row, column], fence=True, tail=";") as block:
         neighbours_of(e, n.variable, width)
         if columns:
-            w.write("const auto columns = asked_columns.whole();")
+            w.write("const auto columns = prefetched_columns.whole();")
         block.names.update(held)
         with e.vector(width):
             at = "lane" if width > 1 else "0"
-            e.stored_if = "live"
+            e.stored_if = "valid"
             e.finish(site, point, f"sums[{at}]", anchor.body.dtype)
     e.cells, e.stored_if = {}, ""
     if by_rows:

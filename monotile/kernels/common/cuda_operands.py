@@ -14,6 +14,7 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.kernels.common.cuda_config import SIDE, config
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.vectors import fitting
@@ -85,10 +86,11 @@ def side_text(
     once: bool = False,
 ) -> str:
     """Text of an operand's `mt::Side`."""
-    more = f", {ahead}, {rows}" if rows else f", {ahead}" if ahead or once else ""
-    if once:
-        more += ", true" if rows else ", mt::ALL_ROWS, true"
-    return f"mt::Side<{ELEMENT[element]}, {_bool(along_k)}, mt::Copy::{copy}, {width}, {_bool(checked)}{more}>"
+    fields = config(
+        "SideConfig", SIDE, k_major=along_k, copy=f"mt::Copy::{copy}", vector=width, check_rows=checked,
+        prefetched_chunks=ahead, task_rows=rows, evict_first=once,
+    )  # fmt: skip
+    return f"mt::Side<{ELEMENT[element]}, {fields}>"
 
 
 def write_addresses(
@@ -162,7 +164,3 @@ def neighbours_of(e: VectorEmitter, first: Axis, width: int) -> Expr:
         e.writer.write(f"const idx {vector} = (uint32_t){first.name} / {width}u;")
         e.writer.define(vector)
     return neighbours(first, width)
-
-
-def _bool(x: bool) -> str:
-    return "true" if x else "false"

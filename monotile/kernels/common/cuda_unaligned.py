@@ -67,7 +67,7 @@ def write_copies(
     """The lambda `rows`, which has the results copied from their cells: each by where a row of it begins."""
     row = m.variable.name
     point = placed(site.point, {n.variable.name: idx(0)})
-    with e.writer.open("auto rows = [&](const mt::Cells<Shape>& cells)", fence=True, tail=";"):
+    with e.writer.open("auto rows = [&](const mt::Cells<Product>& cells)", fence=True, tail=";"):
         for r in results:
             head = f"cells.copy<{r.cell}>([&](idx {row})"
             with e.writer.open(head, [row], fence=True, tail=");"):

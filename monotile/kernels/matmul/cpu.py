@@ -229,7 +229,7 @@ class _Product:
         if right.along_depth == 1 and isinstance(right.value, Load):
             self._lines(right, "lines", "", "nb", nc, self.bn)
             e.writer.write(
-                f"mt_turn_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
+                f"mt_pack_transposed_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
             )
             return
         j, nb = Axis("j", self.bn), Axis("nb", self.columns)

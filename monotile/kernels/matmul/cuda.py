@@ -13,6 +13,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr
 from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_config import PRODUCT, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
 from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import RowResult, row_results, write_copies
@@ -66,30 +67,28 @@ def write_product(
         points = 1
         for p in method.k:
             points *= anchor.reduce[p].extent
-        kernel = "RUNS" if method.runs > 1 else KERNEL[method.instruction]
-        numbers = ", ".join(
-            str(x)
-            for x in (
-                points, method.block_m, method.block_n, method.block_k, method.warps_m,
-                method.warps_n, method.slices, method.depth, width,
-                *((method.teams,) if method.teams > 1 or method.runs > 1 or method.following else ()),
-                *((method.runs, anchor.reduce[method.k[-1]].extent) if method.runs > 1 or method.following else ()),
-                *((method.following,) if method.following else ()),
-            )
+        kernel = "GROUPED" if method.runs > 1 else KERNEL[method.instruction]
+        fields = config(
+            "ProductConfig", PRODUCT, kernel=f"mt::Kernel::{kernel}", k=points, block_m=method.block_m,
+            block_n=method.block_n, block_k=method.block_k, warps_m=method.warps_m, warps_n=method.warps_n,
+            slices=method.slices, depth=method.depth, vector=width, teams=method.teams, groups=method.runs,
+            group_k=anchor.reduce[method.k[-1]].extent if method.runs > 1 else 1, next_task_chunks=method.following,
         )  # fmt: skip
+        w.write(f"using Left = {left_side};")
+        w.write(f"using Right = {right_side};")
+        w.write(f"using Product = mt::Product<{fields}, Left, Right, {total}>;")
         w.write(
-            f"using Shape = mt::Shape<mt::Kernel::{kernel}, {left_side}, {right_side}, {total}, {numbers}>;"
-        )
-        w.write(
-            f'static_assert(Shape::BYTES <= {site.step.scratch_bytes}, "the Plan gives a contraction too little memory");'
+            f'static_assert(Product::BYTES <= {site.step.scratch_bytes}, "The Plan gives a product too little shared memory.");'
         )
         if columns:
-            w.write("static_assert(Shape::STEADY_COLUMNS);")
+            w.write(
+                'static_assert(Product::FIXED_COLUMNS, "A thread must have the same columns in all steps of the epilogue.");'
+            )
         epilogue = "epilogue"
         if by_rows:
             write_copies(e, site, m, n, by_rows)
-            epilogue = "mt::by_rows(epilogue, singles, rows)"
-        call = f"mt::contract<Shape>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue}"
+            epilogue = "mt::unaligned_stores(epilogue, singles, rows)"
+        call = f"mt::contract<Product>(scratch + {site.step.scratch}, m0, {m.count}, n0, {n.count}, left, right, {await_}, fetch, {epilogue}"
         if in_a_row is None:
             w.write(f"{call});")
             return
@@ -98,7 +97,7 @@ def write_product(
         w.write(f"auto next = [&](auto& use) {{ operands({later}, use); }};")
         given = "const auto& left, const auto& right, int, int, int, int"
         with w.open(f"operands(task, [&]({given})", tail=");"):
-            w.write(f"{call}, mt::in_a_row(begun, task + {apart} < {tasks}, next));")
+            w.write(f"{call}, mt::task_sequence(prefetched, task + {apart} < {tasks}, next));")
 
 
 def write_operands(e: VectorEmitter, site: Site, method: Matmul) -> Sides:
@@ -134,7 +133,7 @@ def _anchor(site: Site) -> Compute:
 
 def _columns(e: VectorEmitter, method: Matmul, sides: tuple[Range, Range], width: int) -> str:
     """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
-    `STEADY_COLUMNS` of `mt::Shape` has it)."""
+    `FIXED_COLUMNS` of `mt::Product` has it)."""
     m, n = sides
     rows, columns = min(method.block_m, m.dim.tile), min(method.block_n, n.dim.tile)
     across, threads = -(-columns // width), e.plan.launch.threads // method.teams

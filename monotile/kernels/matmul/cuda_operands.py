@@ -61,7 +61,7 @@ def write_lines(
     method: Matmul,
     element: DType,
 ) -> str:
-    """The left operand of columns in runs, as `mt::Runs` reads it: for each value of the axes before the last of k what all runs read,
+    """The left operand of columns in runs, as `mt::Grouped` reads it: for each value of the axes before the last of k what all runs read,
     side by side. Gives the text of its `mt::Side`."""
     *before, last = (anchor.reduce[p] for p in method.k)
     run = Axis("run", method.runs)

@@ -57,9 +57,11 @@ def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
         w.write(f"const idx first = {e.first_task(stage)};")
         loop = f"for (idx task = first; task < {tasks}; task += {workers})"
         with w.open(loop, ["task"], fence=True):
-            w.write("const bool begun = task != first;")
+            w.write("const bool prefetched = task != first;")
             e.write_coordinates(stage)
             with e.profiling.task(w, stage):
-                await_ = f"[&] {{ if (!begun) {{ {e.await_text()} }} }}" if stage.late else READY
+                await_ = (
+                    f"[&] {{ if (!prefetched) {{ {e.await_text()} }} }}" if stage.late else READY
+                )
                 for site in e.sites(stage):
                     write_product(e, site, step.method, await_, (sides, tasks, workers))

@@ -13,7 +13,7 @@ from monotile.errors import IndexOutOfRangeError, InternalError
 from monotile.targets.cuda.driver import Driver
 
 SYMBOL = "mt_failure"  # of targets/cuda/device/check.cuh
-_NO_HANDOFF = 0xFFFFFFFE  # the same there
+_HANDOFF_TIMEOUT = 0xFFFFFFFE  # the same there
 
 
 class Failures:
@@ -35,7 +35,7 @@ class Failures:
         if number < 0:
             return
         self._told = True
-        if number == _NO_HANDOFF:
+        if number == _HANDOFF_TIMEOUT:
             raise InternalError("a block has waited 20 seconds for the others at a hand-off")
         raise IndexOutOfRangeError(
             f"{self._checks[number]}. The GPU's context is lost: start the process anew"

@@ -1,9 +1,9 @@
-// A register tile of a matrix product whose two sides lie contiguous along k: MT_M x MT_N vectors of
+// A register tile of a matrix product whose operands are both contiguous along k: MT_M x MT_N vectors of
 // partial sums. A template: include it once for each set of
 //   MT_NAME     the function that it defines
 //   MT_M, MT_N  rows and columns of the tile
 //   MT_C        compute type, f32 or f64
-//   MT_A, MT_B  storage types of the left and the right side: f32, f64, f16, bf16
+//   MT_A, MT_B  storage types of the left and the right operand: f32, f64, f16, bf16
 #include "cpu/device/vector.h"
 
 #define MT_VECTOR MT_JOIN(mt_, MT_C)

@@ -1,6 +1,6 @@
 // Floating-point functions of the language: NaN, infinities and subnormals as IEEE has them, errors of
-// 1 to 2 units in the last place. Those that networks are full of are written without branches so that
-// the compiler vectorises them; the others are the C library's.
+// 1 to 2 units in the last place. The frequent ones are written without branches, so that the compiler vectorises them. The
+// others are the C library's.
 #pragma once
 #include <math.h>
 

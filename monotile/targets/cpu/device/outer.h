@@ -1,9 +1,9 @@
-// A register tile of a matrix product whose right side lies contiguous along n: MT_M rows by MT_N vectors of
-// sums, each step of k adding a column of the left side times a row of the right. A template like dot.h:
+// A register tile of a matrix product whose right operand is contiguous along n: MT_M rows by MT_N vectors of
+// sums. Each value of k adds a column of the left operand times a row of the right. A template like dot.h:
 //   MT_NAME     the function that it defines
 //   MT_M, MT_N  rows, and vectors of columns, of the tile
-//   MT_C        compute type, f32 or f64, which is also the left side's type in memory
-//   MT_B        storage type of the right side: f32, f64, f16, bf16
+//   MT_C        compute type, f32 or f64, also the left operand's type in memory
+//   MT_B        storage type of the right operand: f32, f64, f16, bf16
 #include "cpu/device/vector.h"
 
 #define MT_VECTOR MT_JOIN(mt_, MT_C)
@@ -35,7 +35,7 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
 #pragma GCC unroll 8
     for (int j = 0; j < MT_N; ++j) {
       MT_SCALAR* at = c + i * ldc + j * MT_LANES;
-      // The chunk's sum joins the total as one term: rounding errors grow with the chunk, not with all of k.
+      // The sum of a chunk of k is added to the total as one term: rounding errors grow with the chunk, not with all of k.
       if (!first) sum[i][j] += MT_JOIN(mt_get_, MT_C)(at);
       MT_JOIN(mt_put_, MT_C)(at, sum[i][j]);
     }

@@ -1,8 +1,8 @@
-// The threads that run a call: the caller and a pool of our own, made at the first call and kept.
+// The threads that run a call: the caller and a pool of the library's own, created at the first call and kept.
 //
-// A Plan's workers are spread over the threads that can be had: worker w runs on thread w % threads, so that
-// a Plan for many workers also runs where there are few processors. Calls from several threads take turns.
-// After a fork the child makes its own pool.
+// A Plan's workers are distributed over the available threads: worker w runs on thread w % threads. So a Plan for
+// many workers also runs on few processors. Calls from several threads run one after the other. After a fork the
+// child creates its own pool.
 #pragma once
 #ifndef _GNU_SOURCE
 #error "define _GNU_SOURCE before the first header: the pool asks for processor affinity"
@@ -35,7 +35,7 @@ typedef struct {
   _Alignas(64) atomic_uint phase;   // barriers passed
 } mt_call;
 
-// The thread's part of a call; `thread` counts from 0, the caller.
+// A thread's part of a call. Thread 0 is the caller.
 typedef void mt_body(mt_call* call, int thread);
 
 MT_INLINE idx mt_check(mt_call* call, int64_t i, int64_t extent, int number) {
@@ -47,11 +47,11 @@ MT_INLINE idx mt_check(mt_call* call, int64_t i, int64_t extent, int number) {
 #define MT_CHECK(i, extent, number) mt_check(call, (int64_t)(i), extent, number)
 #define MT_POINTER(n) pointers[n]
 
-// Between steps of one thread the compiler keeps memory accesses in order: bytes of the workspace hold
-// values of one type now and of another later.
+// The compiler moves no memory access across it. Between the steps of a thread the same bytes of the workspace
+// may change their type.
 #define mt_fence() __asm__ volatile("" ::: "memory")
 
-// All threads of the call wait for each other; what was written before is seen after.
+// All threads of the call wait for each other. What was written before the barrier is visible after it.
 static __attribute__((unused)) void mt_barrier(mt_call* call) {
   if (call->threads == 1) return;
   unsigned phase = atomic_load_explicit(&call->phase, memory_order_relaxed);
@@ -69,14 +69,14 @@ static __attribute__((unused)) void mt_barrier(mt_call* call) {
 }
 
 static struct {
-  pthread_mutex_t turn;   // held for the length of a call
-  pthread_mutex_t sleep;  // guards going to sleep
+  pthread_mutex_t call_lock;  // held during a call
+  pthread_mutex_t sleep;      // protects `wake`
   pthread_cond_t wake;
   pthread_t thread[MT_WORKERS];
-  int count;       // threads made, the caller not among them
-  int threads;     // threads of a call, the caller among them, as long as the caller stays on `home`
-  int home;        // the processor that the caller ran on when the threads were last spread
-  unsigned first;  // the epoch in which the newest threads were made
+  int count;       // threads created, without the caller
+  int threads;     // threads of a call, with the caller, as long as the caller stays on `home`
+  int home;        // the processor of the caller when the affinities were last set
+  unsigned first;  // the epoch in which the newest threads were created
   bool prepared;
   mt_body* body;
   mt_call call;
@@ -85,7 +85,7 @@ static struct {
   atomic_bool quit;
   _Alignas(64) atomic_int running;  // threads of the pool that have not finished the call
 } mt_pool = {
-    .turn = PTHREAD_MUTEX_INITIALIZER,
+    .call_lock = PTHREAD_MUTEX_INITIALIZER,
     .sleep = PTHREAD_MUTEX_INITIALIZER,
     .wake = PTHREAD_COND_INITIALIZER,
     .home = -1,
@@ -126,8 +126,8 @@ static void* mt_thread(void* argument) {
   }
 }
 
-// Thread k of the pool on the k-th allowed processor after the caller's own, which stays free for it.
-static void mt_spread(const cpu_set_t* allowed, int home) {
+// Binds thread k of the pool to the k-th allowed processor after the caller's, which stays free for the caller.
+static void mt_set_affinities(const cpu_set_t* allowed, int home) {
   int processor = home;
   for (int k = 0; k < mt_pool.count; ++k) {
     do processor = (processor + 1) % CPU_SETSIZE;
@@ -140,21 +140,21 @@ static void mt_spread(const cpu_set_t* allowed, int home) {
   mt_pool.home = home;
 }
 
-static void mt_before_fork(void) { pthread_mutex_lock(&mt_pool.turn); }
-static void mt_after_fork_parent(void) { pthread_mutex_unlock(&mt_pool.turn); }
+static void mt_before_fork(void) { pthread_mutex_lock(&mt_pool.call_lock); }
+static void mt_after_fork_parent(void) { pthread_mutex_unlock(&mt_pool.call_lock); }
 static void mt_after_fork_child(void) {
   mt_pool.count = 0;
   mt_pool.home = -1;
   atomic_store(&mt_pool.epoch, 0);
   atomic_store(&mt_pool.sleepers, 0);
-  pthread_mutex_init(&mt_pool.turn, NULL);
+  pthread_mutex_init(&mt_pool.call_lock, NULL);
   pthread_mutex_init(&mt_pool.sleep, NULL);
   pthread_cond_init(&mt_pool.wake, NULL);
 }
 
-// Threads up to `wanted`, the caller included, but no more than processors that the caller may use.
-// Gives how many there are.
-static int mt_recruit(int wanted) {
+// Creates threads up to `wanted`, with the caller, but no more than the processors that the caller may use.
+// Returns how many there are.
+static int mt_start_threads(int wanted) {
   if (!mt_pool.prepared) {
     mt_pool.prepared = true;
     pthread_atfork(mt_before_fork, mt_after_fork_parent, mt_after_fork_child);
@@ -169,7 +169,7 @@ static int mt_recruit(int wanted) {
   if (wanted < 1) wanted = 1;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's own threads handle signals
   mt_pool.first = atomic_load(&mt_pool.epoch);
   while (mt_pool.count < wanted - 1) {
     void* number = (void*)(intptr_t)(mt_pool.count + 1);
@@ -177,14 +177,14 @@ static int mt_recruit(int wanted) {
     ++mt_pool.count;
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (known && home >= 0 && CPU_ISSET(home, &allowed)) mt_spread(&allowed, home);
+  if (known && home >= 0 && CPU_ISSET(home, &allowed)) mt_set_affinities(&allowed, home);
   mt_pool.threads = mt_pool.count + 1 < wanted ? mt_pool.count + 1 : wanted;
   return mt_pool.threads;
 }
 
 static __attribute__((unused)) int mt_run(mt_body* body, void* const* pointers, char* workspace) {
-  pthread_mutex_lock(&mt_pool.turn);
-  int threads = mt_recruit(MT_WORKERS);
+  pthread_mutex_lock(&mt_pool.call_lock);
+  int threads = mt_start_threads(MT_WORKERS);
   mt_call* call = &mt_pool.call;
   mt_pool.body = body;
   call->pointers = pointers;
@@ -201,18 +201,18 @@ static __attribute__((unused)) int mt_run(mt_body* body, void* const* pointers, 
       sched_yield();
   }
   int status = atomic_load_explicit(&call->status, memory_order_relaxed);
-  pthread_mutex_unlock(&mt_pool.turn);
+  pthread_mutex_unlock(&mt_pool.call_lock);
   return status;
 }
 
-// The object is unloaded, or the process ends.
-static __attribute__((destructor, unused)) void mt_disband(void) {
+// Runs when the object is unloaded or the process ends.
+static __attribute__((destructor, unused)) void mt_stop_threads(void) {
   if (mt_pool.count == 0) return;
-  pthread_mutex_lock(&mt_pool.turn);
+  pthread_mutex_lock(&mt_pool.call_lock);
   atomic_store(&mt_pool.quit, true);
   mt_begin_epoch();
   for (int k = 0; k < mt_pool.count; ++k) pthread_join(mt_pool.thread[k], NULL);
   mt_pool.count = 0;
   atomic_store(&mt_pool.quit, false);
-  pthread_mutex_unlock(&mt_pool.turn);
+  pthread_mutex_unlock(&mt_pool.call_lock);
 }

@@ -1,7 +1,7 @@
-// Time stamps of the workers: the layout is in schedule/records.py. The clock is the system's, in nanoseconds.
+// Time stamps of the workers: the layout is in plan/records.py. The clock is the system's, in nanoseconds.
 //
-// A thread runs the tasks of several workers, and each has records of its own. A wait is the thread's, and stands with the
-// first of its workers, whose number is the thread's.
+// A thread runs the tasks of several workers, each of which has its own records. A wait is recorded once for the thread, with the first of its
+// workers, which has the thread's number.
 #pragma once
 #include <time.h>
 

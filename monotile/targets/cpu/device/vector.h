@@ -85,8 +85,8 @@ MT_INLINE void mt_put_f64(double* p, mt_f64 v) { memcpy(p, &v, sizeof v); }
 MT_TOTAL(f32, float)
 MT_TOTAL(f64, double)
 
-// A square of vectors transposed by perfect shuffles: after log2(lanes) rounds of interleaving row i with
-// row i + lanes / 2, element (i, j) has become element (j, i).
+// Transposes a square of vectors by perfect shuffles. Each of log2(lanes) rounds interleaves row i with row
+// i + lanes / 2. After the last one element (i, j) is element (j, i).
 #if defined(__clang__)
 #define MT_INTERLEAVE(a, b, high)                                                                  \
   ({                                                                                               \
@@ -120,11 +120,11 @@ MT_TOTAL(f64, double)
 MT_TRANSPOSE(f32, mt_u32, uint32_t)
 MT_TRANSPOSE(f64, mt_u64, uint64_t)
 
-// panel[k * columns + n] = rows[n][k] for k < depth and n < columns, a multiple of the lanes: rows that
-// lie contiguous along k, turned.
-#define MT_TURN(S, T, C, CT)                                                                       \
-  static __attribute__((noinline, unused)) void mt_turn_##S(const T* const* rows, idx columns,     \
-                                                            idx depth, CT* panel) {                \
+// Transposes rows that are contiguous along k into a packed panel: panel[k * columns + n] = rows[n][k] for
+// k < depth and n < columns. columns: a multiple of the lanes.
+#define MT_PACK_TRANSPOSED(S, T, C, CT)                                                            \
+  static __attribute__((noinline, unused)) void mt_pack_transposed_##S(                            \
+      const T* const* rows, idx columns, idx depth, CT* panel) {                                   \
     enum { n = MT_LANES_##C };                                                                     \
     for (idx j = 0; j < columns; j += n)                                                           \
       for (idx k = 0; k < depth; k += n) {                                                         \
@@ -141,7 +141,7 @@ MT_TRANSPOSE(f64, mt_u64, uint64_t)
         }                                                                                          \
       }                                                                                            \
   }
-MT_TURN(f32, float, f32, float)
-MT_TURN(f64, double, f64, double)
-MT_TURN(f16, uint16_t, f32, float)
-MT_TURN(bf16, uint16_t, f32, float)
+MT_PACK_TRANSPOSED(f32, float, f32, float)
+MT_PACK_TRANSPOSED(f64, double, f64, double)
+MT_PACK_TRANSPOSED(f16, uint16_t, f32, float)
+MT_PACK_TRANSPOSED(bf16, uint16_t, f32, float)

@@ -1,4 +1,4 @@
-// What a softmax-weighted sum of values is cut into, and what its warps keep of the keys that they have seen.
+// The configuration of attention, and the online softmax of a warp.
 #pragma once
 #include "cuda/device/contract.cuh"
 #include "cuda/device/math.cuh"
@@ -7,73 +7,92 @@ namespace mt {
 
 inline constexpr float LOG2_E = 1.4426950408889634f;
 
-// A slice of warps shares a ring of RING stages of keys and values; with mma.sync it is one warp, which has all rows of the block, with
-// wgmma the warpgroups that the block's rows make, each of its warps with 16. Chunk c belongs to slice c % SLICES.
-template <Kernel KERNEL, class Query_, class Key_, class Value_, int FEATURES_, int COLUMNS_, int KEYS_,
-          int BLOCK_M_, int CHUNK_, int WARPS_, int RING_, int WIDTH_>
+// Attention, cut for one block of threads.
+struct AttentionConfig {
+  Kernel kernel = Kernel::MMA;
+  int features = 0;        // of a query and of a key
+  int columns = 0;         // of a value, and of the result
+  int keys = 0;
+  int block_m = 0;         // rows, each of one query, that the block of threads computes at once
+  int chunk = 0;           // keys that a pipeline stage holds
+  int warps = 0;           // of the block of threads
+  int depth = 0;           // pipeline depth: the stages of a slice's ring buffer
+  int vector = 1;          // neighbouring results that one step of the epilogue takes
+};
+
+// Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH stages of keys
+// and values. With mma.sync a slice is one warp, which has all rows of the block. With wgmma a slice is the warpgroups that the rows of the
+// block need, each warp with 16 rows.
+template <AttentionConfig CONFIG, class Query_, class Key_, class Value_>
 struct Attention {
   using Query = Query_;
   using Key = Key_;
   using Value = Value_;
   using T = typename Query::T;
-  static_assert(same<T, typename Key::T> && same<T, typename Value::T>, "all operands have one element type");
-  static constexpr bool GROUPS = KERNEL == Kernel::WGMMA;  // operands are read by warpgroups
-  static constexpr int FEATURES = FEATURES_, COLUMNS = COLUMNS_, KEYS = KEYS_;
-  static constexpr int BLOCK_M = BLOCK_M_, CHUNK = CHUNK_, WARPS = WARPS_, RING = RING_, WIDTH = WIDTH_;
+  static_assert(same<T, typename Key::T> && same<T, typename Value::T>, "Queries, keys and values must have the same element type.");
+  static_assert(CONFIG.kernel == Kernel::MMA || CONFIG.kernel == Kernel::WGMMA, "Attention needs tensor cores: Kernel::MMA or Kernel::WGMMA.");
+  static constexpr bool WARPGROUPS = CONFIG.kernel == Kernel::WGMMA;  // the operands are read by warpgroups
+  static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
+  static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
+  static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector;
+  static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
+  static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
   static constexpr int THREADS = WARPS * 32;
-  static constexpr int WARP_M = GROUPS ? 16 : BLOCK_M;
+  static constexpr int WARP_M = WARPGROUPS ? 16 : BLOCK_M;
   static constexpr int SLICE_WARPS = BLOCK_M / WARP_M, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
   static constexpr int CHUNKS = ceil_div(KEYS, CHUNK);
-  static_assert(BLOCK_M % 16 == 0 && CHUNK % 16 == 0 && COLUMNS % 8 == 0, "whole tiles of the tensor cores");
-  static_assert(RING >= 2 && COLUMNS % WIDTH == 0, "a ring has two chunks at least, a row whole stores");
-  static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "slices share the warps evenly; a block has 15 named barriers");
-  static_assert(!GROUPS || (BLOCK_M % 64 == 0 && FEATURES % 64 == 0 && COLUMNS % 64 == 0 && Query::K_MAJOR && Key::K_MAJOR &&
-                            !Value::K_MAJOR),
-                "a line of a warpgroup's panel is 64 features or columns, which are neighbours");
+  static_assert(BLOCK_M % 16 == 0 && CHUNK % 16 == 0 && COLUMNS % 8 == 0, "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns.");
+  static_assert(DEPTH >= 2, "Attention needs a pipeline `depth` of at least two stages.");
+  static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
+  static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
+  static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 64 == 0 && COLUMNS % 64 == 0),
+                "Kernel::WGMMA needs multiples of 64 rows, features and columns.");
+  static_assert(!WARPGROUPS || (Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR),
+                "Kernel::WGMMA needs queries and keys whose features, and values whose columns, are neighbours.");
 
   // Warpgroups read features and columns in panels of 64, one behind the other.
-  static constexpr int DEEP = GROUPS ? 64 : ceil_div(FEATURES, 16) * 16, ACROSS = GROUPS ? 64 : COLUMNS;
-  static constexpr int FEATURE_PANELS = ceil_div(FEATURES, DEEP), COLUMN_PANELS = COLUMNS / ACROSS;
-  using QueryPanel = Panel<T, BLOCK_M, DEEP, Query::K_MAJOR>;
-  using KeyPanel = Panel<T, CHUNK, DEEP, Key::K_MAJOR>;
-  using ValuePanel = Panel<T, ACROSS, CHUNK, Value::K_MAJOR>;
-  using QueryIntake = Intake<QueryPanel, T, Query::K_MAJOR, Query::COPY, Query::VECTOR, BLOCK_M,
-                             FEATURES, DEEP, THREADS, Query::CHECK_ROWS>;
-  using KeyIntake = Intake<KeyPanel, T, Key::K_MAJOR, Key::COPY, Key::VECTOR, CHUNK, FEATURES, DEEP, SLICE_THREADS,
-                           KEYS % CHUNK != 0>;
-  using ValueIntake = Intake<ValuePanel, T, Value::K_MAJOR, Value::COPY, Value::VECTOR, ACROSS, KEYS, CHUNK,
-                             SLICE_THREADS, false>;
-  using Scores = Mma<T, WARP_M, CHUNK, DEEP, QueryPanel, Query::K_MAJOR, KeyPanel, Key::K_MAJOR>;
+  static constexpr int PANEL_FEATURES = WARPGROUPS ? 64 : ceil_div(FEATURES, 16) * 16, PANEL_COLUMNS = WARPGROUPS ? 64 : COLUMNS;
+  static constexpr int FEATURE_PANELS = ceil_div(FEATURES, PANEL_FEATURES), COLUMN_PANELS = COLUMNS / PANEL_COLUMNS;
+  using QueryPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = PANEL_FEATURES, .k_major = Query::K_MAJOR}>;
+  using KeyPanel = Panel<T, PanelConfig{.rows = CHUNK, .k = PANEL_FEATURES, .k_major = Key::K_MAJOR}>;
+  using ValuePanel = Panel<T, PanelConfig{.rows = PANEL_COLUMNS, .k = CHUNK, .k_major = Value::K_MAJOR}>;
+  using QueryCopies = PanelCopies<QueryPanel, CopyConfig{.copy = Query::COPY, .vector = Query::VECTOR, .rows = BLOCK_M, .k = FEATURES,
+                                                         .threads = THREADS, .check_rows = Query::CHECK_ROWS}>;
+  using KeyCopies = PanelCopies<KeyPanel, CopyConfig{.copy = Key::COPY, .vector = Key::VECTOR, .rows = CHUNK, .k = FEATURES,
+                                                     .threads = SLICE_THREADS, .check_rows = KEYS % CHUNK != 0}>;
+  using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS, .k = KEYS,
+                                                         .threads = SLICE_THREADS}>;
+  using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES}, QueryPanel, KeyPanel>;
 
   static __host__ __device__ constexpr int lined(int bytes) { return ceil_div(bytes, 128) * 128; }
   static constexpr int QUERY_BYTES = lined(FEATURE_PANELS * QueryPanel::BYTES);
   static constexpr int KEY_BYTES = lined(FEATURE_PANELS * KeyPanel::BYTES);
   static constexpr int STAGE_BYTES = KEY_BYTES + lined(COLUMN_PANELS * ValuePanel::BYTES);
-  // What the slices have found, each: the sums of a row, its largest score, its total.
+  // The partial result of a slice: for each row the weighted sums, the largest score and the total of the powers.
   static constexpr int PITCH = COLUMNS + (COLUMNS % 16 == 0 ? 8 : 0);
-  static constexpr int FOUND = BLOCK_M * (PITCH + 2);
-  static constexpr int BYTES = max_of(QUERY_BYTES + SLICES * RING * STAGE_BYTES, SLICES * FOUND * 4);
+  static constexpr int PARTIAL = BLOCK_M * (PITCH + 2);
+  static constexpr int BYTES = max_of(QUERY_BYTES + SLICES * DEPTH * STAGE_BYTES, SLICES * PARTIAL * 4);
 };
 
-// Who a thread is: its warp and lane, its slice and its number there, the first of its warp's rows, its slice's number of chunks.
+// A thread's warp and lane, its slice and its number there, the first row of its warp, and the number of chunks of its slice.
 template <class S>
-struct Member {
+struct ThreadRole {
   int warp, lane, slice, thread, row, count;
 
-  __device__ __forceinline__ Member() {
-    const int self = threadIdx.x;
-    warp = ptx::uniform(self / 32), lane = self % 32;
-    slice = warp / S::SLICE_WARPS, thread = self - slice * S::SLICE_THREADS, row = warp % S::SLICE_WARPS * S::WARP_M;
+  __device__ __forceinline__ ThreadRole() {
+    const int all = threadIdx.x;
+    warp = ptx::uniform(all / 32), lane = all % 32;
+    slice = warp / S::SLICE_WARPS, thread = all - slice * S::SLICE_THREADS, row = warp % S::SLICE_WARPS * S::WARP_M;
     count = slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
   }
   // The first key of chunk `t` of the slice.
   __device__ __forceinline__ int first(int t) const { return (slice + t * S::SLICES) * S::CHUNK; }
   __device__ __forceinline__ char* ring(char* shared) const {
-    return shared + S::QUERY_BYTES + slice * (S::RING * S::STAGE_BYTES);
+    return shared + S::QUERY_BYTES + slice * (S::DEPTH * S::STAGE_BYTES);
   }
 };
 
-// Scores that are products times a positive factor, with which they are multiplied where powers are made of them.
+// Scores that are their products times a positive factor. The multiplication is a part of the power's.
 struct Scaled {
   float factor;
 };
@@ -83,8 +102,8 @@ __device__ __forceinline__ float factor_of(const Score&) {
 }
 __device__ __forceinline__ float factor_of(const Scaled& score) { return score.factor; }
 
-// Makes scores, but for their factor, of the products of a warp's rows, from `row0` on, and the keys from `first` on. Where there is
-// no key they are -inf.
+// Replaces the products of a warp's rows, from `row0` on, and the keys from `first` on by their scores, but for the factor of `Scaled`. A score
+// without a key is -inf.
 template <class S, class Score>
 __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, const Score& score, int row0, int m1, int first,
                                           int lane) {
@@ -115,20 +134,21 @@ __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, co
   }
 }
 
-// The largest scores, totals and weighted sums of one warp for its rows; a thread has rows lane / 4 and + 8 of each 16. A chunk's
-// scores go through `raise`, if that says so `fade_sums`, and `weigh`; then they are powers, the left operand of the next product.
+// The online softmax of one warp for its rows: the largest score of each so far, the total of the powers relative to it, and the weighted sums.
+// A thread has rows lane / 4 and lane / 4 + 8 of each 16. A chunk's scores go through `update_maximum`, `rescale_sums` where that returns
+// true, and `exponentiate`. Then they are powers, the left operand of the next product.
 template <class S>
-struct Stream {
+struct OnlineSoftmax {
   static constexpr int TM = S::WARP_M / 16, TN = S::COLUMNS / 8, TS = S::CHUNK / 8;
   using T = typename S::T;
-  static constexpr float SLACK = 5.5f;  // powers up to 2^8, which float16 holds as precisely as those up to 1
-  float top[TM][2], total[TM][2], fade[TM][2], sums[TM][TN][4];
+  static constexpr float RESCALE_THRESHOLD = 5.5f;  // powers up to 2^8, which float16 holds as precisely as those up to 1
+  float maximum[TM][2], total[TM][2], rescale[TM][2], sums[TM][TN][4];
 
-  __device__ __forceinline__ Stream() {
+  __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) top[i][h] = -MT_INF, total[i][h] = 0;
+      for (int h = 0; h < 2; ++h) maximum[i][h] = -MT_INF, total[i][h] = 0;
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -136,10 +156,9 @@ struct Stream {
     }
   }
 
-  // Raises `top` where a chunk's scores are larger; whether that was so, and sums and powers have to be made anew relative to it.
-  // It is not the largest score but no less than SLACK below it, so that this is seldom (FlashAttention-4): a power of two at
-  // most 2^(SLACK * log2 e).
-  __device__ __forceinline__ bool raise(const typename S::Scores::Accumulator& scores, float factor) {
+  // Raises `maximum` where a chunk's scores are larger. Returns whether it did: then the sums must be rescaled. As in FlashAttention-4 it is not
+  // the largest score, but at most RESCALE_THRESHOLD below it, so that this is rare. A power is then at most e^RESCALE_THRESHOLD.
+  __device__ __forceinline__ bool update_maximum(const typename S::Scores::Accumulator& scores, float factor) {
     float most[TM][2];
     bool beyond = false;
 #pragma unroll
@@ -151,38 +170,38 @@ struct Stream {
         for (int j = 0; j < TS; ++j)
           most[i][h] = fmaxf(most[i][h], fmaxf(scores.c[i][j][2 * h], scores.c[i][j][2 * h + 1]));
         most[i][h] *= factor;
-        beyond |= most[i][h] > top[i][h] + SLACK;
+        beyond |= most[i][h] > maximum[i][h] + RESCALE_THRESHOLD;
       }
     if (!__any_sync(0xffffffffu, beyond)) return false;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float next = fmaxf(top[i][h], most[i][h]);
+        float next = fmaxf(maximum[i][h], most[i][h]);
         next = fmaxf(next, shuffled(next, 1));
         next = fmaxf(next, shuffled(next, 2));
-        fade[i][h] = ptx::exp2_fast((top[i][h] - origin(next)) * LOG2_E);
-        top[i][h] = next;
-        total[i][h] *= fade[i][h];
+        rescale[i][h] = ptx::exp2_fast((maximum[i][h] - origin(next)) * LOG2_E);
+        maximum[i][h] = next;
+        total[i][h] *= rescale[i][h];
       }
     return true;
   }
-  __device__ __forceinline__ void fade_sums() {
+  __device__ __forceinline__ void rescale_sums() {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[i][j][e] *= fade[i][e / 2];
+        for (int e = 0; e < 4; ++e) sums[i][j][e] *= rescale[i][e / 2];
   }
 
-  // Makes powers of scores, relative to `top`.
-  __device__ __forceinline__ void weigh(typename S::Scores::Accumulator& scores, float factor) {
+  // Replaces scores by their powers, relative to `maximum`, and adds these to `total`.
+  __device__ __forceinline__ void exponentiate(typename S::Scores::Accumulator& scores, float factor) {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float from = origin(top[i][h]) * LOG2_E, added = 0;
+        float from = origin(maximum[i][h]) * LOG2_E, added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
@@ -195,7 +214,7 @@ struct Stream {
       }
   }
 
-  // What mma.m16n8k16 takes of the powers of keys [k, k + 16) of a chunk as its left operand.
+  // The powers of keys [k, k + 16) of a chunk as the left operand of mma.m16n8k16.
   static __device__ __forceinline__ void operand(u32 (&a)[4], const typename S::Scores::Accumulator& powers, int i, int k) {
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
@@ -204,10 +223,10 @@ struct Stream {
     }
   }
 
-  // Writes what this warp has found where all of them meet.
-  __device__ __forceinline__ void leave(float* found, const Member<S>& self) {
-    float* own = found + self.slice * S::FOUND;
-    int lane = self.lane;
+  // Stores this warp's partial result, at `partials` in shared memory.
+  __device__ __forceinline__ void store_partial(float* partials, const ThreadRole<S>& role) const {
+    float* own = partials + role.slice * S::PARTIAL;
+    int lane = role.lane;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -215,20 +234,20 @@ struct Stream {
         float all = total[i][h];
         all += shuffled(all, 1);
         all += shuffled(all, 2);
-        int row = self.row + i * 16 + h * 8 + lane / 4;
+        int row = role.row + i * 16 + h * 8 + lane / 4;
         float* at = own + row * S::PITCH + (lane & 3) * 2;
 #pragma unroll
         for (int j = 0; j < TN; ++j) store(at + j * 8, Pack<float, 2>{{sums[i][j][2 * h], sums[i][j][2 * h + 1]}});
         if ((lane & 3) == 0) {
-          own[S::BLOCK_M * S::PITCH + row] = top[i][h];
+          own[S::BLOCK_M * S::PITCH + row] = maximum[i][h];
           own[S::BLOCK_M * (S::PITCH + 1) + row] = all;
         }
       }
   }
 
  private:
-  // What powers are relative to; 0 while nothing but -inf was seen.
-  static __device__ __forceinline__ float origin(float top) { return top == -MT_INF ? 0.f : top; }
+  // The score that powers are relative to: 0 as long as all scores are -inf.
+  static __device__ __forceinline__ float origin(float maximum) { return maximum == -MT_INF ? 0.f : maximum; }
   static __device__ __forceinline__ float shuffled(float x, int mask) {
     return __uint_as_float(__shfl_xor_sync(0xffffffffu, __float_as_uint(x), mask));
   }

@@ -23,25 +23,24 @@ __device__ __forceinline__ void warps_barrier(int id) {
     ptx::barrier_some<WARPS * 32>(id);
 }
 
-// A wait that is never met must not hang the device for ever: the kernel fails after 20 seconds. To be called now and then.
-// begin: when the wait began, 0 before the first call; gives it. (Not by reference: every wait would store it first.) Where functions
-// are compiled one by one, to call another serialises a function's wgmma (C7509).
+// Fails the kernel when a wait takes more than 20 seconds, so that it does not hang the device. A waiting loop calls it now and then.
+// begin: the time at which the wait began, 0 at the first call; returned. It is not a reference, as every wait would store it to memory first.
+// Where functions are compiled separately it is inlined, because a call serialises the wgmma of the caller (C7509).
 #ifdef MT_APART
 __device__ __forceinline__
 #else
 __device__ __noinline__
 #endif
-u64 check_patience(u64 begin) {
+u64 check_timeout(u64 begin) {
   constexpr u64 LIMIT = 20ull * 1000 * 1000 * 1000;
   u64 now = ptx::nanoseconds();
   if (begin == 0) begin = now;
-  if (now - begin > LIMIT) fail(NO_HANDOFF);
+  if (now - begin > LIMIT) fail(HANDOFF_TIMEOUT);
   return begin;
 }
 
-// The barrier of all blocks of a cooperative launch: one counter that rises by the number of blocks a wait.
-// sync[0] counts arrivals, sync[1] blocks that left; both are zero at launch and are left zero. sync[2] holds the last tag
-// that messages had: see message.cuh.
+// The barrier of all blocks of a cooperative launch: a counter that rises by the number of blocks at each wait. sync[0] counts the blocks that
+// arrived, sync[1] those that left. Both are zero before and after the launch. sync[2] is the last tag of messages: see message.cuh.
 class GridBarrier {
  public:
   __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}
@@ -50,7 +49,7 @@ class GridBarrier {
     arrive();
     await();
   }
-  // The two halves of a wait. What is done between them must not touch what others hand over.
+  // The two halves of a wait (a split barrier). Code between them must not read what other blocks write before the barrier.
   __device__ __forceinline__ void arrive() {
     target_ += gridDim.x;
     block_barrier();
@@ -60,12 +59,12 @@ class GridBarrier {
     if (threadIdx.x == 0) {
       u64 begin = 0;
       for (u32 tries = 1; ptx::load_acquire(sync_) < target_; ++tries)
-        if ((tries & 0xfffff) == 0) begin = check_patience(begin);
+        if ((tries & 0xfffff) == 0) begin = check_timeout(begin);
     }
     block_barrier();
   }
 
-  // To be called once by every block, after its last wait.
+  // Every block calls it once, after its last wait.
   __device__ __forceinline__ void leave() {
     if (threadIdx.x == 0 && last_to_leave()) reset();
   }

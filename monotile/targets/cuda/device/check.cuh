@@ -1,19 +1,19 @@
-// Failures that the host must hear of: a number goes to a word of the host's memory, and the launch ends.
+// Failures that the host reports: a number is stored to a word of the host's memory, and the launch ends.
 //
-// Not by `__assertfail`: ptxas puts every wgmma of a kernel in line with the next where any function of the system is called
-// (warning C7510), which costs a tenth of a product's time.
+// `__assertfail` is not used: where a kernel calls a function of the system, ptxas serialises all of its wgmma (warning C7510), which makes
+// a product take a tenth more time.
 #pragma once
 #include "cuda/device/types.cuh"
 
-// Where the host looks: its `runtime/failures.py` puts the address here when it has loaded the kernel.
+// The address of that word, which `targets/cuda/failures.py` stores here when it has loaded the kernel.
 extern "C" {
 __device__ unsigned* mt_failure;
 }
 
 namespace mt {
 
-// Numbers below are those of the Program's index checks.
-inline constexpr u32 NO_HANDOFF = 0xfffffffe;  // a block has waited for the others for too long
+// Smaller numbers are those of the Program's index checks.
+inline constexpr u32 HANDOFF_TIMEOUT = 0xfffffffe;  // a block has waited for other blocks for too long
 
 __device__ __forceinline__ void fail(u32 number) { ptx::trap(mt_failure, number + 1); }
 

@@ -1,10 +1,10 @@
 // The scalar kernel of a warp: any element type, products and sums in Sum, one register tile a thread.
 #pragma once
-#include "cuda/device/panel.cuh"
+#include "cuda/device/contract_mma.cuh"
 
 namespace mt {
 
-// How 32 lanes share a WARP_M x WARP_N tile: LANES_M x LANES_N of them, each TM x TN sums, picked so that a thread reads
+// How 32 lanes share a warp_m x warp_n tile: LANES_M x LANES_N of them, each TM x TN sums, picked so that a thread reads
 // the fewest operands. Lanes interleave in units of `unit` rows, the neighbours that one load of a panel brings.
 struct LaneTile {
   int lanes_m, lanes_n;
@@ -26,17 +26,16 @@ __host__ __device__ constexpr int unit_of(int count, int limit) {
   return u;
 }
 
-template <class T, class Sum_, int WARP_M, int WARP_N, int DEPTH, class LeftPanel, bool LEFT_K,
-          class RightPanel, bool RIGHT_K>
+template <class T, class Sum_, WarpTile TILE, class LeftPanel, class RightPanel>
 struct Fma {
   using Sum = Sum_;
-  static constexpr LaneTile LANES = lane_tile(WARP_M, WARP_N);
-  static_assert(LANES.lanes_m > 0, "32 lanes cannot share the warp's tile evenly");
-  static constexpr int TM = WARP_M / LANES.lanes_m, TN = WARP_N / LANES.lanes_n;
+  static constexpr bool LEFT_K = LeftPanel::K_MAJOR, RIGHT_K = RightPanel::K_MAJOR;
+  static constexpr LaneTile LANES = lane_tile(TILE.m, TILE.n);
+  static_assert(LANES.lanes_m > 0, "The 32 lanes of a warp cannot share its tile evenly.");
+  static constexpr int TM = TILE.m / LANES.lanes_m, TN = TILE.n / LANES.lanes_n;
   static constexpr int STEP = 16 / int(sizeof(T));  // k values taken at once: one cell
-  static_assert(DEPTH % STEP == 0, "a chunk is a multiple of 16 bytes deep");
+  static_assert(TILE.k % STEP == 0, "A chunk of scalar products is a multiple of 16 bytes along k.");
   static constexpr int UM = LEFT_K ? 1 : unit_of(TM, STEP), UN = RIGHT_K ? 1 : unit_of(TN, STEP);
-
 
   struct Accumulator {
     Sum c[TM][TN];
@@ -56,10 +55,10 @@ struct Fma {
   }
 
   // COUNT rows by STEP values of k of one operand, in registers.
-  template <class Panel, bool K_MAJOR, int COUNT, int UNIT>
+  template <class Panel, int COUNT, int UNIT>
   static __device__ __forceinline__ void read(T (&out)[COUNT][STEP], const char* panel, int row0,
                                               int k, int lane, int lanes) {
-    if constexpr (K_MAJOR) {
+    if constexpr (Panel::K_MAJOR) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
         auto cell = *reinterpret_cast<const Pack<T, STEP>*>(
@@ -85,11 +84,11 @@ struct Fma {
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int lane) {
     int lm = lane / LANES.lanes_n, ln = lane % LANES.lanes_n;
-#pragma unroll 2  // the loads of one turn hide behind the products of the other
-    for (int k = 0; k < DEPTH; k += STEP) {
+#pragma unroll 2  // the loads of one step hide behind the products of the other
+    for (int k = 0; k < TILE.k; k += STEP) {
       T a[TM][STEP], b[TN][STEP];
-      read<LeftPanel, LEFT_K, TM, UM>(a, left, m0, k, lm, LANES.lanes_m);
-      read<RightPanel, RIGHT_K, TN, UN>(b, right, n0, k, ln, LANES.lanes_n);
+      read<LeftPanel, TM, UM>(a, left, m0, k, lm, LANES.lanes_m);
+      read<RightPanel, TN, UN>(b, right, n0, k, ln, LANES.lanes_n);
 #pragma unroll
       for (int e = 0; e < STEP; ++e)
 #pragma unroll

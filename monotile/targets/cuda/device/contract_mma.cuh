@@ -7,8 +7,9 @@ namespace mt {
 // The 16 bytes that a lane names to ldmatrix: those at (row, k) of a panel, moved by constant distances. The permutation of
 // a panel's cells depends on the line modulo 8 alone; so where k runs along the line a move is an XOR of address bits, which
 // needs panels at multiples of 128 bytes.
-template <class Panel, bool K_MAJOR>
+template <class Panel>
 struct Rows {
+  static constexpr bool K_MAJOR = Panel::K_MAJOR;
   u32 base, first;
   int row, k;
 
@@ -26,13 +27,18 @@ struct Rows {
   }
 };
 
-// WARP_M x WARP_N: what one warp accumulates. Its operands lie in LeftPanel and RightPanel.
-template <class T, int WARP_M, int WARP_N, int DEPTH, class LeftPanel, bool LEFT_K, class RightPanel,
-          bool RIGHT_K>
+// The m x n results that one warp accumulates, from chunks of k.
+struct WarpTile {
+  int m = 0, n = 0, k = 0;
+};
+
+// Computes TILE of operands in LeftPanel and RightPanel.
+template <class T, WarpTile TILE, class LeftPanel, class RightPanel>
 struct Mma {
-  static_assert(WARP_M % 16 == 0 && WARP_N % 8 == 0, "a warp's tile is a multiple of 16 x 8");
-  static_assert(DEPTH % 16 == 0, "a chunk is a multiple of 16 deep");
-  static constexpr int TM = WARP_M / 16, TN = WARP_N / 8;
+  static constexpr bool LEFT_K = LeftPanel::K_MAJOR, RIGHT_K = RightPanel::K_MAJOR;
+  static_assert(TILE.m % 16 == 0 && TILE.n % 8 == 0, "A warp's tile for mma.m16n8k16 is a multiple of 16 x 8.");
+  static_assert(TILE.k % 16 == 0, "A chunk for mma.m16n8k16 is a multiple of 16 values of k.");
+  static constexpr int TM = TILE.m / 16, TN = TILE.n / 8;
   using Sum = float;
 
   struct Accumulator {
@@ -52,12 +58,12 @@ struct Mma {
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int lane) {
     int low = lane & 7, bit3 = (lane >> 3) & 1, bit4 = lane >> 4;
-    Rows<LeftPanel, LEFT_K> a_rows(left, m0 + (LEFT_K ? bit3 * 8 + low : bit3 * 8),
+    Rows<LeftPanel> a_rows(left, m0 + (LEFT_K ? bit3 * 8 + low : bit3 * 8),
                                    LEFT_K ? bit4 * 8 : bit4 * 8 + low);
-    Rows<RightPanel, RIGHT_K> b_rows(right, n0 + (RIGHT_K ? bit4 * 8 + low : bit4 * 8),
+    Rows<RightPanel> b_rows(right, n0 + (RIGHT_K ? bit4 * 8 + low : bit4 * 8),
                                      RIGHT_K ? bit3 * 8 : bit3 * 8 + low);
 #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {
+    for (int k = 0; k < TILE.k; k += 16) {
       u32 a[TM][4], b[TN][2];
 #pragma unroll
       for (int i = 0; i < TM; ++i)

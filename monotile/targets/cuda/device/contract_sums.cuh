@@ -1,51 +1,52 @@
-// What becomes of a block's sums in on-chip memory, where a row has a line of S::SUM_PITCH sums in each slice's part.
+// The epilogue of a block's sums in shared memory, where a row has a line of S::SUM_PITCH sums in each slice's part.
 //
-// Results whose rows begin at any alignment, as rows of odd length do, have no vectors at fixed columns. The epilogue takes
-// whole vectors all the same and leaves each finished one on chip, in the place of its own sums of the first slice (its cell),
-// which no one else reads. Then the block copies row after row, in vectors that begin where the row's address allows.
+// Unaligned stores: results whose rows begin at any alignment, as rows of odd length do, have no vectors at fixed columns. The epilogue still
+// takes whole vectors. It leaves each finished one in shared memory, in place of its own sums of the first slice (its cell), which no other
+// thread reads. Then the block copies row after row, in vectors that begin where the row's address allows.
 #pragma once
 #include "cuda/device/barrier.cuh"
 #include "cuda/device/copy.cuh"
 
 namespace mt {
 
-// Where a thread's turn is within the block, if it has one.
-struct Place {
+// The vector of the block that a thread takes in one step of the epilogue, if it is `valid`.
+struct Position {
   int m, n;
-  bool live;
+  bool valid;
 };
 
-// WIDTH neighbouring sums: `at` is where they are in the first slice's part.
-template <class S, int WIDTH>
-__device__ __forceinline__ Pack<typename S::Sum, WIDTH> total(const typename S::Sum* at) {
-  Pack<typename S::Sum, WIDTH> out = load<WIDTH>(at);
+// VECTOR neighbouring sums of all slices. at: their place in the first slice's part.
+template <class S, int VECTOR>
+__device__ __forceinline__ Pack<typename S::Sum, VECTOR> total(const typename S::Sum* at) {
+  Pack<typename S::Sum, VECTOR> out = load<VECTOR>(at);
 #pragma unroll
   for (int s = 1; s < S::SLICES; ++s) {
-    Pack<typename S::Sum, WIDTH> part = load<WIDTH>(at + s * (S::BLOCK_M * S::SUM_PITCH));
+    Pack<typename S::Sum, VECTOR> part = load<VECTOR>(at + s * (S::BLOCK_M * S::SUM_PITCH));
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) out[w] += part[w];
+    for (int w = 0; w < VECTOR; ++w) out[w] += part[w];
   }
   return out;
 }
 
-// An epilogue of results that are copied out by rows. vectors(m, n, sums, held, live, cell) stores such results in the cell,
-// singles(m, n, sums) where they belong: of the last columns, too few for a vector. rows(cells) calls cells.copy for each result.
+// An epilogue with unaligned stores. vectors(m, n, sums, fetched, valid, cell) stores results in their cell. singles(m, n, sums) stores in place
+// the results of the last columns, too few for a vector. rows(cells) calls cells.copy for each result that has unaligned rows.
 template <class Vectors, class Singles, class Rows>
-struct ByRows {
+struct UnalignedStores {
   const Vectors& vectors;
   const Singles& singles;
   const Rows& rows;
 };
 template <class Vectors, class Singles, class Rows>
-__device__ __forceinline__ ByRows<Vectors, Singles, Rows> by_rows(const Vectors& vectors, const Singles& singles, const Rows& rows) {
+__device__ __forceinline__ UnalignedStores<Vectors, Singles, Rows> unaligned_stores(const Vectors& vectors, const Singles& singles,
+                                                                                    const Rows& rows) {
   return {vectors, singles, rows};
 }
 template <class Epilogue>
-inline constexpr bool BY_ROWS = false;
+inline constexpr bool IS_UNALIGNED = false;
 template <class Vectors, class Singles, class Rows>
-inline constexpr bool BY_ROWS<ByRows<Vectors, Singles, Rows>> = true;
+inline constexpr bool IS_UNALIGNED<UnalignedStores<Vectors, Singles, Rows>> = true;
 
-// What begins `skip` bytes into `low` and ends in `high`.
+// The words that begin `skip` bytes into `low` and end in `high`.
 template <int WORDS>
 __device__ __forceinline__ Pack<u32, WORDS> between(const Pack<u32, WORDS>& low, const Pack<u32, WORDS>& high, u32 skip) {
   u32 words[2 * WORDS];
@@ -62,16 +63,16 @@ __device__ __forceinline__ Pack<u32, WORDS> between(const Pack<u32, WORDS>& low,
   return out;
 }
 
-// The finished vectors of a block: the first `rows` rows from row m0 on, `columns` columns (whole vectors) from column n0 on.
+// The finished vectors of a block in their cells: `rows` rows from row m0 on, `columns` columns (whole vectors) from column n0 on.
 template <class S>
 struct Cells {
-  static constexpr int WIDTH = S::WIDTH, CELL = WIDTH * int(sizeof(typename S::Sum)), LINE = S::SUM_PITCH / WIDTH * CELL;
-  static_assert(S::SUM_PITCH % WIDTH == 0, "a line of sums is whole cells");
+  static constexpr int VECTOR = S::VECTOR, CELL = VECTOR * int(sizeof(typename S::Sum)), LINE = S::SUM_PITCH / VECTOR * CELL;
+  static_assert(S::SUM_PITCH % VECTOR == 0, "A line of sums must be a whole number of cells.");
   char* sums;
   int m0, n0, rows, columns;
 
-  // The results that lie `OFFSET` bytes into their cells; row(m) is where column 0 of row m belongs. Of a row all vectors but one
-  // are stored as such, aligned, and before and after these, element by element, as many as one has.
+  // Copies the results that are `OFFSET` bytes into their cells. row(m): the address of column 0 of row m. All vectors of a row but one are
+  // stored as aligned vectors; the elements before and after these, as many as a vector has, one by one.
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy(const Row& row) const {
     copy_vectors<OFFSET>(row);
@@ -82,34 +83,34 @@ struct Cells {
   // Elements before the first aligned vector.
   template <class T>
   static __device__ __forceinline__ int head(const T* to) {
-    return -u32(reinterpret_cast<u64>(to)) / u32(sizeof(T)) % WIDTH;
+    return -u32(reinterpret_cast<u64>(to)) / u32(sizeof(T)) % VECTOR;
   }
-  __device__ __forceinline__ const char* cell(int m, int n) const { return sums + m * LINE + n / WIDTH * CELL; }
+  __device__ __forceinline__ const char* cell(int m, int n) const { return sums + m * LINE + n / VECTOR * CELL; }
 
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy_vectors(const Row& row) const {
-    constexpr int ACROSS = S::ACROSS, ROUNDS = ceil_div(S::ROWS * ACROSS, S::THREADS), TURN = 4;
-    constexpr int SIZE = sizeof(*row(0)), WORDS = WIDTH * SIZE / 4;
-    const unsigned self = S::self();
-    auto mine = [&](int round) {
-      unsigned e = round * S::THREADS + self;
-      int m = int(e / ACROSS), n = int(e % ACROSS) * WIDTH;
-      return Place{m, n, m < rows && n + WIDTH < columns};
+    constexpr int ROW_VECTORS = S::ROW_VECTORS, STEPS = ceil_div(S::ROWS * ROW_VECTORS, S::THREADS), UNROLL = 4;
+    constexpr int SIZE = sizeof(*row(0)), WORDS = VECTOR * SIZE / 4;
+    const unsigned own = S::team_thread();
+    auto position = [&](int step) {
+      unsigned e = step * S::THREADS + own;
+      int m = int(e / ROW_VECTORS), n = int(e % ROW_VECTORS) * VECTOR;
+      return Position{m, n, m < rows && n + VECTOR < columns};
     };
 #pragma unroll 1
-    for (int round = 0; round < ROUNDS; round += TURN) {
-      Pack<u32, WORDS> low[TURN], high[TURN];
+    for (int step = 0; step < STEPS; step += UNROLL) {
+      Pack<u32, WORDS> low[UNROLL], high[UNROLL];
 #pragma unroll
-      for (int i = 0; i < TURN; ++i) {
-        if (Place p = mine(round + i); p.live) {
+      for (int i = 0; i < UNROLL; ++i) {
+        if (Position p = position(step + i); p.valid) {
           auto from = reinterpret_cast<const u32*>(cell(p.m, p.n) + OFFSET);
           low[i] = load<WORDS>(from);
           high[i] = load<WORDS>(from + CELL / 4);
         }
       }
 #pragma unroll
-      for (int i = 0; i < TURN; ++i) {
-        if (Place p = mine(round + i); p.live) {
+      for (int i = 0; i < UNROLL; ++i) {
+        if (Position p = position(step + i); p.valid) {
           auto to = row(m0 + p.m) + n0;
           int skip = head(to);
           store(reinterpret_cast<u32*>(to + p.n + skip), between(low[i], high[i], skip * SIZE));
@@ -119,27 +120,27 @@ struct Cells {
   }
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy_ends(const Row& row) const {
-    const unsigned self = S::self();
+    const unsigned own = S::team_thread();
 #pragma unroll 1
-    for (unsigned e = self; e < S::ROWS * WIDTH; e += S::THREADS) {
-      int m = int(e / WIDTH), i = int(e % WIDTH);
+    for (unsigned e = own; e < S::ROWS * VECTOR; e += S::THREADS) {
+      int m = int(e / VECTOR), i = int(e % VECTOR);
       if (m >= rows || columns == 0) continue;
       auto to = row(m0 + m) + n0;
-      int n = i < head(to) ? i : columns - WIDTH + i;
-      to[n] = reinterpret_cast<decltype(to)>(const_cast<char*>(cell(m, n)) + OFFSET)[n % WIDTH];
+      int n = i < head(to) ? i : columns - VECTOR + i;
+      to[n] = reinterpret_cast<decltype(to)>(const_cast<char*>(cell(m, n)) + OFFSET)[n % VECTOR];
     }
   }
 };
 
-// What is left when all whole vectors of rows [m0, m1) x columns [n0, n1) (at most a block) are in their cells.
+// Stores rows [m0, m1) x columns [n0, n1) (at most a block), whose whole vectors are all in their cells.
 template <class S, class Epilogue>
-__device__ __forceinline__ void finish_rows(typename S::Sum* sums, int m0, int m1, int n0, int n1, const Epilogue& epilogue) {
-  const unsigned self = S::self();
-  int rows = min_of(m1 - m0, S::BLOCK_M), columns = min_of(n1 - n0, S::BLOCK_N), single = columns % S::WIDTH;
+__device__ __forceinline__ void store_unaligned(typename S::Sum* sums, int m0, int m1, int n0, int n1, const Epilogue& epilogue) {
+  const unsigned own = S::team_thread();
+  int rows = min_of(m1 - m0, S::BLOCK_M), columns = min_of(n1 - n0, S::BLOCK_N), single = columns % S::VECTOR;
   if (single != 0) {
 #pragma unroll 1
-    for (unsigned e = self; e < S::ROWS * S::WIDTH; e += S::THREADS) {
-      int m = int(e / S::WIDTH), i = int(e % S::WIDTH), n = columns - single + i;
+    for (unsigned e = own; e < S::ROWS * S::VECTOR; e += S::THREADS) {
+      int m = int(e / S::VECTOR), i = int(e % S::VECTOR), n = columns - single + i;
       if (m < rows && i < single) epilogue.singles(m0 + m, n0 + n, total<S, 1>(sums + m * S::SUM_PITCH + n));
     }
   }

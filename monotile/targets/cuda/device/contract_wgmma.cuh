@@ -5,14 +5,17 @@
 
 namespace mt {
 
-// 64 x COLUMNS: what a warpgroup accumulates at once, a warp 16 rows of it, each thread what it would have of mma.m16n8k16's sums.
-// ROWS: of a warp, in all; its next 16 are APART rows further. RIGHT_K: whether the right panel's lines lie along k; else along its
-// columns, 64 in each of its blocks.
-template <class T, int ROWS, int APART, int COLUMNS, int DEPTH, class LeftPanel, class RightPanel, bool RIGHT_K>
-struct Wgmma : Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K> {
-  using Base = Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K>;
-  static_assert(DEPTH * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "a line of a panel is 128 bytes");
-  static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "a line of a panel is 128 bytes");
+// A warpgroup accumulates 64 rows x TILE.n columns at once, each of its warps 16 of the rows. A thread has the sums that it would have
+// of mma.m16n8k16. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the right panel is
+// not K_MAJOR its lines lie along the columns, 64 in each of its blocks.
+template <class T, WarpTile TILE, int ROW_STRIDE, class LeftPanel, class RightPanel>
+struct Wgmma : Mma<T, TILE, LeftPanel, RightPanel> {
+  using Base = Mma<T, TILE, LeftPanel, RightPanel>;
+  static constexpr bool RIGHT_K = RightPanel::K_MAJOR;
+  static constexpr int COLUMNS = TILE.n;
+  static_assert(LeftPanel::K_MAJOR, "wgmma reads a left panel whose lines lie along k.");
+  static_assert(TILE.k * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "A line of a panel for wgmma has 128 bytes.");
+  static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "A line of a right panel along n has 64 columns for wgmma.");
 
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
@@ -22,10 +25,10 @@ struct Wgmma : Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K
     u32 b = ptx::panel_address(ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : n0 / 64 * RightPanel::BLOCK_BYTES), BLOCK);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16)
+    for (int k = 0; k < TILE.k; k += 16)
 #pragma unroll
       for (int i = 0; i < Base::TM; ++i)
-        ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[i], ptx::panel_descriptor(a, i * APART * 128 + k * 2),
+        ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[i], ptx::panel_descriptor(a, i * ROW_STRIDE * 128 + k * 2),
                                             ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
     ptx::wgmma_commit();
   }
@@ -36,7 +39,7 @@ struct Wgmma : Mma<T, ROWS, COLUMNS, DEPTH, LeftPanel, true, RightPanel, RIGHT_K
   }
   static __device__ __forceinline__ int row(int i, int lane) {
     constexpr int HALVES = Base::FRAGMENTS / Base::TM;
-    return i / HALVES * APART + Base::row(i % HALVES, lane);
+    return i / HALVES * ROW_STRIDE + Base::row(i % HALVES, lane);
   }
 };
 

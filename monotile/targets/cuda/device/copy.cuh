@@ -1,7 +1,7 @@
-// Loads and stores of packs, and the choice of how a global load may be cached.
+// Loads and stores of packs.
 //
-// `load_constant` goes through the read-only path: for inputs and weights alone, never for what this launch writes.
-// `load` and `store` are plain: see barrier.cuh for why they see what other blocks wrote.
+// `load_constant` goes through the read-only cache: it is for inputs and weights only, never for what this launch writes. `load` and `store`
+// are plain accesses: barrier.cuh says why they see what other blocks wrote.
 #pragma once
 #include "cuda/device/types.cuh"
 
@@ -33,20 +33,20 @@ __device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
   }
 }
 
-// A store to global memory, if `there`. No branch: what is done in between is not held up, as the compiler would jump over the whole
-// computation of what it stores.
+// A predicated store to global memory. With a branch the compiler would skip the whole computation of the value, and the steps of an
+// epilogue could not hide each other's latency.
 template <int N, class T>
-__device__ __forceinline__ void store_if(bool there, T* p, const Pack<T, N>& x) {
+__device__ __forceinline__ void store_if(bool predicate, T* p, const Pack<T, N>& x) {
   constexpr int BYTES = int(sizeof(T)) * N;
   if constexpr (BYTES == 4) {
-    ptx::store_if(there, p, *reinterpret_cast<const u32*>(&x));
+    ptx::store_if(predicate, p, *reinterpret_cast<const u32*>(&x));
   } else if constexpr (BYTES == 8) {
-    ptx::store_if(there, p, *reinterpret_cast<const uint2*>(&x));
+    ptx::store_if(predicate, p, *reinterpret_cast<const uint2*>(&x));
   } else if constexpr (BYTES % 16 == 0) {
 #pragma unroll
     for (int i = 0; i < BYTES / 16; ++i)
-      ptx::store_if(there, reinterpret_cast<uint4*>(p) + i, reinterpret_cast<const uint4*>(&x)[i]);
-  } else if (there) {
+      ptx::store_if(predicate, reinterpret_cast<uint4*>(p) + i, reinterpret_cast<const uint4*>(&x)[i]);
+  } else if (predicate) {
     store(p, x);
   }
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ T load_constant(const T* p) {
   return out;
 }
 
-// Packs of neighbours at any alignment, element by element.
+// Unaligned packs, loaded element by element.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_each(const T* p) {
   Pack<T, N> out;

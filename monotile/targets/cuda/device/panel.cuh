@@ -1,30 +1,53 @@
 // One chunk of a contraction's operand in shared memory: how it is laid out and how it gets there.
 //
-// A panel holds EXTENT rows (m of the left side, n of the right) by DEPTH values of k. Its memory order follows the
-// operand's: K_MAJOR panels keep the k of one row together, the others the rows of one k. It is made of 16-byte cells.
-// Where a line has a power of two of cells they are permuted by XOR, else the pitch is odd: either way the eight lines
-// that one `ldmatrix` or one phase of 16-byte loads touches at one cell lie in different banks. If FOLDED the cells that lie 128
-// bytes apart in a line do as well. Lines of several times 128 bytes of 16-bit rows are cut in blocks of 128, one block of all
-// lines behind the other, as wgmma reads them.
+// A panel holds ROWS rows (m of the left operand, n of the right) by DEPTH values of k. Its memory order follows the operand's: a
+// K_MAJOR panel keeps the values of k of a row together, any other the rows of one k. It is made of 16-byte cells. Where a line has a
+// power of two of cells they are permuted by XOR, else the pitch is odd. Either way the eight lines that one `ldmatrix` or one phase of
+// 16-byte loads reads at one cell lie in different banks. In a FOLDED panel so do the cells that are 128 bytes apart in a line. A line of
+// a multiple of 128 bytes of 16-bit rows is cut in blocks of 128 bytes. The blocks follow each other in memory, as wgmma reads them.
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
-//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED the Source
+//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
-// the first two for Copy::ASYNC, the last for Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
+// The first two need Copy::ASYNC, the last Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/device/copy.cuh"
 #include "cuda/device/ptx/sm_80.cuh"
 
 namespace mt {
 
+// How an operand comes into shared memory: by asynchronous copies, or evaluated and stored by the threads.
 enum class Copy { ASYNC, ELEMENT };
 
-// Neighbours in memory. Where they are not `there` they count as zeros, and nothing is read.
+// How a product or attention reads one of its operands.
+struct SideConfig {
+  bool k_major = true;         // neighbours in memory lie along k; else along the rows
+  Copy copy = Copy::ASYNC;
+  int vector = 1;              // elements that one copy moves
+  bool check_rows = false;     // a task may reach beyond the operand's last row
+  int prefetched_chunks = 0;   // chunks that are copied before the hand-off, which no other block has written
+  int task_rows = 0;           // rows of a task, where these are fewer than a block's
+  bool evict_first = false;    // cache policy: the last-level cache evicts these lines before others
+};
+
+template <class T_, SideConfig CONFIG>
+struct Side {
+  using T = T_;
+  static constexpr bool K_MAJOR = CONFIG.k_major, CHECK_ROWS = CONFIG.check_rows, EVICT_FIRST = CONFIG.evict_first;
+  static constexpr Copy COPY = CONFIG.copy;
+  static constexpr int VECTOR = CONFIG.vector, PREFETCHED_CHUNKS = CONFIG.prefetched_chunks;
+  static constexpr int TASK_ROWS = CONFIG.task_rows > 0 ? CONFIG.task_rows : 1 << 20;  // else no limit
+  static_assert(is_power_of_two(VECTOR) && VECTOR * int(sizeof(T)) <= 16, "One copy moves a power of two of elements, at most 16 bytes.");
+  static_assert(COPY == Copy::ELEMENT || VECTOR * int(sizeof(T)) >= 4, "An asynchronous copy moves at least 4 bytes.");
+  static_assert(PREFETCHED_CHUNKS >= 0 && CONFIG.task_rows >= 0, "Neither a task's rows nor its prefetched chunks can be negative.");
+};
+
+// Neighbours in memory. If they are not `valid` they count as zeros, and nothing is read.
 template <class T>
 struct Source {
-  const T* at;
-  bool there;
+  const T* address;
+  bool valid;
 };
 
 template <class T, int ROW_STEP_, int K_STEP_>
@@ -67,11 +90,21 @@ __device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
   return {f};
 }
 
-template <class T, int EXTENT, int DEPTH, bool K_MAJOR, bool FOLDED = false>
+struct PanelConfig {
+  int rows = 0, k = 0;    // its extents
+  bool k_major = true;
+  bool folded = false;
+};
+
+template <class T_, PanelConfig CONFIG>
 struct Panel {
-  static constexpr int UNIT = 16 / int(sizeof(T));
-  static constexpr int INNER = K_MAJOR ? DEPTH : EXTENT;
-  static constexpr int OUTER = K_MAJOR ? EXTENT : DEPTH;
+  using T = T_;
+  static constexpr bool K_MAJOR = CONFIG.k_major, FOLDED = CONFIG.folded;
+  static constexpr int ROWS = CONFIG.rows, DEPTH = CONFIG.k;
+  static_assert(ROWS > 0 && DEPTH > 0, "A panel has rows and values of k.");
+  static constexpr int UNIT = 16 / int(sizeof(T));  // elements of a cell
+  static constexpr int INNER = K_MAJOR ? DEPTH : ROWS;
+  static constexpr int OUTER = K_MAJOR ? ROWS : DEPTH;
   static constexpr int WIDTH = ceil_div(INNER, UNIT);  // cells across all blocks
   static constexpr int BLOCKS = !K_MAJOR && sizeof(T) == 2 && WIDTH % 8 == 0 ? WIDTH / 8 : 1;
   static constexpr int CELLS = WIDTH / BLOCKS;  // of a line
@@ -90,16 +123,28 @@ struct Panel {
   }
 };
 
-// How THREADS threads bring a panel in, VECTOR elements at a time, neighbours by neighbouring threads: of a K_MAJOR panel the first
-// EXTENT rows.
-template <class Panel, class T, bool K_MAJOR, Copy COPY, int VECTOR, int EXTENT, int K, int DEPTH,
-          int THREADS, bool CHECK_ROWS>
-struct Intake {
-  static_assert(Panel::UNIT % VECTOR == 0, "a vector lies within 16 bytes");
+struct CopyConfig {
+  Copy copy = Copy::ASYNC;
+  int vector = 1;            // elements that one copy moves
+  int rows = 0;              // of a K_MAJOR panel only so many are copied
+  int k = 0;                 // the extent of the whole operand along k
+  int threads = 0;           // that copy
+  bool check_rows = false;   // a panel may reach beyond the last row
+};
+
+// How threads copy the panels of an operand, VECTOR elements at a time. Neighbouring threads copy neighbours.
+template <class Panel, CopyConfig CONFIG>
+struct PanelCopies {
+  using T = typename Panel::T;
+  static constexpr bool K_MAJOR = Panel::K_MAJOR, CHECK_ROWS = CONFIG.check_rows;
+  static constexpr Copy COPY = CONFIG.copy;
+  static constexpr int VECTOR = CONFIG.vector, K = CONFIG.k, DEPTH = Panel::DEPTH, THREADS = CONFIG.threads;
+  static_assert(CONFIG.rows > 0 && K > 0 && THREADS > 0, "Copies need the extents of what they copy, and threads.");
+  static_assert(Panel::UNIT % VECTOR == 0, "A vector lies within one cell of 16 bytes.");
   static constexpr int BLOCK = Panel::INNER / Panel::BLOCKS;  // elements of a line
-  static_assert(BLOCK % VECTOR == 0, "a block holds whole vectors of its operands");
+  static_assert(BLOCK % VECTOR == 0, "A block of a panel holds whole vectors of its operand.");
   static constexpr int PIECES = BLOCK / VECTOR;
-  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR ? min_of(Panel::LINES, EXTENT) : Panel::LINES) * PIECES;
+  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR ? min_of(Panel::LINES, CONFIG.rows) : Panel::LINES) * PIECES;
   static constexpr int ROUNDS = ceil_div(NEEDED, THREADS);
   static constexpr bool CHECKS = CHECK_ROWS || NEEDED < min_of(TOTAL, ROUNDS * THREADS);  // a round may reach over the last row
   static constexpr int CHUNK = DEPTH;
@@ -115,12 +160,12 @@ struct Intake {
   // Where a thread's pieces repeat from round to round, they differ by constants: addresses need no arithmetic.
   static constexpr int LINES = THREADS % PIECES == 0 ? THREADS / PIECES : 0;  // lines that a round fills
   static constexpr bool REGULAR = LINES > 0 && (Panel::BLOCKS == 1 || Panel::OUTER % max_of(1, LINES) == 0);
-  static constexpr int TURNS = REGULAR && Panel::BLOCKS > 1 ? Panel::OUTER / LINES : ROUNDS;  // rounds of a block
+  static constexpr int BLOCK_ROUNDS = REGULAR && Panel::BLOCKS > 1 ? Panel::OUTER / LINES : ROUNDS;
 
   static __device__ __forceinline__ Piece piece(int round, int thread) {
     unsigned p = REGULAR ? thread : round * THREADS + thread;
-    unsigned number = p / PIECES + (REGULAR ? round % TURNS * LINES : 0);
-    int block = Panel::BLOCKS == 1 ? 0 : REGULAR ? round / TURNS : int(number / Panel::OUTER);
+    unsigned number = p / PIECES + (REGULAR ? round % BLOCK_ROUNDS * LINES : 0);
+    int block = Panel::BLOCKS == 1 ? 0 : REGULAR ? round / BLOCK_ROUNDS : int(number / Panel::OUTER);
     int line = REGULAR ? int(number) : int(number) - block * Panel::OUTER;
     int inner = block * BLOCK + int(p % PIECES) * VECTOR;
     int offset = Panel::offset(line, inner / Panel::UNIT) +
@@ -128,12 +173,12 @@ struct Intake {
     return {K_MAJOR ? line : inner, K_MAJOR ? inner : line, offset};
   }
   // How far round `i` is from the first along the rows and along k, and on chip, where these are constants.
-  static constexpr bool STEADY = REGULAR && (!Panel::XOR || LINES % 8 == 0);
-  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / TURNS * BLOCK; }
-  static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % TURNS * LINES; }
+  static constexpr bool UNIFORM = REGULAR && (!Panel::XOR || LINES % 8 == 0);
+  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / BLOCK_ROUNDS * BLOCK; }
+  static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % BLOCK_ROUNDS * LINES; }
   static __device__ constexpr int bytes_to(int i) { return i * (LINES * Panel::PITCH * 16); }
   static __device__ __forceinline__ Piece piece(const Piece& first, int round, int thread) {
-    if constexpr (!STEADY) return piece(round, thread);
+    if constexpr (!UNIFORM) return piece(round, thread);
     return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
   }
 
@@ -142,7 +187,7 @@ struct Intake {
   template <class Operand>
   static __device__ __forceinline__ void issue(char* panel, const Operand& operand, int row0,
                                                int row_end, int k0, int thread) {
-    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
+    static_assert(CONTIGUOUS<Operand>, "A vector lies along the major direction of its operand.");
     constexpr int BYTES = VECTOR * int(sizeof(T));
     u32 base = ptx::shared_address(panel);
     const Piece first = piece(0, thread);
@@ -154,35 +199,35 @@ struct Intake {
       Source<T> from = operand.source(row, k);
       if constexpr (CHECKS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
         bool inside = (!CHECKS || row < row_end) & (!K_TAIL || k < K);
-        ptx::copy_async_or_zero<BYTES>(base + p.offset, from.at, from.there & inside);
+        ptx::copy_async_or_zero<BYTES>(base + p.offset, from.address, from.valid & inside);
       } else {
-        ptx::copy_async<BYTES>(base + p.offset, from.at);
+        ptx::copy_async<BYTES>(base + p.offset, from.address);
       }
     }
   }
 
   // Whether a vector's elements are neighbours in memory.
   template <class Operand>
-  static constexpr bool SIDE_BY_SIDE =
+  static constexpr bool CONTIGUOUS =
       VECTOR == 1 || !Operand::LINEAR || (K_MAJOR ? Operand::K_STEP : Operand::ROW_STEP) == 1;
 
-  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants. ONCE: what is read leaves the last-level cache first.
-  template <class Operand, bool ONCE = false>
+  // Walks a linear operand chunk by chunk: a pointer that moves on, and constants. EVICT_FIRST: see `SideConfig`.
+  template <class Operand, bool EVICT_FIRST = false>
   struct Walk {
-    static_assert(SIDE_BY_SIDE<Operand>, "vectors lie along the operand's major direction");
+    static_assert(CONTIGUOUS<Operand>, "A vector lies along the major direction of its operand.");
     // How far round `i` is from the first in memory.
     static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
     const T* from;
     int offset, rows_left, k_left;
-    u64 policy;
+    u64 policy;  // of the last-level cache
 
     __device__ __forceinline__ Walk(const Operand& operand, int row0, int row_end, int k0, int thread) {
       Piece p = piece(0, thread);
       from = operand.address(row0 + p.row, k0 + p.k);
-      if constexpr (ONCE) policy = ptx::leaves_first();
+      if constexpr (EVICT_FIRST) policy = ptx::evict_first_policy();
       offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
     }
-    // Where a thread's pieces come from and go to. Those of further chunks and stages lie at constants from there.
+    // Where a thread's pieces come from and go to. Those of later chunks and stages lie at constant distances from there.
     struct Starts {
       const T* from[ROUNDS];
       u32 to;
@@ -196,8 +241,8 @@ struct Intake {
     __device__ __forceinline__ Starts starts(u32 panel) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::anew(from + distance(i));
-      s.to = ptx::anew(panel + offset), s.k_left = k_left;
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::recompute(from + distance(i));
+      s.to = ptx::recompute(panel + offset), s.k_left = k_left;
       return s;
     }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
@@ -214,12 +259,12 @@ struct Intake {
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
         if (CHECKS && rows_left <= rows_to(i)) continue;
-        u32 to = starts.to + bytes + (STEADY ? bytes_to(i) : piece(i, thread).offset - offset);
+        u32 to = starts.to + bytes + (UNIFORM ? bytes_to(i) : piece(i, thread).offset - offset);
         const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
           ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));
-        else if constexpr (ONCE && BYTES == 16)
-          ptx::copy_async_by_policy(to, at, policy);
+        else if constexpr (EVICT_FIRST && BYTES == 16)
+          ptx::copy_async_with_policy(to, at, policy);
         else
           ptx::copy_async<BYTES>(to, at);
       }
@@ -228,11 +273,11 @@ struct Intake {
       from += i64(k) * Operand::K_STEP;
       k_left -= k;
     }
-    // If `now`, goes on as `other` does.
-    __device__ __forceinline__ void change(bool now, const Walk& other) {
-      from = now ? other.from : from;
-      rows_left = now ? other.rows_left : rows_left;
-      k_left = now ? other.k_left : k_left;
+    // If `condition`, continues as `other` does.
+    __device__ __forceinline__ void replace_if(bool condition, const Walk& other) {
+      from = condition ? other.from : from;
+      rows_left = condition ? other.rows_left : rows_left;
+      k_left = condition ? other.k_left : k_left;
     }
     __device__ __forceinline__ void move(int rows, int k) {
       from += i64(rows) * Operand::ROW_STEP;
@@ -241,27 +286,27 @@ struct Intake {
     }
   };
 
-  // The values of an evaluated operand, on their way through registers.
-  struct Held {
+  // A thread's values of an evaluated operand, in registers on their way to the panel.
+  struct Values {
     Pack<T, VECTOR> value[COPY == Copy::ELEMENT ? ROUNDS : 1];
   };
 
   template <class Operand>
-  static __device__ __forceinline__ void evaluate(Held& held, const Operand& operand, int row0,
+  static __device__ __forceinline__ void evaluate(Values& values, const Operand& operand, int row0,
                                                   int row_end, int k0, int thread) {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(i, thread);
       int row = row0 + p.row, k = k0 + p.k;
       bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
-      held.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
+      values.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
     }
   }
-  static __device__ __forceinline__ void put(char* panel, const Held& held, int thread) {
+  static __device__ __forceinline__ void store(char* panel, const Values& values, int thread) {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i)
       if (exists(i, thread))
-        *reinterpret_cast<Pack<T, VECTOR>*>(panel + piece(i, thread).offset) = held.value[i];
+        *reinterpret_cast<Pack<T, VECTOR>*>(panel + piece(i, thread).offset) = values.value[i];
   }
 };
 

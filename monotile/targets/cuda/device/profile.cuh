@@ -1,23 +1,23 @@
-// Time stamps of a worker: the layout is in schedule/records.py.
+// Time stamps of a worker: the layout is in plan/records.py.
 //
-// Events are stamped by clock64, a counter of the multiprocessor's cycles. %globaltimer, which all share, advances in steps of
-// 32 ns to 1 us as the driver pleases, too coarse for a stage of a few microseconds; but the moment at which it steps is as sharp as a
-// cycle. So a block reads its clock at such a step when it begins and when it ends, and the two pairs place its clock in
-// the time of all. A block stays on its multiprocessor, and a change of the clock's rate within a call shows as a slight stretch.
+// Events are stamped with clock64, which counts the cycles of one multiprocessor. %globaltimer is common to all, but advances in steps of 32 ns
+// to 1 us, depending on the driver: too coarse for a stage of a few microseconds. The moment of a step is as precise as a cycle, though. So a
+// block reads both clocks at such a step when it begins and when it ends, and these two pairs convert its cycles to global time. A block stays
+// on its multiprocessor. A change of the clock rate within a call appears as a slight stretch.
 #pragma once
 #include "cuda/device/barrier.cuh"
 
-// Of a block, in its on-chip memory: a pointer is passed to functions that are called, so of a variable each access would be one to L2, as
-// every hand-off empties the L1.
+// The state of a block's profile, in shared memory. Called functions get a pointer to it; each access to a local variable would go to L2, as
+// every hand-off invalidates the L1.
 struct mt_profile {
   unsigned long long* memory;  // of this worker: header, then records
   unsigned capacity, count;
   unsigned long long what, iteration, start;
 };
-static_assert(sizeof(mt_profile) <= 64, "noted_memory has room for it");
-#define MT_PROFILE(name) mt_profile* const name = static_cast<mt_profile*>(mt::ptx::noted_memory())
+static_assert(sizeof(mt_profile) <= 64, "profile_memory has room for it");
+#define MT_PROFILE(name) mt_profile* const name = static_cast<mt_profile*>(mt::ptx::profile_memory())
 
-// The clock at the next step of the timer, and the timer's value then, to `memory`.
+// Stores the cycle count at the next step of the global timer, and the timer's value then, to `memory`.
 static __device__ __forceinline__ void mt_profile_step(unsigned long long* memory) {
   unsigned long long before = mt::ptx::nanoseconds(), now = before;
   while (now == before) now = mt::ptx::nanoseconds();
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void mt_profile_begin(mt_profile* p) {
   if (threadIdx.x == 0) p->start = mt::ptx::cycles();
 }
 
-// What began last has ended, for all threads of the block.
+// Records the end of what began last, once all threads of the block are there.
 static __device__ __forceinline__ void mt_profile_end(mt_profile* p, unsigned, unsigned kind, unsigned task) {
   mt::block_barrier();
   if (threadIdx.x != 0) return;

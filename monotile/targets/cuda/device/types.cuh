@@ -31,14 +31,14 @@ struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Pack {
   __device__ __forceinline__ const T& operator[](int i) const { return value[i]; }
 };
 
-// What a thread holds in registers; only indexed by literals.
+// Packs that a thread keeps in registers through a loop. They are indexed by literals only.
 template <class T, int WIDTH, int COUNT>
 struct Held {
   Pack<T, WIDTH> value[COUNT];
 };
 
-// What a thread asks for ahead, as whole words: of narrower parts nvcc 13.0 makes values of their own, and takes them out of the words
-// where these are asked for, which is to wait for them there.
+// A prefetched value, kept as whole words until its first use. nvcc 13.0 unpacks narrower elements where they are loaded, which is where the
+// thread would then wait for the load.
 template <class T>
 struct Words {
   u32 value[(sizeof(T) + 3) / 4];
@@ -70,7 +70,7 @@ inline constexpr bool is_float16 = same<T, f16> || same<T, bf16>;
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
-// Whether 0 <= x < count, which is not negative.
+// Whether 0 <= x < count, for a count that is not negative.
 template <class I>
 __host__ __device__ constexpr bool within(I x, I count) {
   if constexpr (sizeof(I) == 4)

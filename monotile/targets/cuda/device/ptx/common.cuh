@@ -44,18 +44,18 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
-// Stores to global memory that may be left out, without a branch.
-__device__ __forceinline__ void store_if(bool there, void* p, unsigned x) {
+// Predicated stores to global memory.
+__device__ __forceinline__ void store_if(bool predicate, void* p, unsigned x) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.u32 [%1], %2;\n}"
-      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x));
+      ::"r"(unsigned(predicate)), "l"(__cvta_generic_to_global(p)), "r"(x));
 }
-__device__ __forceinline__ void store_if(bool there, void* p, uint2 x) {
+__device__ __forceinline__ void store_if(bool predicate, void* p, uint2 x) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}"
-      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y));
+      ::"r"(unsigned(predicate)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y));
 }
-__device__ __forceinline__ void store_if(bool there, void* p, uint4 x) {
+__device__ __forceinline__ void store_if(bool predicate, void* p, uint4 x) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}"
-      ::"r"(unsigned(there)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
+      ::"r"(unsigned(predicate)), "l"(__cvta_generic_to_global(p)), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
 }
 
 // Global memory through the read-only path; volatile, so that a load stays before the barrier that it is written before.
@@ -95,7 +95,7 @@ template <int THREADS>
 __device__ __forceinline__ void barrier_some(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
-// Counts for those who wait, and goes on.
+// Arrives at a barrier that others wait at, and does not wait.
 template <int THREADS>
 __device__ __forceinline__ void barrier_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
@@ -116,7 +116,7 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* p) {
 __device__ __forceinline__ void store_relaxed(unsigned* p, unsigned x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
-// Words of 64 bits, each of which is whole; a vector of two is no more than that.
+// Words of 64 bits. An access to a word is atomic; one to a vector of two words is two such accesses.
 __device__ __forceinline__ void store_word_8(void* p, unsigned long long x) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(x) : "memory");
 }
@@ -148,39 +148,39 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
-// On-chip memory of a block besides, for what it notes about itself: `ON_CHIP` of schedule/records.py sets it aside.
-__device__ __forceinline__ void* noted_memory() {
+// Shared memory of a block for its profile: `ON_CHIP` of plan/records.py sets it aside.
+__device__ __forceinline__ void* profile_memory() {
   __shared__ __align__(8) char monotile_noted[64];
   return monotile_noted;
 }
 
-// The block's dynamic on-chip memory.
+// The block's dynamic shared memory.
 __device__ __forceinline__ char* shared_memory() {
   extern __shared__ __align__(1024) char monotile_shared[];
   return monotile_shared;
 }
 
-// `x`, which the compiler does not see through: what is made of it is made no earlier.
+// `x`, whose origin the compiler cannot see: what is computed from it is computed no earlier than here.
 __device__ __forceinline__ unsigned opaque(unsigned x) {
   asm("" : "+r"(x));
   return x;
 }
 
-// `x`, computed anew: what is made of it stays where it stands. Else the compiler moves what depends on the thread alone out of
-// the loop over layers, and all of it lives in registers for the whole launch.
-__device__ __forceinline__ unsigned anew(unsigned x) {
+// `x`, as if recomputed here: what is computed from it stays where it is written. Otherwise the compiler hoists what depends on the
+// thread's index alone out of the loop over layers, and keeps all of it in registers for the whole launch.
+__device__ __forceinline__ unsigned recompute(unsigned x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
 // The same for a pointer: what is added to it stays a constant of the instruction.
 template <class T>
-__device__ __forceinline__ const T* anew(const T* p) {
+__device__ __forceinline__ const T* recompute(const T* p) {
   asm volatile("" : "+l"(p));
   return p;
 }
 
-// `x`, which all lanes of the warp have alike, in a form in which the compiler can tell.
+// `x`, which is equal in all lanes of the warp, in a form that tells the compiler so.
 __device__ __forceinline__ unsigned uniform(unsigned x) { return __shfl_sync(0xffffffff, x, 0); }
 
 // Tells the compiler that `p` points into global memory, which it cannot see through a call.

@@ -8,7 +8,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return u32(__cvta_generic_to_shared(p));
 }
 
-// `BYTES` (4, 8 or 16) from global (a generic address of global memory is its own) to shared memory. 16 bytes bypass L1; the narrower forms exist only through it.
+// Copies `BYTES` (4, 8 or 16) from global to shared memory. A generic address of global memory is its global address. Copies of 16 bytes
+// bypass L1; narrower ones exist only through it.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(u32 to, const void* from) {
   if constexpr (BYTES == 16) {
@@ -20,20 +21,20 @@ __device__ __forceinline__ void copy_async(u32 to, const void* from) {
   }
 }
 
-// What is read under this policy leaves the last-level cache before anything else does.
-__device__ __forceinline__ u64 leaves_first() {
+// The cache policy evict-first: what is read under it leaves the last-level cache before anything else.
+__device__ __forceinline__ u64 evict_first_policy() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ void copy_async_by_policy(u32 to, const void* from, u64 policy) {
+__device__ __forceinline__ void copy_async_with_policy(u32 to, const void* from, u64 policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 
-// As above; zeros where it is not `there`, and then nothing is read.
+// The same. If not `valid`, zeros are written and nothing is read.
 template <int BYTES>
-__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool there) {
-  u32 size = there ? BYTES : 0;
+__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool valid) {
+  u32 size = valid ? BYTES : 0;
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
                  : "memory");

@@ -23,15 +23,14 @@ template <int PENDING = 0>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Registers that wgmma reads or writes as values of this moment: what is done with them before and after stays there. The compiler
-// knows what waits for what in memory alone.
+// Orders accesses to registers that wgmma reads or writes: none moves across this line. The compiler knows such dependences for memory only.
 template <int N>
-__device__ __forceinline__ void pinned(float (&x)[N][4]) {
+__device__ __forceinline__ void register_fence(float (&x)[N][4]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void pinned(u32 (&x)[N][4]) {
+__device__ __forceinline__ void register_fence(u32 (&x)[N][4]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
 }
@@ -44,12 +43,12 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], u64 a, u64 b);
 template <class T>
 __device__ __forceinline__ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b);
 
-#define MT_WGMMA_OF(T, B_K, TURNED, ADD, TEST, N, REGISTERS, A, B, ...)                                     \
+#define MT_WGMMA_OF(T, B_K, TRANSPOSED, ADD, TEST, N, REGISTERS, A, B, ...)                                     \
   template <>                                                                                             \
   __device__ __forceinline__ void wgmma<T, N / 8, B_K, ADD>(float (&c)[N / 8][4], u64 a, u64 b) {         \
     asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                        \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B    \
-                 ", p, 1, 1, 0, " #TURNED ";\n}"                                                          \
+                 ", p, 1, 1, 0, " #TRANSPOSED ";\n}"                                                          \
                  : __VA_ARGS__                                                                            \
                  : "l"(a), "l"(b));                                                                       \
   }
@@ -128,7 +127,7 @@ MT_WGMMA_BOTH(256,
          MT_SUMS(16), MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22),
          MT_SUMS(23), MT_SUMS(24), MT_SUMS(25), MT_SUMS(26), MT_SUMS(27), MT_SUMS(28), MT_SUMS(29),
          MT_SUMS(30), MT_SUMS(31))
-#define MT_WGMMA_HELD(T)                                                                                  \
+#define MT_WGMMA_REGISTERS(T)                                                                                  \
   template <>                                                                                             \
   __device__ __forceinline__ void wgmma<T>(float (&c)[8][4], const u32 (&a)[4], u64 b) {                  \
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                               \
@@ -140,12 +139,12 @@ MT_WGMMA_BOTH(256,
                    MT_SUMS(7)                                                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
   }
-MT_WGMMA_HELD(f16)
-MT_WGMMA_HELD(bf16)
+MT_WGMMA_REGISTERS(f16)
+MT_WGMMA_REGISTERS(bf16)
 #undef MT_SUMS
 #undef MT_WGMMA
 #undef MT_WGMMA_BOTH
 #undef MT_WGMMA_OF
-#undef MT_WGMMA_HELD
+#undef MT_WGMMA_REGISTERS
 
 }  // namespace mt::ptx

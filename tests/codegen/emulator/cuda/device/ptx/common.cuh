@@ -5,9 +5,9 @@
 namespace mt::ptx {
 
 inline unsigned opaque(unsigned x) { return x; }
-inline unsigned anew(unsigned x) { return x; }
+inline unsigned recompute(unsigned x) { return x; }
 template <class T>
-const T* anew(const T* p) { return p; }
+const T* recompute(const T* p) { return p; }
 inline unsigned uniform(unsigned x) { return emulator::exchange(&x, 1)[0][0]; }
 inline void trap(unsigned*, unsigned number) {
   static char text[64];
@@ -82,7 +82,7 @@ inline void load_words_16(const void* p, unsigned long long& x, unsigned long lo
 inline unsigned long long nanoseconds() { return ++emulator::events; }  // of all threads: a clock that never stands still
 inline unsigned long long cycles() { return ++emulator::events; }
 inline char* shared_memory() { return emulator::current->block->shared(); }
-inline void* noted_memory() { return emulator::current->block->noted; }
+inline void* profile_memory() { return emulator::current->block->noted; }
 inline void assume_global(const void*) {}
 
 }  // namespace mt::ptx

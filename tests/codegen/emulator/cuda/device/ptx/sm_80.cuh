@@ -11,9 +11,9 @@ void copy_async(u32 to, const void* from) {
   if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
   emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, BYTES});
 }
-inline u64 leaves_first() { return 1; }
-inline void copy_async_by_policy(u32 to, const void* from, u64 policy) {
-  if (policy != leaves_first()) emulator::fail("a copy under no policy");
+inline u64 evict_first_policy() { return 1; }
+inline void copy_async_with_policy(u32 to, const void* from, u64 policy) {
+  if (policy != evict_first_policy()) emulator::fail("a copy under no policy");
   copy_async<16>(to, from);
 }
 template <int BYTES>

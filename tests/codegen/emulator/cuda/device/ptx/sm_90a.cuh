@@ -23,7 +23,7 @@ void wgmma_wait() {
   emulator::wait_products(PENDING);
 }
 template <class X, int N>
-void pinned(X (&)[N][4]) {}
+void register_fence(X (&)[N][4]) {}
 
 inline float of_panel(u64 panel, int line, int k, auto element) {
   u32 address = (u32(panel) & 0x3ffff) + line / 8 * 1024 + line % 8 * 128 + k % 64 * 2 + k / 64 * (u32(panel) >> 18) * 16;
