@@ -84,6 +84,4 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     assert (many.apart, more.apart) == (False, True)
     built = build(more.text, target, OPTIONS, apart=True)
     assert built.image
-    assert (
-        "check_timeout" not in built.ptx
-    )  # a call, which would serialise the wgmma of its caller
+    assert "check_timeout" not in built.ptx  # a call, which would serialise the wgmma of its caller
