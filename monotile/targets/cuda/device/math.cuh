@@ -74,8 +74,8 @@ MT_UNARY(abs, fabsf, fabs)
 MT_UNARY(rsqrt, rsqrtf, rsqrt)
 #undef MT_UNARY
 
-// x / c for a literal c, whose reciprocal the compiler computes (Markstein): a product, its remainder, and a correction. It is correctly rounded
-// above 1e-30, and within a unit in the last place below. Unlike a division it has no branch.
+// x / c for a literal c, whose reciprocal the compiler computes (Markstein): a product, its remainder, and a correction. It is
+// correctly rounded above 1e-30, and within a unit in the last place below. Unlike a division it has no branch.
 MT_FN float mt_div_by_f32(float x, float c) {
   const float one_over = 1.f / c;
   float q = x * one_over, better = fmaf(fmaf(-c, q, x), one_over, q);

@@ -1,5 +1,6 @@
-// The sum of a row and the sum of the squared deviations from its mean, in one pass (Chan, Golub and LeVeque, 1979). Two parts of equal length n
-// combine as s = s1 + s2, q = q1 + q2 + (s1 - s2)^2 / 2n. This is as exact as two passes, as no large squares are subtracted from each other.
+// The sum of a row and the sum of the squared deviations from its mean, in one pass (Chan, Golub and LeVeque, 1979). Two parts of
+// equal length n combine as s = s1 + s2, q = q1 + q2 + (s1 - s2)^2 / 2n. This is as exact as two passes, as no large squares are
+// subtracted from each other.
 #pragma once
 #include "cuda/device/reduce.cuh"
 
@@ -9,9 +10,9 @@ struct Moments {
   float sum, squares;
 };
 
-// The moments of a row per group of LANES threads (a power of two). x: a thread's values of the row, in vectors of VECTOR. Only the first LAST
-// threads, whole warps, have values in the last vector. All lanes get the result. All threads of the warp must call it, and all of the block if
-// LANES > 32. scratch: 8 bytes per warp, unused since the last barrier of the block.
+// The moments of a row per group of LANES threads (a power of two). x: a thread's values of the row, in vectors of VECTOR. Only the
+// first LAST threads, whole warps, have values in the last vector. All lanes get the result. All threads of the warp must call it,
+// and all of the block if LANES > 32. scratch: 8 bytes per warp, unused since the last barrier of the block.
 template <int LANES, int VECTOR, int LAST, int COUNT>
 __device__ __forceinline__ Moments moments(const float (&x)[COUNT], char* scratch) {
   static_assert(LAST == LANES || (LAST < LANES && LAST % 32 == 0), "All lanes of a warp have the same number of values.");

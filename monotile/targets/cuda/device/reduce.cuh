@@ -121,8 +121,8 @@ __device__ __forceinline__ P shuffle_xor(P x, int mask) {
   }
 }
 
-// An all-reduce of COUNT parts in every group of LANES threads (a power of two). All threads of the warp must call it, and all of the block if
-// LANES > 32. scratch: COUNT * sizeof(Part) bytes per warp. FRESH: it is unused since the last barrier of the block.
+// An all-reduce of COUNT parts in every group of LANES threads (a power of two). All threads of the warp must call it, and all of
+// the block if LANES > 32. scratch: COUNT * sizeof(Part) bytes per warp. FRESH: it is unused since the last barrier of the block.
 template <class Op, int LANES, int COUNT, bool FRESH = false>
 __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* scratch) {
 #pragma unroll
@@ -147,9 +147,9 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
   }
 }
 
-// A reduction of columns: combines the COUNT parts of threads whose numbers are equal modulo ACROSS (a power of two, at most 32), in a block of
-// THREADS. Thread i < ACROSS * COUNT gets result i, in the order of the columns; the other threads get nothing. All threads of the block must
-// call it. scratch: ACROSS * COUNT * sizeof(Part) bytes per warp.
+// A reduction of columns: combines the COUNT parts of threads whose numbers are equal modulo ACROSS (a power of two, at most 32),
+// in a block of THREADS. Thread i < ACROSS * COUNT gets result i, in the order of the columns; the other threads get nothing. All
+// threads of the block must call it. scratch: ACROSS * COUNT * sizeof(Part) bytes per warp.
 template <class Op, int ACROSS, int THREADS, int COUNT>
 __device__ __forceinline__ typename Op::Part across_columns(typename Op::Part (&part)[COUNT], char* scratch) {
   static_assert(ACROSS <= 32 && ACROSS * COUNT <= THREADS, "Every part needs a thread of its own.");
@@ -186,8 +186,8 @@ __device__ __forceinline__ void halve(typename Op::Part (&held)[FULL], int lane)
   }
 }
 
-// A reduce-scatter of 1 < COUNT <= LANES parts: lane i of each group (and of each of its warps) gets result i only. Each step sends half of a
-// lane's parts away, so that COUNT parts take about COUNT shuffles.
+// A reduce-scatter of 1 < COUNT <= LANES parts: lane i of each group (and of each of its warps) gets result i only. Each step sends
+// half of a lane's parts away, so that COUNT parts take about COUNT shuffles.
 template <class Op, int LANES, int COUNT>
 __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Part (&part)[COUNT], char* scratch) {
   using Part = typename Op::Part;
@@ -215,8 +215,8 @@ __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Pa
   return held[0];
 }
 
-// A reduce-scatter of more parts than lanes: lane i of each group gets results i, i + LANES, ... as its first parts. Each step gives one part of
-// a pair to either lane of a pair of lanes. The order of combination is that of `across`, and so is the result.
+// A reduce-scatter of more parts than lanes: lane i of each group gets results i, i + LANES, ... as its first parts. Each step
+// gives one part of a pair to either lane of a pair of lanes. The order of combination is that of `across`, and so is the result.
 template <class Op, int LANES, int MASK = 1, int LEFT = 0, int COUNT>
 __device__ __forceinline__ void across_dealt(typename Op::Part (&part)[COUNT]) {
   static_assert(LANES <= 32, "The lanes of a group must belong to one warp.");
