@@ -215,9 +215,11 @@ class VectorEmitter(StageEmitter):
                 f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> h{k};" for k, x in enumerate(packs)
             )
             result = (
-                f"return Held{{{', '.join(packs.values())}}};" if packs else "return mt::Nothing{};"
+                f"return Fetched{{{', '.join(packs.values())}}};"
+                if packs
+                else "return mt::Nothing{};"
             )
-            lines = [f"struct Held {{ {fields} }};", result] if packs else [result]
+            lines = [f"struct Fetched {{ {fields} }};", result] if packs else [result]
             if self._vector is not None:
                 self._vector.stores.extend(lines)
             else:

@@ -116,8 +116,8 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
           const idx o4 = o3 + d0 * 256;
           auto fetch_rows_held = [&](idx start) {
             const auto p1 = mt::load<1>(scores_2 + o4 + start);
-            struct Held { mt::Pack<uint16_t, 1> h0; };
-            return Held{p1};
+            struct Fetched { mt::Pack<uint16_t, 1> h0; };
+            return Fetched{p1};
           };
           decltype(fetch_rows_held(0)) rows_held[1]{};
           #pragma unroll

@@ -1,9 +1,9 @@
 """Rows in registers: what a row reads is asked for at once, its sums meet across the lanes, and nothing lies on chip.
 
-Held rows_steady[2], rows_held[2];                   what the lane reads of its row, an element for each turn
-mt::Words<Held> early_rows_steady[2];                the same, asked for before the hand-off
-mt::Words<Held> next_rows_held[2];                   of the next round's row, asked for before this one's sums
-mt::Words<Held> early_all_steady[2];                 what all rows read alike, asked for before several rounds
+Fetched rows_steady[2], rows_held[2];                what the lane reads of its row, an element for each turn
+mt::Words<Fetched> early_rows_steady[2];             the same, asked for before the hand-off
+mt::Words<Fetched> next_rows_held[2];                of the next round's row, asked for before this one's sums
+mt::Words<Fetched> early_all_steady[2];              what all rows read alike, asked for before several rounds
 float x_3[2 * 8];                                    a wide value, for whoever reads it later
 part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then know
 mt::moments<64, 8, 64>(values, ...);                 a sum and that of the squared distances from the mean

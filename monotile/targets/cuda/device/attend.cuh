@@ -2,9 +2,9 @@
 //
 //   out[row, column] = sum over keys of softmax(score(row, key, query[row] . key[key])) * value[key, column]
 //
-// A block of threads computes a block of rows. Its slices of warps share the chunks of keys (split-K). Each slice keeps an online softmax of
-// all rows: the largest score so far, the total of the powers relative to it, and the weighted sum of the values. No slice waits for another
-// until the end, where these partial results meet in shared memory.
+// A block of threads computes a block of rows. Its slices of warps share the chunks of keys (split-K). Each slice keeps an online
+// softmax of all rows: the largest score so far, the total of the powers relative to it, and the weighted sum of the values. No
+// slice waits for another until the end, where these partial results meet in shared memory.
 #pragma once
 #include "cuda/device/attend_mma.cuh"
 #include "cuda/device/attend_wgmma.cuh"
@@ -13,9 +13,9 @@ namespace mt {
 
 // Computes rows [m0, m1), at most a block, with all threads of the block. S: an `Attention`.
 //
-// await: waits for the hand-off of what it reads; all threads call it once. score(row, key, product) is the score of a product; or `score` is
-// `Scaled`. A total below `least` counts as `least`. epilogue(row, column, Pack<float, VECTOR>, fetch(row, column), valid) takes the results,
-// as in `contract`. When this returns shared memory is free.
+// await: waits for the hand-off of what it reads; all threads call it once. score(row, key, product) is the score of a product; or
+// `score` is `Scaled`. A total below `least` counts as `least`. epilogue(row, column, Pack<float, VECTOR>, fetch(row, column),
+// valid) takes the results, as in `contract`. When this returns shared memory is free.
 template <class S, class Await, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
 __device__ __forceinline__ void attend(char* shared, int m0, int m1, const Await& await, const Query& query,
                                        const Key& key, const Value& value, const Score& score, float least,

@@ -6,7 +6,8 @@ namespace mt {
 
 // Adds the values of a chunk, weighted by its powers.
 template <class S>
-__device__ __forceinline__ void add_values(OnlineSoftmax<S>& softmax, const typename S::Scores::Accumulator& powers, const char* panel, int lane) {
+__device__ __forceinline__ void add_values(OnlineSoftmax<S>& softmax, const typename S::Scores::Accumulator& powers, const char* panel,
+                                           int lane) {
   constexpr int TM = OnlineSoftmax<S>::TM, TN = OnlineSoftmax<S>::TN;
   constexpr bool K_MAJOR = S::Value::K_MAJOR;
   int low = lane & 7, bit3 = (lane >> 3) & 1, bit4 = lane >> 4;

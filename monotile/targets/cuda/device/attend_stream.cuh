@@ -20,9 +20,9 @@ struct AttentionConfig {
   int vector = 1;          // neighbouring results that one step of the epilogue takes
 };
 
-// Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH stages of keys
-// and values. With mma.sync a slice is one warp, which has all rows of the block. With wgmma a slice is the warpgroups that the rows of the
-// block need, each warp with 16 rows.
+// Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH
+// stages of keys and values. With mma.sync a slice is one warp, which has all rows of the block. With wgmma a slice is the
+// warpgroups that the rows of the block need, each warp with 16 rows.
 template <AttentionConfig CONFIG, class Query_, class Key_, class Value_>
 struct Attention {
   using Query = Query_;
@@ -30,7 +30,8 @@ struct Attention {
   using Value = Value_;
   using T = typename Query::T;
   static_assert(same<T, typename Key::T> && same<T, typename Value::T>, "Queries, keys and values must have the same element type.");
-  static_assert(CONFIG.kernel == Kernel::MMA || CONFIG.kernel == Kernel::WGMMA, "Attention needs tensor cores: Kernel::MMA or Kernel::WGMMA.");
+  static_assert(CONFIG.kernel == Kernel::MMA || CONFIG.kernel == Kernel::WGMMA,
+                "Attention needs tensor cores: Kernel::MMA or Kernel::WGMMA.");
   static constexpr bool WARPGROUPS = CONFIG.kernel == Kernel::WGMMA;  // the operands are read by warpgroups
   static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
@@ -41,7 +42,8 @@ struct Attention {
   static constexpr int WARP_M = WARPGROUPS ? 16 : BLOCK_M;
   static constexpr int SLICE_WARPS = BLOCK_M / WARP_M, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
   static constexpr int CHUNKS = ceil_div(KEYS, CHUNK);
-  static_assert(BLOCK_M % 16 == 0 && CHUNK % 16 == 0 && COLUMNS % 8 == 0, "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns.");
+  static_assert(BLOCK_M % 16 == 0 && CHUNK % 16 == 0 && COLUMNS % 8 == 0,
+                "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns.");
   static_assert(DEPTH >= 2, "Attention needs a pipeline `depth` of at least two stages.");
   static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
@@ -60,8 +62,8 @@ struct Attention {
                                                          .threads = THREADS, .check_rows = Query::CHECK_ROWS}>;
   using KeyCopies = PanelCopies<KeyPanel, CopyConfig{.copy = Key::COPY, .vector = Key::VECTOR, .rows = CHUNK, .k = FEATURES,
                                                      .threads = SLICE_THREADS, .check_rows = KEYS % CHUNK != 0}>;
-  using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS, .k = KEYS,
-                                                         .threads = SLICE_THREADS}>;
+  using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS,
+                                                         .k = KEYS, .threads = SLICE_THREADS}>;
   using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES}, QueryPanel, KeyPanel>;
 
   static __host__ __device__ constexpr int lined(int bytes) { return ceil_div(bytes, 128) * 128; }
@@ -102,8 +104,8 @@ __device__ __forceinline__ float factor_of(const Score&) {
 }
 __device__ __forceinline__ float factor_of(const Scaled& score) { return score.factor; }
 
-// Replaces the products of a warp's rows, from `row0` on, and the keys from `first` on by their scores, but for the factor of `Scaled`. A score
-// without a key is -inf.
+// Replaces the products of a warp's rows, from `row0` on, and the keys from `first` on by their scores, but for the factor of
+// `Scaled`. A score without a key is -inf.
 template <class S, class Score>
 __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, const Score& score, int row0, int m1, int first,
                                           int lane) {
@@ -134,9 +136,9 @@ __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, co
   }
 }
 
-// The online softmax of one warp for its rows: the largest score of each so far, the total of the powers relative to it, and the weighted sums.
-// A thread has rows lane / 4 and lane / 4 + 8 of each 16. A chunk's scores go through `update_maximum`, `rescale_sums` where that returns
-// true, and `exponentiate`. Then they are powers, the left operand of the next product.
+// The online softmax of one warp for its rows: the largest score of each so far, the total of the powers relative to it, and the
+// weighted sums. A thread has rows lane / 4 and lane / 4 + 8 of each 16. A chunk's scores go through `update_maximum`,
+// `rescale_sums` where that returns true, and `exponentiate`. Then they are powers, the left operand of the next product.
 template <class S>
 struct OnlineSoftmax {
   static constexpr int TM = S::WARP_M / 16, TN = S::COLUMNS / 8, TS = S::CHUNK / 8;
@@ -156,8 +158,9 @@ struct OnlineSoftmax {
     }
   }
 
-  // Raises `maximum` where a chunk's scores are larger. Returns whether it did: then the sums must be rescaled. As in FlashAttention-4 it is not
-  // the largest score, but at most RESCALE_THRESHOLD below it, so that this is rare. A power is then at most e^RESCALE_THRESHOLD.
+  // Raises `maximum` where a chunk's scores are larger. Returns whether it did: then the sums must be rescaled. As in
+  // FlashAttention-4 it is not the largest score, but at most RESCALE_THRESHOLD below it, so that this is rare. A power is then at
+  // most e^RESCALE_THRESHOLD.
   __device__ __forceinline__ bool update_maximum(const typename S::Scores::Accumulator& scores, float factor) {
     float most[TM][2];
     bool beyond = false;

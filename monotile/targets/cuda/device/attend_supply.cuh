@@ -51,14 +51,15 @@ struct Supply<Side, Panel, Copies, SEQUENCE, Linear<T, ROW_STEP, K_STEP>> {
   __device__ __forceinline__ void begin(char* panel) const {
     Walk part = walk;
 #pragma unroll
-    for (int i = 0; i < SEQUENCE.panels; ++i, part.move(SEQUENCE.rows, SEQUENCE.k)) part.issue(ptx::shared_address(panel) + i * Panel::BYTES, thread);
+    for (int i = 0; i < SEQUENCE.panels; ++i, part.move(SEQUENCE.rows, SEQUENCE.k))
+      part.issue(ptx::shared_address(panel) + i * Panel::BYTES, thread);
   }
   __device__ __forceinline__ void advance(int rows, int k) { walk.move(rows, k); }
   __device__ __forceinline__ void fix_address() { walk.from = ptx::recompute(walk.from), walk.offset = ptx::recompute(walk.offset); }
 };
 
-// The supplies of a slice's threads: queries for the whole block, keys and values from the slice's first chunk on. thread: the thread's
-// number within the slice.
+// The supplies of a slice's threads: queries for the whole block, keys and values from the slice's first chunk on. thread: the
+// thread's number within the slice.
 template <class S, class Query, class Key, class Value>
 struct Supplies {
   static constexpr PanelSequence FEATURES{.panels = S::FEATURE_PANELS, .k = S::PANEL_FEATURES};

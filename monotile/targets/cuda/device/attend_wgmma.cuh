@@ -1,8 +1,9 @@
 // Attention by wgmma (FlashAttention-3, Shah et al., 2024). Each warp has 16 rows, and a slice of whole warpgroups shares its chunks.
 //
-// While a chunk's scores become powers, the values of the chunk before it are added. So stage t of the ring holds what is read together: the
-// keys of chunk t and the values of chunk t - 1. Ping-pong: the two warpgroups use the tensor cores alternately, so that one computes powers
-// while the other's products go on. Whisper's encoder of 1500 keys takes 19.7 us on an H100 so, and 21.6 us without.
+// While a chunk's scores become powers, the values of the chunk before it are added. So stage t of the ring holds what is read
+// together: the keys of chunk t and the values of chunk t - 1. Ping-pong: the two warpgroups use the tensor cores alternately, so
+// that one computes powers while the other's products go on. Whisper's encoder of 1500 keys takes 19.7 us on an H100 so, and 21.6
+// us without.
 #pragma once
 #include "cuda/device/attend_supply.cuh"
 
@@ -39,8 +40,8 @@ template <class S>
 struct PingPong {
   static_assert(S::WARPS == 8, "Attention by wgmma needs two warpgroups: 8 warps.");
   static constexpr int THREADS = 256;
-  // Whether both read one ring, each filling a half of every stage. Then a stage is refilled one chunk later than it could be, and a half is
-  // released as soon as it is copied. So neither warpgroup waits for the other at the end of the same chunk.
+  // Whether both read one ring, each filling a half of every stage. Then a stage is refilled one chunk later than it could be, and
+  // a half is released as soon as it is copied. So neither warpgroup waits for the other at the end of the same chunk.
   static constexpr bool SHARED_RING = S::SLICES == 1;
   static constexpr int FILLED = S::DEPTH - (SHARED_RING ? 2 : 1);  // stages that are filled ahead
   static_assert(FILLED > 0, "The pipeline needs a stage that is read and one that is filled ahead.");
@@ -57,7 +58,8 @@ struct PingPong {
   __device__ __forceinline__ void release_tensor_cores(int t) const {
     if (own == 0 || t + 1 < ITERATIONS) ptx::barrier_arrive<THREADS>(TENSOR_CORES + other);
   }
-  // This warpgroup's half of the stage after chunk `t` is copied, and it no longer reads the chunk before `t`; wait for the same of the other.
+  // This warpgroup's half of the stage after chunk `t` is copied, and it no longer reads the chunk before `t`; wait for the same of
+  // the other.
   __device__ __forceinline__ void release_half(int t) const { ptx::barrier_arrive<THREADS>(HALF_STAGE + 2 * own + (t & 1)); }
   __device__ __forceinline__ void await_half(int t) const { ptx::barrier_some<THREADS>(HALF_STAGE + 2 * other + (t & 1)); }
 
@@ -70,7 +72,8 @@ template <class S, class Await, class Query, class Key, class Value, class Score
 __device__ __forceinline__ void stream_warpgroups(OnlineSoftmax<S>& softmax, const ThreadRole<S>& role, char* shared, int m0, int m1,
                                               const Await& await, const Query& query, const Key& key,
                                               const Value& value, const Score& score) {
-  static_assert(S::KeyPanel::BYTES % 1024 == 0 && S::ValuePanel::BYTES % 1024 == 0, "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
+  static_assert(S::KeyPanel::BYTES % 1024 == 0 && S::ValuePanel::BYTES % 1024 == 0,
+                "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
   constexpr int END = S::DEPTH * S::STAGE_BYTES;
   char* ring = role.ring(shared);
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
@@ -109,8 +112,8 @@ __device__ __forceinline__ void stream_warpgroups(OnlineSoftmax<S>& softmax, con
     begin_scores<S>(scores, rows, panel(from));
     ptx::wgmma_commit();
     begin(t + FILLED);
-    // Each branch has its own wait. With one wait for both, ptxas adds a group of products where the branches meet (C7519), or serialises
-    // all products (C7514).
+    // Each branch has its own wait. With one wait for both, ptxas adds a group of products where the branches meet (C7519), or
+    // serialises all products (C7514).
     if (t > 0) {
       ptx::wgmma_fence();
       begin_sums(softmax, powers, panel(from + S::KEY_BYTES));

@@ -23,9 +23,10 @@ __device__ __forceinline__ void warps_barrier(int id) {
     ptx::barrier_some<WARPS * 32>(id);
 }
 
-// Fails the kernel when a wait takes more than 20 seconds, so that it does not hang the device. A waiting loop calls it now and then.
-// begin: the time at which the wait began, 0 at the first call; returned. It is not a reference, as every wait would store it to memory first.
-// Where functions are compiled separately it is inlined, because a call serialises the wgmma of the caller (C7509).
+// Fails the kernel when a wait takes more than 20 seconds, so that it does not hang the device. A waiting loop calls it now and
+// then. begin: the time at which the wait began, 0 at the first call; returned. It is not a reference, as every wait would store it
+// to memory first. Where functions are compiled separately it is inlined, because a call serialises the wgmma of the caller
+// (C7509).
 #ifdef MT_APART
 __device__ __forceinline__
 #else
@@ -39,8 +40,9 @@ u64 check_timeout(u64 begin) {
   return begin;
 }
 
-// The barrier of all blocks of a cooperative launch: a counter that rises by the number of blocks at each wait. sync[0] counts the blocks that
-// arrived, sync[1] those that left. Both are zero before and after the launch. sync[2] is the last tag of messages: see message.cuh.
+// The barrier of all blocks of a cooperative launch: a counter that rises by the number of blocks at each wait. sync[0] counts the
+// blocks that arrived, sync[1] those that left. Both are zero before and after the launch. sync[2] is the last tag of messages: see
+// message.cuh.
 class GridBarrier {
  public:
   __device__ __forceinline__ explicit GridBarrier(u32* sync) : sync_(sync), target_(0) {}

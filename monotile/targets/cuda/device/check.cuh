@@ -1,7 +1,7 @@
 // Failures that the host reports: a number is stored to a word of the host's memory, and the launch ends.
 //
-// `__assertfail` is not used: where a kernel calls a function of the system, ptxas serialises all of its wgmma (warning C7510), which makes
-// a product take a tenth more time.
+// `__assertfail` is not used: where a kernel calls a function of the system, ptxas serialises all of its wgmma (warning C7510),
+// which makes a product take a tenth more time.
 #pragma once
 #include "cuda/device/types.cuh"
 

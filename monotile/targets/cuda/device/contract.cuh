@@ -1,15 +1,16 @@
 // One block of a product: out[m, n] = sum over k of left[m, k] * right[n, k].
 //
-// Split-K within the block: k is cut in chunks of BLOCK_K, and chunk c belongs to slice c % SLICES. The warps of a slice, WARPS_M * WARPS_N
-// of them, hold sums for the whole block and share a pipeline, a ring buffer of DEPTH stages. The main loop has no barrier of the whole
-// block. A slice of one warp needs `__syncwarp` alone, so that every warp continues as soon as its own copies land. At the end the slices'
-// sums meet in shared memory. One ring for the whole block took 562 us for BERT's 48 products on an H100, this takes 290 us.
+// Split-K within the block: k is cut in chunks of BLOCK_K, and chunk c belongs to slice c % SLICES. The warps of a slice, WARPS_M *
+// WARPS_N of them, hold sums for the whole block and share a pipeline, a ring buffer of DEPTH stages. The main loop has no barrier
+// of the whole block. A slice of one warp needs `__syncwarp` alone, so that every warp continues as soon as its own copies land. At
+// the end the slices' sums meet in shared memory. One ring for the whole block took 562 us for BERT's 48 products on an H100, this
+// takes 290 us.
 //
-// Ping-pong: TEAMS teams of warps compute a block each, with a part of shared memory each. The copies and products of one go on while another
-// waits or is in its epilogue.
+// Ping-pong: TEAMS teams of warps compute a block each, with a part of shared memory each. The copies and products of one go on
+// while another waits or is in its epilogue.
 //
-// Prefetch of the next task: a worker with several tasks copies the first NEXT_TASK_CHUNKS chunks of the next one before it stores the sums of
-// this one. The sums stay clear of these stages of the ring.
+// Prefetch of the next task: a worker with several tasks copies the first NEXT_TASK_CHUNKS chunks of the next one before it stores
+// the sums of this one. The sums stay clear of these stages of the ring.
 #pragma once
 #include "cuda/device/contract_feed.cuh"
 #include "cuda/device/contract_sums.cuh"
@@ -32,8 +33,9 @@ __host__ __device__ constexpr int even_unroll(int steps, int most) {
 // An epilogue that reads nothing besides the sums.
 struct Nothing {};
 
-// The worker's tasks before and after this one. prefetched: the task before has copied the first S::NEXT_TASK_CHUNKS chunks of this one.
-// more: there is a task after it. next(use) calls use(left, right, m0, m1, n0, n1) with the operands of that, or of any task if there is none.
+// The worker's tasks before and after this one. prefetched: the task before has copied the first S::NEXT_TASK_CHUNKS chunks of this
+// one. more: there is a task after it. next(use) calls use(left, right, m0, m1, n0, n1) with the operands of that, or of any task
+// if there is none.
 template <class Next>
 struct TaskSequence {
   bool prefetched, more;
@@ -54,11 +56,11 @@ struct NoWait {
 
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of a team. S: a `Product`.
 //
-// await: waits for the hand-off of the operands and of what `fetch` reads. All threads call it once; not for a task that is prefetched.
-// epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that is prefetched some
-// steps ahead, at first while the operands are copied. Where not `valid` nothing may be stored: predicated stores instead of branches let the
-// steps of the epilogue hide each other's latency. For rows at any alignment the epilogue is `UnalignedStores`.
-// When this returns shared memory is free, but for the stages that hold chunks of the next task.
+// await: waits for the hand-off of the operands and of what `fetch` reads. All threads call it once; not for a task that is
+// prefetched. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that
+// is prefetched some steps ahead, at first while the operands are copied. Where not `valid` nothing may be stored: predicated
+// stores instead of branches let the steps of the epilogue hide each other's latency. For rows at any alignment the epilogue is
+// `UnalignedStores`. When this returns shared memory is free, but for the stages that hold chunks of the next task.
 template <class S, class Left, class Right, class Await, class Fetch, class Epilogue, class Tasks = SingleTask>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Await& await,

@@ -1,5 +1,5 @@
-// How a product's operands come into the pipeline: those of a task before and during its main loop, and the first chunks of the next task.
-// S: the `Product`.
+// How a product's operands come into the pipeline: those of a task before and during its main loop, and the first chunks of the
+// next task. S: the `Product`.
 #pragma once
 #include "cuda/device/panel.cuh"
 
@@ -51,7 +51,8 @@ struct Feed<S, Side, Copies, Linear<T, ROW_STEP, K_STEP>> {
 template <class S, class Side>
 inline constexpr int PREFETCHED_CHUNKS = S::EVALUATES_OPERANDS ? 0 : min_of(Side::PREFETCHED_CHUNKS, S::DEPTH - 1);
 
-// Copies the first chunks of one operand, of which PREFETCHED before `await`. The loop is unrolled by two: more is much code to compile.
+// Copies the first chunks of one operand, of which PREFETCHED before `await`. The loop is unrolled by two: more is much code to
+// compile.
 template <class S, class Feed, int PREFETCHED>
 struct FirstChunks {
   static constexpr int CHUNKS = S::DEPTH - 1, UNROLL = 2;
@@ -113,8 +114,9 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
   right.walk.advance(CHUNKS * Right::DISTANCE);
 }
 
-// Prefetches the first chunks of the worker's next task. Where these continue this task's in the ring, the feeds of the next task replace this
-// one's, which have the same type: without a branch, behind which ptxas would serialise the wgmma that are under way (C7515).
+// Prefetches the first chunks of the worker's next task. Where these continue this task's in the ring, the feeds of the next task
+// replace this one's, which have the same type: without a branch, behind which ptxas would serialise the wgmma that are under way
+// (C7515).
 template <class S, class LeftFeed, class RightFeed>
 struct NextTask {
   static constexpr bool CONTINUES = S::CONTINUES && LeftFeed::WALKS && RightFeed::WALKS;

@@ -1,12 +1,12 @@
-// The tensor-core kernel of grouped products, such as a grouped convolution of a few channels a group: each group of columns is multiplied
-// with its own part of the left operand. mma.m16n8k16. No sum takes values of another group, not even times zero.
+// The tensor-core kernel of grouped products, such as a grouped convolution of a few channels a group: each group of columns is
+// multiplied with its own part of the left operand. mma.m16n8k16. No sum takes values of another group, not even times zero.
 #pragma once
 #include "cuda/device/contract_mma.cuh"
 
 namespace mt {
 
-// The groups of a block's columns. A chunk's k is a list of places (of a convolution's filter), each with `k` neighbours (channels of a
-// group). For each place the left panel has a line of the channels of all groups of the block.
+// The groups of a block's columns. A chunk's k is a list of places (of a convolution's filter), each with `k` neighbours (channels
+// of a group). For each place the left panel has a line of the channels of all groups of the block.
 struct ColumnGroups {
   int columns = 0;  // of a group
   int k = 0;        // channels of a group
@@ -18,9 +18,9 @@ __host__ __device__ constexpr WarpTile padded_tile(WarpTile tile, ColumnGroups g
   return {tile.m, tile.n / groups.columns * ceil_div(groups.columns, 8) * 8, tile.k};
 }
 
-// A warp's TILE of such a product. A lane's four values of k are neighbours in memory, 8 bytes of either panel: the order of k within a
-// product is free, as long as both operands have the same. The rows of a lane are chosen such that the 8-byte loads of half a warp, of
-// several places, fall into all banks.
+// A warp's TILE of such a product. A lane's four values of k are neighbours in memory, 8 bytes of either panel: the order of k
+// within a product is free, as long as both operands have the same. The rows of a lane are chosen such that the 8-byte loads of
+// half a warp, of several places, fall into all banks.
 template <class T, WarpTile TILE, class LeftPanel, class RightPanel, ColumnGroups COLUMN_GROUPS>
 struct Grouped : Mma<T, padded_tile(TILE, COLUMN_GROUPS), LeftPanel, RightPanel> {
   using Base = Mma<T, padded_tile(TILE, COLUMN_GROUPS), LeftPanel, RightPanel>;

@@ -4,9 +4,9 @@
 
 namespace mt {
 
-// The 16 bytes that a lane names to ldmatrix: those at (row, k) of a panel, moved by constant distances. The permutation of
-// a panel's cells depends on the line modulo 8 alone; so where k runs along the line a move is an XOR of address bits, which
-// needs panels at multiples of 128 bytes.
+// Addresses for ldmatrix: the 16 bytes at (row, k) of a panel, and those at constant distances from there. The permutation of a
+// panel's cells depends on the line modulo 8 only. So where k runs along the line, a distance is an XOR of address bits; this needs
+// panels that begin at multiples of 128 bytes.
 template <class Panel>
 struct Rows {
   static constexpr bool K_MAJOR = Panel::K_MAJOR;

@@ -1,8 +1,9 @@
 // The epilogue of a block's sums in shared memory, where a row has a line of S::SUM_PITCH sums in each slice's part.
 //
-// Unaligned stores: results whose rows begin at any alignment, as rows of odd length do, have no vectors at fixed columns. The epilogue still
-// takes whole vectors. It leaves each finished one in shared memory, in place of its own sums of the first slice (its cell), which no other
-// thread reads. Then the block copies row after row, in vectors that begin where the row's address allows.
+// Unaligned stores: results whose rows begin at any alignment, as rows of odd length do, have no vectors at fixed columns. The
+// epilogue still takes whole vectors. It leaves each finished one in shared memory, in place of its own sums of the first slice
+// (its cell), which no other thread reads. Then the block copies row after row, in vectors that begin where the row's address
+// allows.
 #pragma once
 #include "cuda/device/barrier.cuh"
 #include "cuda/device/copy.cuh"
@@ -28,8 +29,9 @@ __device__ __forceinline__ Pack<typename S::Sum, VECTOR> total(const typename S:
   return out;
 }
 
-// An epilogue with unaligned stores. vectors(m, n, sums, fetched, valid, cell) stores results in their cell. singles(m, n, sums) stores in place
-// the results of the last columns, too few for a vector. rows(cells) calls cells.copy for each result that has unaligned rows.
+// An epilogue with unaligned stores. vectors(m, n, sums, fetched, valid, cell) stores results in their cell. singles(m, n, sums)
+// stores in place the results of the last columns, too few for a vector. rows(cells) calls cells.copy for each result that has
+// unaligned rows.
 template <class Vectors, class Singles, class Rows>
 struct UnalignedStores {
   const Vectors& vectors;
@@ -71,8 +73,8 @@ struct Cells {
   char* sums;
   int m0, n0, rows, columns;
 
-  // Copies the results that are `OFFSET` bytes into their cells. row(m): the address of column 0 of row m. All vectors of a row but one are
-  // stored as aligned vectors; the elements before and after these, as many as a vector has, one by one.
+  // Copies the results that are `OFFSET` bytes into their cells. row(m): the address of column 0 of row m. All vectors of a row but
+  // one are stored as aligned vectors; the elements before and after these, as many as a vector has, one by one.
   template <int OFFSET, class Row>
   __device__ __forceinline__ void copy(const Row& row) const {
     copy_vectors<OFFSET>(row);

@@ -5,9 +5,9 @@
 
 namespace mt {
 
-// A warpgroup accumulates 64 rows x TILE.n columns at once, each of its warps 16 of the rows. A thread has the sums that it would have
-// of mma.m16n8k16. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the right panel is
-// not K_MAJOR its lines lie along the columns, 64 in each of its blocks.
+// A warpgroup accumulates 64 rows x TILE.n columns at once, each of its warps 16 of the rows. A thread has the sums that it would
+// have of mma.m16n8k16. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the
+// right panel is not K_MAJOR its lines lie along the columns, 64 in each of its blocks.
 template <class T, WarpTile TILE, int ROW_STRIDE, class LeftPanel, class RightPanel>
 struct Wgmma : Mma<T, TILE, LeftPanel, RightPanel> {
   using Base = Mma<T, TILE, LeftPanel, RightPanel>;

@@ -1,7 +1,7 @@
 // Loads and stores of packs.
 //
-// `load_constant` goes through the read-only cache: it is for inputs and weights only, never for what this launch writes. `load` and `store`
-// are plain accesses: barrier.cuh says why they see what other blocks wrote.
+// `load_constant` goes through the read-only cache: it is for inputs and weights only, never for what this launch writes. `load`
+// and `store` are plain accesses: barrier.cuh says why they see what other blocks wrote.
 #pragma once
 #include "cuda/device/types.cuh"
 

@@ -20,13 +20,13 @@ using uint64_t = unsigned long;
 #define MT_INF __uint_as_float(0x7f800000u)
 #define MT_NAN __uint_as_float(0x7fc00000u)
 
-// 16-bit floats in memory, as float.
+// Loads and stores of 16-bit floats, as float.
 MT_FN float mt_load_f16(const uint16_t* p) { return mt::widen(mt::f16{*p}); }
 MT_FN float mt_load_bf16(const uint16_t* p) { return mt::widen(mt::bf16{*p}); }
 MT_FN void mt_store_f16(uint16_t* p, float x) { *p = mt::to_f16(x).bits; }
 MT_FN void mt_store_bf16(uint16_t* p, float x) { *p = mt::to_bf16(x).bits; }
 
-// Rounding of values that the language rounds and the code holds in float.
+// Rounds to 16 bits what the generated code keeps in float.
 MT_FN float mt_round_f16(float x) { return mt::widen(mt::to_f16(x)); }
 MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }
 // To float, rounded to odd: rounding that again to 16 bits gives what one rounding from double would.
@@ -35,7 +35,7 @@ MT_FN float mt_odd_f32(double x) {
   return y == y && double(y) != x ? __uint_as_float(__float_as_uint(y) | 1u) : y;
 }
 
-// What a conversion to an integer is given.
+// The operand of a conversion to an integer.
 MT_FN float mt_to_int_f32(float x) { return x; }
 MT_FN double mt_to_int_f64(double x) { return x; }
 
@@ -74,8 +74,8 @@ MT_UNARY(abs, fabsf, fabs)
 MT_UNARY(rsqrt, rsqrtf, rsqrt)
 #undef MT_UNARY
 
-// x / c for a literal c, whose reciprocal the compiler knows: as x / c rounds it above 1e-30, below to a unit in the last place; with
-// no branch to where other divisions end (Markstein: a product, what it leaves, and that much of the reciprocal).
+// x / c for a literal c, whose reciprocal the compiler computes (Markstein): a product, its remainder, and a correction. It is
+// correctly rounded above 1e-30, and within a unit in the last place below. Unlike a division it has no branch.
 MT_FN float mt_div_by_f32(float x, float c) {
   const float one_over = 1.f / c;
   float q = x * one_over, better = fmaf(fmaf(-c, q, x), one_over, q);

@@ -1,11 +1,12 @@
 // Messages: values that a block sends to other blocks one by one, each with a tag beside it in one 64-bit store.
 //
-// Why a reader that sees the tag has the value: a 64-bit access is atomic in the PTX memory model, and an access to a vector of two words is
-// two such accesses. Relaxed accesses at gpu scope go to L2, past the caches of the multiprocessors. A tag says nothing about other memory: a
-// message orders no other access, and the Plan's verifier checks that nothing depends on one.
+// Why a reader that sees the tag has the value: a 64-bit access is atomic in the PTX memory model, and an access to a vector of two
+// words is two such accesses. Relaxed accesses at gpu scope go to L2, past the caches of the multiprocessors. A tag says nothing
+// about other memory: a message orders no other access, and the Plan's verifier checks that nothing depends on one.
 //
-// No slot is ever cleared. Each call has a new tag, and so has each loop of a call that uses the slots again after a barrier of the grid. The
-// last tag is at sync[2], which is zero at first, as the slots are. Every slot is written under every tag, so that tags may wrap around.
+// No slot is ever cleared. Each call has a new tag, and so has each loop of a call that uses the slots again after a barrier of the
+// grid. The last tag is at sync[2], which is zero at first, as the slots are. Every slot is written under every tag, so that tags
+// may wrap around.
 #pragma once
 #include "cuda/device/barrier.cuh"
 
@@ -42,8 +43,8 @@ __device__ __forceinline__ void load_tagged(u64 (&words)[WIDTH], const char* fro
     ptx::load_words_16(from, words[0], words[1]);
 }
 
-// The threads of a block wait for COUNT vectors of WIDTH values of type T and store them at `image`, one after the other. where(e): the first
-// element of vector e in the message at `slots`. A thread issues up to 8 loads before it reads the first result.
+// The threads of a block wait for COUNT vectors of WIDTH values of type T and store them at `image`, one after the other. where(e):
+// the first element of vector e in the message at `slots`. A thread issues up to 8 loads before it reads the first result.
 template <class T, int WIDTH, int COUNT, int THREADS, class Where>
 __device__ __forceinline__ void receive(T* image, const char* slots, u32 tag, Where where) {
   constexpr int STEPS = ceil_div(COUNT, THREADS), UNROLL = min_of(STEPS, 8);

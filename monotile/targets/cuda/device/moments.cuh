@@ -1,6 +1,6 @@
-// The sum of a row and that of the squared distances from its mean, in one pass: parts of equal length n give both of the two
-// together as s = s1 + s2, q = q1 + q2 + (s1 - s2)^2 / 2n (Chan, Golub and LeVeque, 1979). As exact as two passes: no large
-// squares are subtracted from each other.
+// The sum of a row and the sum of the squared deviations from its mean, in one pass (Chan, Golub and LeVeque, 1979). Two parts of
+// equal length n combine as s = s1 + s2, q = q1 + q2 + (s1 - s2)^2 / 2n. This is as exact as two passes, as no large squares are
+// subtracted from each other.
 #pragma once
 #include "cuda/device/reduce.cuh"
 
@@ -10,16 +10,16 @@ struct Moments {
   float sum, squares;
 };
 
-// Of the row of each group of LANES threads (a power of two), of which a thread has `x`, vectors of VECTOR values, in the last of
-// them the first LAST threads alone: whole warps. All lanes get the same. All threads of the warp, and of the block where
-// LANES > 32, must call it. `scratch`: 8 bytes a warp, which nobody has used since the last barrier of the block.
+// The moments of a row per group of LANES threads (a power of two). x: a thread's values of the row, in vectors of VECTOR. Only the
+// first LAST threads, whole warps, have values in the last vector. All lanes get the result. All threads of the warp must call it,
+// and all of the block if LANES > 32. scratch: 8 bytes per warp, unused since the last barrier of the block.
 template <int LANES, int VECTOR, int LAST, int COUNT>
 __device__ __forceinline__ Moments moments(const float (&x)[COUNT], char* scratch) {
-  static_assert(LAST == LANES || (LAST < LANES && LAST % 32 == 0), "the lanes of a warp have equally many values");
+  static_assert(LAST == LANES || (LAST < LANES && LAST % 32 == 0), "All lanes of a warp have the same number of values.");
   constexpr int SHORT = COUNT - VECTOR;
   const int lane = threadIdx.x % LANES;
   const bool whole = LAST == LANES || lane < LAST;
-  // 1 / the values of `lanes` lanes of this warp.
+  // The reciprocal of the number of values of `lanes` lanes of this warp.
   auto share = [&](int lanes) { return whole ? 1.0f / float(COUNT * lanes) : SHORT > 0 ? 1.0f / float(SHORT * lanes) : 0.0f; };
 
   Moments m{0, 0};
@@ -28,25 +28,25 @@ __device__ __forceinline__ Moments moments(const float (&x)[COUNT], char* scratc
   const float mean = m.sum * share(1);
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    const float away = x[i] - mean;
-    if (i < SHORT || whole) m.squares += away * away;
+    const float deviation = x[i] - mean;
+    if (i < SHORT || whole) m.squares += deviation * deviation;
   }
 #pragma unroll
   for (int mask = 1; mask < LANES && mask < 32; mask *= 2) {
     const Moments other = shuffle_xor(m, mask);
-    const float apart = m.sum - other.sum;
-    m.squares = apart * (apart * share(2 * mask)) + (m.squares + other.squares);
+    const float difference = m.sum - other.sum;
+    m.squares = difference * (difference * share(2 * mask)) + (m.squares + other.squares);
     m.sum += other.sum;
   }
   if constexpr (LANES > 32) {
     constexpr int WARPS = LANES / 32;
-    auto* held = reinterpret_cast<Moments*>(scratch);
+    auto* parts = reinterpret_cast<Moments*>(scratch);
     const int warp = threadIdx.x / 32, first = warp / WARPS * WARPS;
-    if (threadIdx.x % 32 == 0) held[warp] = m;
+    if (threadIdx.x % 32 == 0) parts[warp] = m;
     block_barrier();
     Moments part[WARPS];
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) part[w] = held[first + w];
+    for (int w = 0; w < WARPS; ++w) part[w] = parts[first + w];
     m = part[0];
 #pragma unroll
     for (int w = 1; w < WARPS; ++w) m.sum += part[w].sum, m.squares += part[w].squares;
@@ -56,8 +56,8 @@ __device__ __forceinline__ Moments moments(const float (&x)[COUNT], char* scratc
     for (int w = 0; w < WARPS; ++w) {
       const int values = 32 * (w * 32 < LAST ? COUNT : SHORT);
       if (values == 0) continue;
-      const float away = part[w].sum * (1.0f / float(values)) - mean;
-      m.squares += float(values) * away * away;
+      const float deviation = part[w].sum * (1.0f / float(values)) - mean;
+      m.squares += float(values) * deviation * deviation;
     }
   }
   return m;

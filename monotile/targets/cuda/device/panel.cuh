@@ -1,10 +1,11 @@
 // One chunk of a contraction's operand in shared memory: how it is laid out and how it gets there.
 //
 // A panel holds ROWS rows (m of the left operand, n of the right) by DEPTH values of k. Its memory order follows the operand's: a
-// K_MAJOR panel keeps the values of k of a row together, any other the rows of one k. It is made of 16-byte cells. Where a line has a
-// power of two of cells they are permuted by XOR, else the pitch is odd. Either way the eight lines that one `ldmatrix` or one phase of
-// 16-byte loads reads at one cell lie in different banks. In a FOLDED panel so do the cells that are 128 bytes apart in a line. A line of
-// a multiple of 128 bytes of 16-bit rows is cut in blocks of 128 bytes. The blocks follow each other in memory, as wgmma reads them.
+// K_MAJOR panel keeps the values of k of a row together, any other the rows of one k. It is made of 16-byte cells. Where a line has
+// a power of two of cells they are permuted by XOR, else the pitch is odd. Either way the eight lines that one `ldmatrix` or one
+// phase of 16-byte loads reads at one cell lie in different banks. In a FOLDED panel so do the cells that are 128 bytes apart in a
+// line. A line of a multiple of 128 bytes of 16-bit rows is cut in blocks of 128 bytes. The blocks follow each other in memory, as
+// wgmma reads them.
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
@@ -38,7 +39,8 @@ struct Side {
   static constexpr Copy COPY = CONFIG.copy;
   static constexpr int VECTOR = CONFIG.vector, PREFETCHED_CHUNKS = CONFIG.prefetched_chunks;
   static constexpr int TASK_ROWS = CONFIG.task_rows > 0 ? CONFIG.task_rows : 1 << 20;  // else no limit
-  static_assert(is_power_of_two(VECTOR) && VECTOR * int(sizeof(T)) <= 16, "One copy moves a power of two of elements, at most 16 bytes.");
+  static_assert(is_power_of_two(VECTOR) && VECTOR * int(sizeof(T)) <= 16,
+                "One copy moves a power of two of elements, at most 16 bytes.");
   static_assert(COPY == Copy::ELEMENT || VECTOR * int(sizeof(T)) >= 4, "An asynchronous copy moves at least 4 bytes.");
   static_assert(PREFETCHED_CHUNKS >= 0 && CONFIG.task_rows >= 0, "Neither a task's rows nor its prefetched chunks can be negative.");
 };

@@ -55,7 +55,8 @@ struct Product {
   static constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
   static_assert(SLICE_WARPS == 1 || SLICES < 16, "Slices of several warps need a named barrier each, of which a block has 15.");
 
-  using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR, .folded = KERNEL == Kernel::GROUPED}>;
+  using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR,
+                                         .folded = KERNEL == Kernel::GROUPED}>;
   using RightPanel = Panel<T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
   using LeftCopies = PanelCopies<LeftPanel, CopyConfig{.copy = Left::COPY, .vector = Left::VECTOR, .rows = ROWS, .k = LEFT_K,
                                                        .threads = SLICE_THREADS, .check_rows = Left::CHECK_ROWS}>;
@@ -75,20 +76,23 @@ struct Product {
   struct Pick<Kernel::WGMMA, V> {
     static_assert(WARPS_M % 4 == 0, "Kernel::WGMMA needs whole warpgroups: `warps_m` must be a multiple of 4.");
     static_assert(Left::K_MAJOR, "Kernel::WGMMA reads a left operand whose neighbours lie along k.");
-    static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0, "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
+    static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0,
+                  "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
     using type = Wgmma<T, WARP_TILE, WARPS_M * 16, LeftPanel, RightPanel>;
   };
   template <class V>
   struct Pick<Kernel::GROUPED, V> {
     static_assert(Left::K_MAJOR && Right::K_MAJOR, "Kernel::GROUPED reads operands whose neighbours lie along k.");
-    using type = Grouped<T, WARP_TILE, LeftPanel, RightPanel, ColumnGroups{.columns = BLOCK_N / GROUPS, .k = CONFIG.group_k, .line = GROUPS * CONFIG.group_k}>;
+    using type = Grouped<T, WARP_TILE, LeftPanel, RightPanel,
+                         ColumnGroups{.columns = BLOCK_N / GROUPS, .k = CONFIG.group_k, .line = GROUPS * CONFIG.group_k}>;
   };
   static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA;  // the operands are read by warpgroups
   // Evaluating an operand is much code. There, and for scalar products, the main loop fills the pipeline as well.
   static constexpr bool EVALUATES_OPERANDS = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
   // An evaluated operand is on its way in registers, so that nothing of the next task can be prefetched.
   static constexpr int NEXT_TASK_CHUNKS = EVALUATES_OPERANDS ? 0 : CONFIG.next_task_chunks;
-  static_assert(NEXT_TASK_CHUNKS == 0 || (SLICES == 1 && TEAMS == 1), "Only one slice of one team prefetches chunks of the next task.");
+  static_assert(NEXT_TASK_CHUNKS == 0 || (SLICES == 1 && TEAMS == 1),
+                "Only one slice of one team prefetches chunks of the next task.");
   static_assert(NEXT_TASK_CHUNKS == 0 || (NEXT_TASK_CHUNKS < DEPTH && NEXT_TASK_CHUNKS <= CHUNKS),
                 "The prefetched chunks of the next task must leave a stage of the ring free, and the task must have as many.");
   // Whether the ring has room for all chunks of a slice: then it is filled once.
@@ -97,7 +101,8 @@ struct Product {
   static constexpr int IN_FLIGHT = WARPGROUPS && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
   // Whether the next task's chunks continue this one's in the ring, at its first stage.
   static constexpr bool CONTINUES = NEXT_TASK_CHUNKS > 0 && !FILLED_ONCE && CHUNKS % DEPTH == 0;
-  static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT, "The main loop prefetches no more chunks than it has free stages.");
+  static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT,
+                "The main loop prefetches no more chunks than it has free stages.");
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
 

@@ -1,14 +1,14 @@
 // Time stamps of a worker: the layout is in plan/records.py.
 //
-// Events are stamped with clock64, which counts the cycles of one multiprocessor. %globaltimer is common to all, but advances in steps of 32 ns
-// to 1 us, depending on the driver: too coarse for a stage of a few microseconds. The moment of a step is as precise as a cycle, though. So a
-// block reads both clocks at such a step when it begins and when it ends, and these two pairs convert its cycles to global time. A block stays
-// on its multiprocessor. A change of the clock rate within a call appears as a slight stretch.
+// Events are stamped with clock64, which counts the cycles of one multiprocessor. %globaltimer is common to all, but advances in
+// steps of 32 ns to 1 us, depending on the driver: too coarse for a stage of a few microseconds. The moment of a step is as precise
+// as a cycle, though. So a block reads both clocks at such a step when it begins and when it ends, and these two pairs convert its
+// cycles to global time. A block stays on its multiprocessor. A change of the clock rate within a call appears as a slight stretch.
 #pragma once
 #include "cuda/device/barrier.cuh"
 
-// The state of a block's profile, in shared memory. Called functions get a pointer to it; each access to a local variable would go to L2, as
-// every hand-off invalidates the L1.
+// The state of a block's profile, in shared memory. Called functions get a pointer to it; each access to a local variable would go
+// to L2, as every hand-off invalidates the L1.
 struct mt_profile {
   unsigned long long* memory;  // of this worker: header, then records
   unsigned capacity, count;

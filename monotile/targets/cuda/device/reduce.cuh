@@ -1,4 +1,4 @@
-// Combiners, and the combination of parts that LANES neighbouring threads hold.
+// Combiners, and reductions of partial results over LANES neighbouring threads.
 #pragma once
 #include "cuda/device/barrier.cuh"
 #include "cuda/device/math.cuh"
@@ -39,7 +39,7 @@ struct Limits<double> {
   static __device__ __forceinline__ double lowest() { return -double(MT_INF); }
 };
 
-// A combiner: what nothing combines to, and how two parts do. All are associative and commutative (but for rounding).
+// A combiner: its identity, and the combination of two partial results. All are associative and commutative, but for rounding.
 template <class T>
 struct Sum {
   using Part = T;
@@ -77,13 +77,13 @@ struct All {
   static __device__ __forceinline__ T combine(T a, T b) { return T(a != 0 && b != 0); }
 };
 
-// A value and its row-major position; position -1 is nothing.
+// A value and its row-major position. Position -1: no value.
 template <class T>
 struct Positioned {
   T value;
   int position;
 };
-// The extreme value's position, the first of equals; NaN is more extreme than anything.
+// The position of the extreme value, the first of equal ones. NaN is more extreme than any number.
 template <class T, bool LARGEST>
 struct Extreme {
   using Part = Positioned<T>;
@@ -111,7 +111,7 @@ __device__ __forceinline__ P shuffle_xor(P x, int mask) {
     word = __shfl_xor_sync(0xffffffffu, word, mask);
     return *reinterpret_cast<P*>(&word);
   } else {
-    static_assert(sizeof(P) % 4 == 0, "a part is whole words");
+    static_assert(sizeof(P) % 4 == 0, "A part has at most 16 bits or is a number of whole words.");
     P y;
 #pragma unroll
     for (int i = 0; i < int(sizeof(P)) / 4; ++i)
@@ -121,9 +121,8 @@ __device__ __forceinline__ P shuffle_xor(P x, int mask) {
   }
 }
 
-// Combines the COUNT parts of every group of LANES threads (a power of two); all lanes get the results. All threads of
-// the warp, and of the block where LANES > 32, must call it. `scratch`: COUNT * sizeof(Part) bytes a warp. FRESH: nobody has
-// used it since the last barrier of the block.
+// An all-reduce of COUNT parts in every group of LANES threads (a power of two). All threads of the warp must call it, and all of
+// the block if LANES > 32. scratch: COUNT * sizeof(Part) bytes per warp. FRESH: it is unused since the last barrier of the block.
 template <class Op, int LANES, int COUNT, bool FRESH = false>
 __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* scratch) {
 #pragma unroll
@@ -148,12 +147,12 @@ __device__ __forceinline__ void across(typename Op::Part (&part)[COUNT], char* s
   }
 }
 
-// Combines the COUNT parts of threads that are ACROSS apart (a power of two, at most 32), in a block of THREADS. Thread
-// i < ACROSS * COUNT gets the i-th of all, those of the first thread of a row first; the others get nothing. All threads of the block
-// must call it. `scratch`: ACROSS * COUNT * sizeof(Part) bytes a warp.
+// A reduction of columns: combines the COUNT parts of threads whose numbers are equal modulo ACROSS (a power of two, at most 32),
+// in a block of THREADS. Thread i < ACROSS * COUNT gets result i, in the order of the columns; the other threads get nothing. All
+// threads of the block must call it. scratch: ACROSS * COUNT * sizeof(Part) bytes per warp.
 template <class Op, int ACROSS, int THREADS, int COUNT>
 __device__ __forceinline__ typename Op::Part across_columns(typename Op::Part (&part)[COUNT], char* scratch) {
-  static_assert(ACROSS <= 32 && ACROSS * COUNT <= THREADS, "every part has a thread of its own");
+  static_assert(ACROSS <= 32 && ACROSS * COUNT <= THREADS, "Every part needs a thread of its own.");
 #pragma unroll
   for (int mask = ACROSS; mask < 32; mask *= 2)
 #pragma unroll
@@ -173,7 +172,7 @@ __device__ __forceinline__ typename Op::Part across_columns(typename Op::Part (&
   return all;
 }
 
-// One step of `across_spread` after the other: each has its bounds at compile time, so that `held` stays in registers.
+// The steps of `across_spread`. The bounds of each are known at compile time, so that `held` stays in registers.
 template <class Op, int HALF, int FULL>
 __device__ __forceinline__ void halve(typename Op::Part (&held)[FULL], int lane) {
   if constexpr (HALF > 0) {
@@ -187,13 +186,13 @@ __device__ __forceinline__ void halve(typename Op::Part (&held)[FULL], int lane)
   }
 }
 
-// The same for 1 < COUNT <= LANES parts, of which lane i of each group (and each warp of it) gets part i alone: half of the
-// parts leave a lane in every step, so that COUNT parts take about COUNT shuffles.
+// A reduce-scatter of 1 < COUNT <= LANES parts: lane i of each group (and of each of its warps) gets result i only. Each step sends
+// half of a lane's parts away, so that COUNT parts take about COUNT shuffles.
 template <class Op, int LANES, int COUNT>
 __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Part (&part)[COUNT], char* scratch) {
   using Part = typename Op::Part;
   constexpr int FULL = COUNT > 16 ? 32 : COUNT > 8 ? 16 : COUNT > 4 ? 8 : COUNT > 2 ? 4 : 2;
-  static_assert(COUNT <= 32 && FULL <= LANES, "every part has a lane of its own");
+  static_assert(COUNT <= 32 && FULL <= LANES, "Every part needs a lane of its own.");
   int lane = threadIdx.x % 32;
   Part held[FULL];
 #pragma unroll
@@ -216,11 +215,11 @@ __device__ __forceinline__ typename Op::Part across_spread(const typename Op::Pa
   return held[0];
 }
 
-// The same for more parts than lanes, of which lane i of each group gets parts i, i + LANES, ... as its first: every step deals
-// pairs to the two lanes of a pair, in the order of `across`, so the results are its.
+// A reduce-scatter of more parts than lanes: lane i of each group gets results i, i + LANES, ... as its first parts. Each step
+// gives one part of a pair to either lane of a pair of lanes. The order of combination is that of `across`, and so is the result.
 template <class Op, int LANES, int MASK = 1, int LEFT = 0, int COUNT>
 __device__ __forceinline__ void across_dealt(typename Op::Part (&part)[COUNT]) {
-  static_assert(LANES <= 32, "the lanes of a group are of one warp");
+  static_assert(LANES <= 32, "The lanes of a group must belong to one warp.");
   if constexpr (MASK < LANES) {
     constexpr int FULL = MASK == 1 ? COUNT : LEFT, HALF = ceil_div(FULL, 2);
     bool upper = (threadIdx.x & MASK) != 0;

@@ -37,8 +37,8 @@ struct Held {
   Pack<T, WIDTH> value[COUNT];
 };
 
-// A prefetched value, kept as whole words until its first use. nvcc 13.0 unpacks narrower elements where they are loaded, which is where the
-// thread would then wait for the load.
+// A prefetched value, kept as whole words until its first use. nvcc 13.0 unpacks narrower elements where they are loaded, which is
+// where the thread would then wait for the load.
 template <class T>
 struct Words {
   u32 value[(sizeof(T) + 3) / 4];

@@ -8,8 +8,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
   return u32(__cvta_generic_to_shared(p));
 }
 
-// Copies `BYTES` (4, 8 or 16) from global to shared memory. A generic address of global memory is its global address. Copies of 16 bytes
-// bypass L1; narrower ones exist only through it.
+// Copies `BYTES` (4, 8 or 16) from global to shared memory. A generic address of global memory is its global address. Copies of 16
+// bytes bypass L1; narrower ones exist only through it.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(u32 to, const void* from) {
   if constexpr (BYTES == 16) {

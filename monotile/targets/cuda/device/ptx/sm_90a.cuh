@@ -4,17 +4,17 @@
 
 namespace mt::ptx {
 
-// A panel as wgmma sees it: lines of 128 bytes, eight of them 1024 bytes apart from the next eight, 16-byte cells permuted by XOR
-// with the line's number in bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows at one k;
-// of more rows each 64 are a block, and blocks are `block` bytes apart. Begins at a multiple of 1024 bytes, and is read from `distance`
-// bytes on along k.
+// A panel as wgmma reads it, in its 128-byte swizzle: lines of 128 bytes, each group of eight at a multiple of 1024 bytes, whose
+// 16-byte cells are permuted by XOR with bits 7 to 9 of the address. A line is 64 values of k of one row, or of 64 rows at one k.
+// In the second case each 64 rows are a block, and the blocks are `block` bytes apart. The panel begins at a multiple of 1024
+// bytes. `distance`: bytes to what is read, along k.
 __device__ __forceinline__ u32 panel_address(u32 address, u32 block = 16) { return (address & 0x3ffff) >> 4 | block >> 4 << 16; }
 __device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
   constexpr u32 LINES = 1024 >> 4, SWIZZLE_128 = 1u << 30;
   return u64(LINES | SWIZZLE_128) << 32 | (panel + (distance >> 4));
 }
 
-// What this thread wrote to shared memory is visible to wgmma, after the next barrier to that of others.
+// Makes this thread's writes to shared memory visible to its wgmma, and after the next barrier to those of other threads.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -23,7 +23,8 @@ template <int PENDING = 0>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Orders accesses to registers that wgmma reads or writes: none moves across this line. The compiler knows such dependences for memory only.
+// Orders accesses to registers that wgmma reads or writes: none moves across this line. The compiler knows such dependences for
+// memory only.
 template <int N>
 __device__ __forceinline__ void register_fence(float (&x)[N][4]) {
 #pragma unroll
@@ -35,8 +36,8 @@ __device__ __forceinline__ void register_fence(u32 (&x)[N][4]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
 }
 
-// c += a * b of a warpgroup, 64xN += 64x16 * 16xN; a warp has 16 rows of c, its lanes as in mma.m16n8k16, eight columns a row of c.
-// B_K: whether the lines of b's panel lie along k, not along its columns, which are 64 then. ADD: else c = a * b.
+// c += a * b of a warpgroup, 64xN += 64x16 * 16xN. A warp has 16 rows of the result, in its lanes as in mma.m16n8k16; c[j] is
+// columns 8j to 8j + 7. B_K: the lines of b's panel lie along k; else along its columns, 64 to a line. Without ADD: c = a * b.
 template <class T, int TN, bool B_K, bool ADD = true>
 __device__ __forceinline__ void wgmma(float (&c)[TN][4], u64 a, u64 b);
 // The same with a in registers, a warp's 16 rows as mma.m16n8k16 has them; 64 columns, along which b's lines lie.
