@@ -16,8 +16,8 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Prefetch, Stage, Step, each_stage
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
-from tests.codegen.variants import by
 from tests.codegen.test_teams_emulated import H100, agrees
+from tests.codegen.variants import by
 from tests.schedule.programs import ready, stages
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
