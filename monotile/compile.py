@@ -101,10 +101,10 @@ def record(
     *,
     target: str = "auto",
     options: Options = Options(),
-    choices: Choices = None,
+    chooser: Chooser = MODEL,
 ) -> Spec:
-    """What is chosen when the model is compiled: all that `compile` takes as `choices`. Arguments and errors as there."""
-    recorder = Record(_chooser(None if choices is None else load_spec(choices)))
+    """What `chooser` chooses when the model is compiled: all that `compile` takes as `choices`. Other arguments and errors as there."""
+    recorder = Record(chooser)
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
         _traced(exported, detect_target(target, options), options, recorder)

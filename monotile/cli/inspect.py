@@ -5,7 +5,8 @@ from rich.console import Console
 from rich.table import Table
 
 from monotile.analysis.facts import show as show_facts
-from monotile.choice.spec import to_json
+from monotile.choice.chooser import MODEL, Replay
+from monotile.choice.spec import load_spec, to_json
 from monotile.cli.options import Given, compiling, given_files, named_model
 from monotile.compile import compile, record, trace
 from monotile.config import Options
@@ -52,7 +53,8 @@ def command(
         return
     if show == "choices":
         model, (args, kwargs) = to_device(*_named(spec, dtype), device_of(target, options))
-        found = record(model, args, kwargs, target=target, options=options, choices=given.choices)
+        chooser = Replay(load_spec(given.choices)) if given.choices else MODEL
+        found = record(model, args, kwargs, target=target, options=options, chooser=chooser)
         click.echo(to_json(found))
         return
     fast = _compiled(spec, dtype, target, options, given)

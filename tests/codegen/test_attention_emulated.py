@@ -1,6 +1,6 @@
 """Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,18 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from monotile.choice.chooser import Prefer
+from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
-from monotile.kernels.attention import cuts as attend
 from monotile.kernels.attention.method import Attend
 from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
-from monotile.targets.target import Target
 from tests.codegen.emulate import COMPILER, emulate
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -50,6 +50,12 @@ class Way(NamedTuple):
     size: int
     more: int
 
+    def holds(self, value: Value) -> bool:
+        """Of a cut: whether it is this one. By warps any is."""
+        first = value["steps"][0]["method"]
+        cut = ("instruction", "block_m", "chunk") if self.block_m else ("instruction",)
+        return first["type"] == "attend" and [first[x] for x in cut] == [*self[: len(cut)]]
+
 
 WAYS = (
     Way("mma.m16n8k16", 0, 0, 32, 0),
@@ -61,29 +67,22 @@ WAYS = (
 
 
 @pytest.fixture(params=WAYS, ids=lambda w: f"{w.instruction}-{w.block_m}x{w.chunk}")
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    """The only one that the scheduler has."""
+def way(request: pytest.FixtureRequest) -> Way:
     found: Way = request.param
-    every = attend.ways
-
-    def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
-        for x in every(base, features, columns, target):
-            cut = (x.block_m, x.chunk) if found.block_m else (0, 0)
-            if (x.instruction, *cut) == found[:3]:
-                yield x
-
-    monkeypatch.setattr(attend, "ways", ways)
     return found
 
 
-def check(call: Call, *args: torch.Tensor, seed: int = 0) -> None:
-    """Runs `call` as one kernel, in which attention is a stage."""
+def check(way: Way, call: Call, *args: torch.Tensor, seed: int = 0) -> None:
+    """Runs `call` as one kernel, in which attention is a stage that is cut in this way."""
     captured = capture(Model(call).eval(), args)
     target = cuda_target("sm_90a")
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    plan = schedule(program, target, OPTIONS)
+    plan = schedule(program, target, OPTIONS, chooser=Prefer("cut", way.holds))
     verify(plan, program, target)
     assert streamed(plan)
+    for a in streamed(plan):
+        assert a.instruction == way.instruction
+        assert not way.block_m or (a.block_m, a.chunk) == (way.block_m, way.chunk)
     values = dict(constants)
     leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
     for x, leaf in zip(args, leaves, strict=True):
@@ -128,7 +127,9 @@ def test_shapes_of_warps(
     rows: int, keys: int, features: int, columns: int, dtype: torch.dtype, way: Way
 ) -> None:
     assert way.instruction == "mma.m16n8k16"
-    check(F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows)
+    check(
+        way, F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,11 +147,14 @@ def test_shapes_of_warpgroups(
     rows: int, keys: int, features: int, columns: int, dtype: torch.dtype, way: Way
 ) -> None:
     assert way.instruction == "wgmma"
-    check(F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows)
+    check(
+        way, F.scaled_dot_product_attention, *qkv(rows, keys, features, columns, dtype), seed=rows
+    )
 
 
 def test_causal(way: Way) -> None:
     check(
+        way,
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         *qkv(50 + way.more, 50 + way.more, way.size, way.size),
     )
@@ -159,7 +163,7 @@ def test_causal(way: Way) -> None:
 def test_heads_that_share_keys(way: Way) -> None:
     q = normal(2, 6, 20 + way.more, way.size)
     k, v = normal(2, 2, 36, way.size, seed=1), normal(2, 2, 36, way.size, seed=2)
-    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, v)
+    check(way, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, v)
 
 
 def test_masks(way: Way) -> None:
@@ -167,12 +171,12 @@ def test_masks(way: Way) -> None:
     rows = 33 + way.more
     q, k, v = qkv(rows, 150, way.size, way.size)
     bias = normal(2, rows, 150, seed=5)
-    check(lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b), q, k, v, bias)
+    check(way, lambda q, k, v, b: F.scaled_dot_product_attention(q, k, v, b), q, k, v, bias)
     mask = normal(rows, 150, seed=6) > 0
     mask[3] = False
     mask[4, 20:] = False
     mask[5, :140] = False
-    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
+    check(way, lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
 
 
 def test_written_plainly(way: Way) -> None:
@@ -187,13 +191,13 @@ def test_written_plainly(way: Way) -> None:
     mask = torch.zeros(rows, 90, dtype=torch.float16)
     mask[7] = -torch.inf
     mask[8, 1:] = -torch.inf
-    check(attention, normal(1, rows, width), normal(1, 90, width, seed=1), mask)
+    check(way, attention, normal(1, rows, width), normal(1, 90, width, seed=1), mask)
 
 
 def test_scores_that_are_not_numbers(way: Way) -> None:
     q, k, v = qkv(20 + way.more, 140, way.size, way.size)
     q[0, 0, 3], k[0, 1, 100], q[0, 1, 5] = torch.nan, torch.inf, 60000.0
-    check(F.scaled_dot_product_attention, q, k, v)
+    check(way, F.scaled_dot_product_attention, q, k, v)
 
 
 def test_shares_that_others_read_are_stored() -> None:

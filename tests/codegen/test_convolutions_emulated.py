@@ -1,5 +1,6 @@
 """Convolutional networks with their channels last in memory: the kernel on the emulator against PyTorch in float64."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,16 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from monotile.choice.chooser import MODEL, Chooser
+from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.types import to_numpy
-from monotile.ir.program import Compute
 from monotile.ir.signature import TensorLeaf
-from monotile.kernels.common import cost
 from monotile.kernels.elementwise.method import Map
-from monotile.kernels.matmul import blocks as methods_of
-from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.transpose.method import Interleave, Transpose
@@ -26,18 +25,19 @@ from monotile.plan.nodes import Plan, Stage, Step, repeats
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.variants import Numbered, Wherever
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 TARGET = cuda_target("sm_90a")
 OPTIONS = Options(workers=3)
 
 
-def plan_of(model: nn.Module, x: torch.Tensor) -> tuple[Plan, np.ndarray]:
+def plan_of(model: nn.Module, x: torch.Tensor, chooser: Chooser = MODEL) -> tuple[Plan, np.ndarray]:
     """What the model became, and its result on the emulator."""
     exported = export(model, (x,))
     captured, orders = in_memory_order(capture(exported), exported)
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    program, context = for_target(program, TARGET)
+    program, context = for_target(program, TARGET, chooser=chooser)
     plan = schedule(program, TARGET, OPTIONS, context)
     verify(plan, program, TARGET)
     (leaf,) = (x for x in captured.signature.inputs if isinstance(x, TensorLeaf))
@@ -48,14 +48,19 @@ def plan_of(model: nn.Module, x: torch.Tensor) -> tuple[Plan, np.ndarray]:
     return plan, found
 
 
-def check(model: nn.Module, *shape: int, dtype: torch.dtype = torch.float16) -> Plan:
+def check(
+    model: nn.Module,
+    *shape: int,
+    dtype: torch.dtype = torch.float16,
+    chooser: Chooser = MODEL,
+) -> Plan:
     torch.manual_seed(0)
     model = model.eval().requires_grad_(False)
     for p in model.parameters():
         p.copy_(torch.randn_like(p) * (0.5 if p.dim() == 1 else p[0].numel() ** -0.5))
     x = torch.randn(*shape)
     model, x = model.to(dtype), x.to(dtype)
-    plan, found = plan_of(model, x)
+    plan, found = plan_of(model, x, chooser)
     right = model.double()(x.double()).numpy()
     limit = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     scale = max(1.0, float(np.abs(right).max()))
@@ -274,29 +279,17 @@ def test_padding_meets_nan() -> None:
     np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), np.isnan(right))
 
 
-def in_runs(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Of a product in runs the way `number` is taken, whatever it costs; reductions cost too much."""
-    every, product, simple = methods_of.blocks, product_cost.contract_seconds, cost.simple_seconds
-    several = product_cost.rounds_seconds
+def in_runs(number: int) -> Chooser:
+    """Of a product in runs the way `number` is taken, whatever it costs, and wherever there is one."""
 
-    def blocks(*arguments: Any) -> list[Matmul]:
-        found = [*every(*arguments)]
-        wanted = [c for c in found if c.runs > 1]
-        return [wanted[number % len(wanted)]] if wanted else found
+    def runs(value: Value) -> bool:
+        return value["method"]["runs"] > 1
 
-    def product_seconds(c: Matmul, *rest: Any) -> float:
-        return 1e-9 if c.runs > 1 else product(c, *rest)
+    def far(value: Value) -> float:
+        return 0 if any(s["method"].get("runs", 1) > 1 for s in value["steps"]) else math.inf
 
-    def rounds_seconds(c: Matmul, *rest: Any) -> float:
-        return 1e-9 if c.runs > 1 else several(c, *rest)
-
-    def simple_seconds(s: Any, *rest: Any) -> float:
-        return simple(s, *rest) * (1e3 if isinstance(s, Compute) and s.reduce else 1)
-
-    monkeypatch.setattr(methods_of, "blocks", blocks)
-    monkeypatch.setattr(methods_of, "contract_seconds", product_seconds)
-    monkeypatch.setattr(product_cost, "rounds_seconds", rounds_seconds)
-    monkeypatch.setattr(cost, "simple_seconds", simple_seconds)
+    within = Numbered("blocks within rows", runs, number, Wherever(far))
+    return Numbered("blocks", runs, number, within)
 
 
 class Grouped(NamedTuple):
@@ -322,20 +315,17 @@ class Grouped(NamedTuple):
         (Grouped(8, 4, 4, kernel=5), torch.float16),
     ],
 )
-def test_groups_of_few_channels(
-    form: Grouped, dtype: torch.dtype, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_of_few_channels(form: Grouped, dtype: torch.dtype, number: int) -> None:
     """Several groups are one product's runs of columns."""
     part, run, groups, kernel, stride, dilation = form
-    in_runs(monkeypatch, number)
     grouped = nn.Conv2d(part * groups, run * groups, kernel, stride, dilation, dilation, groups)
     after = nn.BatchNorm2d(run * groups), nn.ReLU(), nn.Conv2d(run * groups, 16, 1)
     model = nn.Sequential(nn.Conv2d(8, part * groups, 1), grouped, *after)
-    plan = check(model, 2, 8, 12, 11, dtype=dtype)
+    plan = check(model, 2, 8, 12, 11, dtype=dtype, chooser=in_runs(number))
     assert any(c.runs > 1 for c in methods(plan, Matmul))
 
 
-def test_an_infinity_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_infinity_stays_in_its_group() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -346,8 +336,7 @@ def test_an_infinity_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None
             infinite = torch.where(torch.arange(32) == 5, torch.inf, 0.0).to(x.dtype)
             return self.last(torch.relu(self.grouped(self.first(x) + infinite[:, None, None])))
 
-    in_runs(monkeypatch, 0)
     model = Net().eval().requires_grad_(False).half()
-    plan, found = plan_of(model, torch.randn(1, 8, 9, 9).half())
+    plan, found = plan_of(model, torch.randn(1, 8, 9, 9).half(), in_runs(0))
     assert any(c.runs > 1 for c in methods(plan, Matmul))
     assert np.isfinite(found).all(axis=(0, 2, 3)).tolist() == [not 4 <= c < 8 for c in range(32)]

@@ -10,7 +10,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import monotile
-from monotile.kernels.matmul import cuts
+from monotile.choice.chooser import MODEL, Prefer
+from monotile.compile import record
 from monotile.plan.records import recorded
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.profile import Record
@@ -92,12 +93,9 @@ def test_small_convolutions(groups: int) -> None:
 
 
 @pytest.mark.parametrize(("way", "k"), [("teams", 128), ("following", 128), ("following", 768)])
-def test_small_products_in_several_rounds(
-    way: str, k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_products_in_several_rounds(way: str, k: int) -> None:
     """Teams of a worker's threads take their tasks in turn; or a task asks for operands of the next one."""
-    if way == "teams":
-        monkeypatch.setattr(cuts, "followed", lambda c, k, target: c)
+    teams = Prefer("blocks", lambda value: value["method"]["tasks_at_once"] > 1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(k, 1000), nn.GELU(), nn.Linear(1000, 32))
     model = model.eval().requires_grad_(False).half()
@@ -105,7 +103,9 @@ def test_small_products_in_several_rounds(
     wide = exact(model, (x,))
     expected = error(model(x), wide)
     options = monotile.Options(cache=False)
-    fast = monotile.compile(model.cuda(), (x.cuda(),), options=options)
+    model.cuda()
+    choices = record(model, (x.cuda(),), chooser=teams if way == "teams" else MODEL)
+    fast = monotile.compile(model, (x.cuda(),), options=options, choices=choices)
     steps = [r.stage.steps[0] for r in recorded(fast.plan)]
     assert any(s.method.teams > 1 if way == "teams" else s.method.ahead("task") for s in steps)
     assert error([fast(x.cuda()).cpu()], wide) <= 1.5 * expected
