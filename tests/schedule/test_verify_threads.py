@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from monotile.errors import VerificationError
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.check.structure import verify
@@ -76,6 +77,13 @@ def test_outputs_side_by_side_divide_theirs() -> None:
     assert method.alone
     refused(with_methods(plan, Reduce, outputs=24), program, "24 outputs do not divide")
     refused(with_methods(plan, Reduce, together=2), program, "by itself")
+
+
+def test_functions_are_those_of_a_kernel() -> None:
+    plan = p.plan_of(CHAIN, p.CPU)
+    broken = replace(plan, launch=replace(plan.launch, functions="called"))
+    with pytest.raises(VerificationError, match="functions are called"):
+        verify(broken, CHAIN, p.CPU)
 
 
 def test_weights_in_registers_are_the_same_vectors_every_time() -> None:
