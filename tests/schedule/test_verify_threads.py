@@ -6,13 +6,15 @@ import msgspec
 import pytest
 
 from monotile.errors import VerificationError
+from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.elementwise.method import Map
+from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Step
 from tests.schedule import programs as p
 from tests.schedule.test_messages import LSTM
-from tests.schedule.test_verify import CHAIN, refused, steps
+from tests.schedule.test_verify import CHAIN, MLP, refused, steps
 
 replace = msgspec.structs.replace
 
@@ -97,3 +99,30 @@ def test_weights_in_registers_are_the_same_vectors_every_time() -> None:
     assert all(r.held for loop in LSTM.loops for r in loop.resident)
     broken = with_methods(LSTM.plan, Reduce, unroll=1)
     refused(broken, LSTM.program, "keep a weight of .* in registers")
+
+
+@pytest.mark.parametrize(
+    ("width", "words"), [(8, "8 sums at once"), (3, "3 sums at once"), (0, "0 sums at once")]
+)
+def test_sums_of_a_product_divide_its_columns(width: int, words: str) -> None:
+    plan = p.plan_of(MLP, p.H100)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(width)), MLP, words)
+
+
+def test_rows_that_leave_by_rows_are_of_odd_length() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(4, by_rows=True)), MLP, "by rows")
+    a, b = p.tensor("a", 64, 256, dtype=p.F16), p.tensor("b", 257, 256, dtype=p.F16)
+    made = p.matmul("y", a, b, turned=True)
+    program = p.program([a, b], [made], made.out)
+    plan = p.plan_of(program, p.H100)
+    verify(plan, program, p.H100)
+    (method,) = (x.method for s in p.stages(plan) for x in s.steps)
+    assert isinstance(method, Matmul)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(4)), program, "do not divide its columns")
+
+
+def test_steady_columns_are_the_same_in_every_turn() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    broken = with_methods(plan, Matmul, epilogue=Epilogue(4, steady=True))
+    refused(broken, MLP, "other columns")

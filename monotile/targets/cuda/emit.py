@@ -15,6 +15,7 @@ from monotile.codegen.block import GIVEN, READY, BlockEmitter
 from monotile.codegen.functions import Function
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
+from monotile.codegen.view import Views
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
@@ -75,6 +76,7 @@ class CudaEmitter(BlockEmitter):
         self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
     ) -> None:
         super().__init__(program, plan, target, options, wide=wide)
+        self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
         self.received = received_of(plan, self.slots)
@@ -165,7 +167,7 @@ class CudaEmitter(BlockEmitter):
                     self.await_ = READY
 
     def sites(self, stage: Stage) -> Iterator[Site]:
-        received = self._received(stage)
+        received, self.view = self._received(stage), self.views.of(stage)
         for site in super().sites(stage):
             self._own |= {r.image.name for r in received}
             yield on_chip(site, received)
