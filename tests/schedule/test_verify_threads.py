@@ -76,9 +76,25 @@ def test_outputs_side_by_side_divide_theirs() -> None:
     plan = p.plan_of(program, p.H100)
     (method,) = (x.method for s in p.stages(plan) for x in s.steps)
     assert isinstance(method, Reduce)
-    assert method.alone
+    assert method.exact
     refused(with_methods(plan, Reduce, outputs=24), program, "24 outputs do not divide")
     refused(with_methods(plan, Reduce, together=2), program, "by itself")
+    refused(with_methods(plan, Reduce, unrolled=(1, 1)), program, "in straight line of")
+    refused(with_methods(plan, Reduce, unrolled=(10,)), program, "in straight line of")
+
+
+def test_rows_of_columns_that_are_on_their_way() -> None:
+    x, w, y = p.tensor("x", 4096), p.tensor("w", 4096, 1024), p.tensor("y", 1024)
+    made = p.compute(
+        y,
+        lambda j, k: p.Binary("mul", p.Load(x, (k,)), p.Load(w, (k, j))),
+        reduce=(4096,),
+        combiner="sum",
+    )
+    program = p.program([x, w], [made], y)
+    plan = p.plan_of(program, p.H100)
+    assert any(x.method.by_columns for s in p.stages(plan) for x in s.steps if isinstance(x.method, Reduce))  # fmt: skip
+    refused(with_methods(plan, Reduce, unroll=4096), program, "rows are on their way")
 
 
 def test_functions_are_those_of_a_kernel() -> None:
