@@ -54,14 +54,17 @@ def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, A
     orders |= {n: compose_orders(orders.get(n), order) for n, order in done.orders.items()}
     verify_program(program)
     plan = to_plan(PlanState.of(program, target, options, done.context))
+    if target.kind == "cuda":
+        plan = cuda.settle(program, plan, target, options)
     verify_plan(plan, program, target)
     source = (cpu if target.kind == "cpu" else cuda).emit(program, plan, target, options)
 
     encoded = json.loads(plan.to_json())
+    launch = {k: v for k, v in encoded["launch"].items() if k != "functions"}  # the text has it
     checks = [re.sub(r"\.py:\d+", ".py", message) for message in source.checks]  # whatever the line
     outputs = captured.signature.moved(done.results).outputs
     beside = [
-        [source.entry, source.apart, checks, encoded["launch"]],
+        [source.entry, source.apart, checks, launch],
         [[t.shape, t.dtype.name] for t in (*program.inputs, *program.results)],
         [_digest(constants[n]) if n in constants else "" for n in plan.weights],
         [orders.get(n) for n in (*plan.inputs, *plan.weights)],

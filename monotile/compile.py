@@ -146,7 +146,7 @@ def _compile(
     exported: Exported, target: Target, options: Options, given: Given
 ) -> tuple[Artifact, Captured]:
     """Capture, Program to Program, Program to Plan, verify, emit, build."""
-    dump = _Dump(options.dump_dir)
+    dump, backend = _Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(exported, target)
     beginning = _beginning(captured, target, options, _chooser(given.choices))
@@ -158,13 +158,13 @@ def _compile(
 
     if given.plan is None:
         plan = to_plan(PlanState.of(program, target, options, lowered.context), dump.product)
+        plan = backend.settle(program, plan, target, options)
         verify_plan(plan, program, target)
     else:
         plan = given.plan
         check_given(plan, program, target)
     dump.plan(plan)
 
-    backend = backend_of(target)
     source = backend.emit(program, plan, target, options)
     dump.source(source, backend.suffix)
 

@@ -17,6 +17,7 @@ from monotile.codegen.address import is_pack, others, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
+from monotile.codegen.view import View
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -55,10 +56,11 @@ def lane_of(width: int) -> Expr:
 class VectorEmitter(StageEmitter):
     """Reads and writes packs while a vector is open.
 
-    early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
+    view: the current stage's. early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
     behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
     """
 
+    view: View
     cells: Mapping[str, int] = MappingProxyType({})
     early: MutableMapping[Step, Mapping[Hashable, str]]
     _vector: _Vector | None = None

@@ -15,7 +15,8 @@ from monotile.plan.nodes import Place, PlanNode, Resident, Shared, Stage, Step, 
 class View:
     """A stage as its tasks see it.
 
-    statements: by the name of their tensor. places: of every tensor. received: names of messages that a task reads on chip.
+    statements: by the name of their tensor. places: of every tensor. received: what arrives in messages, and where on chip.
+    sent: results that are messages.
     residents: what loops keep on chip for the stage. tables: dimensions of a weight that choose a part. loops: axes of all loops.
     """
 
@@ -23,6 +24,7 @@ class View:
     statements: Mapping[str, Compute | Scatter]
     places: Mapping[str, tuple[Place, ...]]
     received: Mapping[str, Place]
+    sent: frozenset[str]
     residents: tuple[Resident, ...]
     tables: Mapping[str, int]
     loops: Mapping[str, Axis]
@@ -69,6 +71,19 @@ class View:
             return False
         return is_pack(offset, lane, tensor.dtype.itemsize, place)
 
+    def strides(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
+    ) -> tuple[int, ...] | None:
+        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
+        table = self.tables.get(tensor.name, 0)
+        axes = frozenset(along)
+        if any(loads(i) for i in index) or any(axes_of(i) & axes for i in index[:table]):
+            return None
+        offset = self.offset(tensor, index, place)
+        if any(axes_of(x) & axes for x, _ in offset.terms if x not in along):
+            return None
+        return tuple(offset.coefficient(a) for a in along)
+
 
 @dataclass(frozen=True, slots=True)
 class Views:
@@ -96,6 +111,7 @@ class Views:
             self.statements,
             self.places,
             {r.tensor: r.place for n in loops for r in n.receives if r.stage == stage.name},
+            frozenset(x.tensor for n in loops for x in n.messages),
             tuple(r for n in loops for r in n.resident if r.stage == stage.name),
             self.tables,
             self.loops,

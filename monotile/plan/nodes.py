@@ -282,16 +282,22 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
 PlanNode = Stage | Repeat
 
 
+Functions = Literal["inlined", "called", "separate"]
+
+
 class Launch(Frozen, frozen=True):
     """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
-    messages: zero at first, and no one else's between calls."""
+    messages: zero at first, and no one else's between calls.
+    functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
+    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`)."""
 
     workers: int
     threads: int
     shared_bytes: int
     workspace_bytes: int
     message_bytes: int = 0
+    functions: Functions = "inlined"
 
 
 class Plan(Frozen, frozen=True):

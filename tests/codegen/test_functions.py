@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from monotile.config import Options
 from monotile.ir.dtype import DType
@@ -12,7 +13,7 @@ from monotile.ir.expr import Expr, Load, Tensor, mul
 from monotile.ir.program import Compute, Program, Weight, compute
 from monotile.pipeline import schedule
 from monotile.targets.cuda.build import build
-from monotile.targets.cuda.emit import emit
+from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cpu_run import Compiled, random_values
 from tests.codegen.emulate import COMPILER, emulate
@@ -73,13 +74,13 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     program = layers(3)
     target = cuda_target("sm_90a")
     plan = schedule(program, target, OPTIONS)
-    few = emit(program, plan, target, OPTIONS).text
-    assert "__forceinline__ void stage_" in few
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monotile.targets.cuda.emit.CALLED", 1)
-        many = emit(program, plan, target, OPTIONS)
-        patch.setattr("monotile.targets.cuda.emit.APART", 1)
-        more = emit(program, plan, target, OPTIONS)
+    few = settle(program, plan, target, OPTIONS)
+    assert few.launch.functions == "inlined"
+    assert "__forceinline__ void stage_" in emit(program, few, target, OPTIONS).text
+    many, more = (
+        emit(program, replace(plan, launch=replace(plan.launch, functions=how)), target, OPTIONS)
+        for how in ("called", "separate")
+    )
     assert "__forceinline__ void stage_" not in many.text
     assert (many.apart, more.apart) == (False, True)
     built = build(more.text, target, OPTIONS, apart=True)

@@ -5,13 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from monotile.errors import VerificationError
+from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.elementwise.method import Map
+from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Step
 from tests.schedule import programs as p
 from tests.schedule.test_messages import LSTM
-from tests.schedule.test_verify import CHAIN, refused, steps
+from tests.schedule.test_verify import CHAIN, MLP, refused, steps
 
 replace = msgspec.structs.replace
 
@@ -73,9 +76,32 @@ def test_outputs_side_by_side_divide_theirs() -> None:
     plan = p.plan_of(program, p.H100)
     (method,) = (x.method for s in p.stages(plan) for x in s.steps)
     assert isinstance(method, Reduce)
-    assert method.alone
+    assert method.exact
     refused(with_methods(plan, Reduce, outputs=24), program, "24 outputs do not divide")
     refused(with_methods(plan, Reduce, together=2), program, "by itself")
+    refused(with_methods(plan, Reduce, unrolled=(1, 1)), program, "in straight line of")
+    refused(with_methods(plan, Reduce, unrolled=(10,)), program, "in straight line of")
+
+
+def test_rows_of_columns_that_are_on_their_way() -> None:
+    x, w, y = p.tensor("x", 4096), p.tensor("w", 4096, 1024), p.tensor("y", 1024)
+    made = p.compute(
+        y,
+        lambda j, k: p.Binary("mul", p.Load(x, (k,)), p.Load(w, (k, j))),
+        reduce=(4096,),
+        combiner="sum",
+    )
+    program = p.program([x, w], [made], y)
+    plan = p.plan_of(program, p.H100)
+    assert any(x.method.by_columns for s in p.stages(plan) for x in s.steps if isinstance(x.method, Reduce))  # fmt: skip
+    refused(with_methods(plan, Reduce, unroll=4096), program, "rows are on their way")
+
+
+def test_functions_are_those_of_a_kernel() -> None:
+    plan = p.plan_of(CHAIN, p.CPU)
+    broken = replace(plan, launch=replace(plan.launch, functions="called"))
+    with pytest.raises(VerificationError, match="functions are called"):
+        verify(broken, CHAIN, p.CPU)
 
 
 def test_weights_in_registers_are_the_same_vectors_every_time() -> None:
@@ -89,3 +115,30 @@ def test_weights_in_registers_are_the_same_vectors_every_time() -> None:
     assert all(r.held for loop in LSTM.loops for r in loop.resident)
     broken = with_methods(LSTM.plan, Reduce, unroll=1)
     refused(broken, LSTM.program, "keep a weight of .* in registers")
+
+
+@pytest.mark.parametrize(
+    ("width", "words"), [(8, "8 sums at once"), (3, "3 sums at once"), (0, "0 sums at once")]
+)
+def test_sums_of_a_product_divide_its_columns(width: int, words: str) -> None:
+    plan = p.plan_of(MLP, p.H100)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(width)), MLP, words)
+
+
+def test_rows_that_leave_by_rows_are_of_odd_length() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(4, by_rows=True)), MLP, "by rows")
+    a, b = p.tensor("a", 64, 256, dtype=p.F16), p.tensor("b", 257, 256, dtype=p.F16)
+    made = p.matmul("y", a, b, turned=True)
+    program = p.program([a, b], [made], made.out)
+    plan = p.plan_of(program, p.H100)
+    verify(plan, program, p.H100)
+    (method,) = (x.method for s in p.stages(plan) for x in s.steps)
+    assert isinstance(method, Matmul)
+    refused(with_methods(plan, Matmul, epilogue=Epilogue(4)), program, "do not divide its columns")
+
+
+def test_steady_columns_are_the_same_in_every_turn() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    broken = with_methods(plan, Matmul, epilogue=Epilogue(4, steady=True))
+    refused(broken, MLP, "other columns")

@@ -3,7 +3,9 @@
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import attention
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.epilogue import WIDEST
 from monotile.kernels.common.late import looks_up, several_blocks
+from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.family import Checked, Statements
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
@@ -26,6 +28,11 @@ def check(c: Checked) -> None:
         fail(
             f"{stage.name}: {step.computes[step.anchor]} is another softmax-weighted sum than its method says"
         )
+    columns, given = step.dims[a.n], a.epilogue
+    if given.by_rows or given.steady or columns.tile % given.width:
+        fail(f"{stage.name}: attention cannot take its sums by {given.describe()}")
+    if exact_width(given.width, c.anchor, (columns,)) != given.width or given.width > WIDEST:
+        fail(f"{stage.name}: {given.width} sums at once do not divide its columns")
     warps = target.threads // target.warp
     if a.instruction == "wgmma" and (a.block_m % 64 or warps % (a.block_m // 16)):
         fail(f"{stage.name}: no whole warpgroups for {a.block_m} rows")

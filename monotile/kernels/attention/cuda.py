@@ -14,10 +14,9 @@ from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.cuda_config import ATTENTION, config
-from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
+from monotile.kernels.common.cuda_epilogue import KERNEL, write_epilogue
 from monotile.kernels.common.cuda_operands import write_side
 from monotile.kernels.common.cuda_threads import each_batch
-from monotile.kernels.common.vectors import exact_width, fitting
 
 
 def write(e: BlockEmitter, site: Site) -> None:
@@ -37,7 +36,7 @@ def write(e: BlockEmitter, site: Site) -> None:
         stack.enter_context(each_batch(e, site, (method.m, method.n)))
         sides = _sides(e, site, inner, found, method, (m, n), key)
         _score(e, inner, found, m, key)
-        width = fitting(exact_width(WIDTH, site.anchor, (n.dim,)), n.variable.extent)
+        width = method.epilogue.width
         write_epilogue(e, site, found.result, m, n, width)
         warps = e.plan.launch.threads // e.target.warp
         fields = config(

@@ -4,6 +4,7 @@ from monotile.kernels.attention.check import check, why_not_late
 from monotile.kernels.attention.cuda import write
 from monotile.kernels.attention.cuts import cut, match
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.attention.settle import settle
 from monotile.kernels.family import Family
 
 ATTENTION = Family(
@@ -12,6 +13,7 @@ ATTENTION = Family(
     match=match,
     cut=cut,
     exclusive=True,
+    settle=settle,
     check=check,
     why_not_late=why_not_late,
     write={"cuda": write},

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.common.operand import Operand
 from monotile.plan.nodes import Frozen, Method
 
@@ -34,6 +35,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     weights_second: bool
     least: float = 0.0
     instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
+    epilogue: Epilogue = Epilogue()
 
     @property
     def anchor(self) -> int:
@@ -48,4 +50,6 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
         parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, rings of {self.depth}"]
         for side, operand in (("query", self.query), ("key", self.key), ("value", self.value)):
             parts.append(f"{side} {operand.describe()}")
+        if self.epilogue != Epilogue():
+            parts.append(self.epilogue.describe())
         return ", ".join(parts)

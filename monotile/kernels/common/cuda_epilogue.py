@@ -10,10 +10,9 @@ from monotile.ir.expr import Expr, Load, axes_of, substitute
 from monotile.ir.program import Compute, value_of
 from monotile.kernels.common.cuda_operands import neighbours_of
 from monotile.kernels.common.cuda_threads import neighbours, placed
-from monotile.kernels.common.cuda_unaligned import RowResult
+from monotile.kernels.common.epilogue import RowResult
 
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
-WIDTH = 4  # sums that the epilogue takes at once
 
 
 def write_epilogue(

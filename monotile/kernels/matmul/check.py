@@ -5,6 +5,7 @@ import math
 from monotile.analysis.contraction import contraction
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
+from monotile.kernels.common.epilogue import why_not
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul
@@ -28,6 +29,9 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+    site, block = c.view.site(c.step), (m.block_m, m.block_n)
+    if why := why_not(m.epilogue, c.view, site, m.m, m.n, block, target.threads // m.teams):
+        fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")
     if m.following and (why := _why_not_following(m, c)):
         fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
 

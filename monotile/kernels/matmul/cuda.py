@@ -14,10 +14,10 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_config import PRODUCT, config
-from monotile.kernels.common.cuda_epilogue import KERNEL, WIDTH, write_epilogue
+from monotile.kernels.common.cuda_epilogue import KERNEL, write_epilogue
 from monotile.kernels.common.cuda_threads import each_batch
-from monotile.kernels.common.cuda_unaligned import RowResult, row_results, write_copies
-from monotile.kernels.common.vectors import exact_width, fitting
+from monotile.kernels.common.cuda_unaligned import write_copies
+from monotile.kernels.common.epilogue import row_results
 from monotile.kernels.matmul.cuda_operands import write_lines, write_operand
 from monotile.kernels.matmul.method import Matmul
 
@@ -56,13 +56,10 @@ def write_product(
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
         left_side, right_side = in_a_row[0] if in_a_row else _write_sides(e, site, method)
-        width = fitting(exact_width(WIDTH, anchor, (n.dim,)), method.block_n)
+        width = method.epilogue.width
         total = "double" if anchor.body.dtype is DType.F64 else "float"
-        by_rows: tuple[RowResult, ...] = ()
-        if width == 1 and method.block_n % WIDTH == 0:
-            by_rows = row_results(e, site, n, WIDTH, 8 if total == "double" else 4)
-            width = WIDTH if by_rows else 1
-        columns = _columns(e, method, (m, n), width)
+        by_rows = row_results(e.view, site, method.n, width) if method.epilogue.by_rows else ()
+        columns = _columns(e, method, n) if method.epilogue.steady else ""
         write_epilogue(e, site, anchor, m, n, width, by_rows, columns)
         points = 1
         for p in method.k:
@@ -131,14 +128,10 @@ def _anchor(site: Site) -> Compute:
     return site.anchor
 
 
-def _columns(e: VectorEmitter, method: Matmul, sides: tuple[Range, Range], width: int) -> str:
-    """Text of the first column that a thread finishes, where it has several turns and the same columns in all of them (as
-    `FIXED_COLUMNS` of `mt::Product` has it)."""
-    m, n = sides
-    rows, columns = min(method.block_m, m.dim.tile), min(method.block_n, n.dim.tile)
-    across, threads = -(-columns // width), e.plan.launch.threads // method.teams
-    if across > threads or 8 * (threads % across) > threads or rows * across <= threads:
-        return ""
+def _columns(e: VectorEmitter, method: Matmul, n: Range) -> str:
+    """Text of the first column that a thread finishes in all its turns."""
+    width, threads = method.epilogue.width, e.plan.launch.threads // method.teams
+    across = -(-min(method.block_n, n.dim.tile) // width)
     thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
     return f"n0 + {thread} % {across} * {width}"
 

@@ -8,6 +8,7 @@ from monotile.kernels.matmul.cuda_tasks import write_tasks
 from monotile.kernels.matmul.cuts import cut, in_rows, tiled
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.prefetch import prefetch
+from monotile.kernels.matmul.settle import settle
 
 MATMUL = Family(
     name="matmul",
@@ -17,6 +18,7 @@ MATMUL = Family(
     in_rows=in_rows,
     tiled=tiled,
     prefetch=prefetch,
+    settle=settle,
     check=check,
     why_not_late=why_not_late,
     write={"c": write_c, "cuda": write_cuda},

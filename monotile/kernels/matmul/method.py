@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.common.operand import Operand
 from monotile.plan.nodes import Frozen, Method, Prefetch
 
@@ -45,6 +46,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     runs: int = 1
     tasks_at_once: int = 1
     swapped: bool = False
+    epilogue: Epilogue = Epilogue()
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -75,5 +77,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
             parts.append(f"{warps}, rings of {self.depth}")
         if self.runs > 1:
             parts.append(f"{self.runs} runs of columns")
+        if self.epilogue != Epilogue():
+            parts.append(self.epilogue.describe())
         sides = (f"left {self.left.describe()}", f"right {self.right.describe()}")
         return ", ".join((*parts, *sides, *(p.describe() for p in self.prefetch)))

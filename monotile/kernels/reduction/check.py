@@ -1,5 +1,7 @@
 """What a reducing step may be."""
 
+import math
+
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.family import Checked, Statements
@@ -48,10 +50,28 @@ def check(c: Checked) -> None:
 
 def _at_once(c: Checked, r: Reduce) -> str:
     """What is wrong with what a lane, or a group of them, has at once; "" for nothing."""
+    anchor = c.anchor
+    assert isinstance(anchor, Compute)
     if r.side_by_side:
         if exact_width(r.outputs, c.anchor, c.step.dims) != r.outputs:
             return f"{r.outputs} outputs do not divide its last axis"
-        return "" if r.together == r.runs == r.unroll == 1 else "a thread has its outputs by itself"
+        if r.together * r.runs > 1 or (r.unroll > 1 and not r.by_columns):
+            return "a thread has its outputs by itself"
+        rows = math.prod(a.extent for a in anchor.reduce)
+        if r.by_columns and r.unroll > max(1, -(-rows // r.lanes)):
+            return f"{r.unroll} rows are on their way of {rows} for {r.lanes} lanes"
+        loops = [anchor.reduce[p].extent for p in r.order or range(len(anchor.reduce))]
+        loops = loops[:-1] if r.windows > 1 else loops
+        if (
+            r.exact
+            and not r.by_columns
+            and (
+                len(r.unrolled) != len(loops)
+                or any(not 1 <= u <= max(n, 1) for u, n in zip(r.unrolled, loops, strict=True))
+            )
+        ):
+            return f"{r.unrolled} iterations in straight line of {loops}"
+        return ""
     form = form_of(c.anchor, c.step.dims, r, c.target.threads)
     if r.vector > 1 and not (form.axes and form.axes[-1].extent % r.vector == 0):
         return f"vectors of {r.vector} do not divide its last axis"

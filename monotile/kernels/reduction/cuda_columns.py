@@ -16,7 +16,6 @@ from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.method import Reduce
-from monotile.targets.model import fitted
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -70,9 +69,9 @@ def _accumulate(
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
         turns = -(-rows // method.lanes)
         head = f"for (idx turn = 0; turn < {turns}; ++turn)"
-        most = fitted(e.target.model.reduction).rows
-        at_once = -(-turns // -(-turns // most))
-        stack.enter_context(w.open(head, ["turn"], fence=True)).pragma = f"#pragma unroll {at_once}"
+        stack.enter_context(
+            w.open(head, ["turn"], fence=True)
+        ).pragma = f"#pragma unroll {method.unroll}"
         w.write(f"const idx row = turn * {method.lanes} + row_lane;")
         w.define("row")
         if rows % method.lanes:

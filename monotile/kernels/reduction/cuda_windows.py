@@ -4,7 +4,6 @@ Windows of neighbouring outputs overlap: of a thread that has several of them, w
 reduction is loaded first, each place once, and their terms follow in straight line.
 """
 
-import math
 from contextlib import AbstractContextManager, ExitStack
 
 from monotile.analysis.affine import normalised_indices
@@ -23,9 +22,6 @@ from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.method import Reduce
-
-MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
-AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -49,12 +45,8 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
                 _add_windows(e, site, own, slid[0], op)
             else:
                 _add(e, _term(site, own), _number(own, 0), own, op)
-            terms = own.windows * math.prod(a.extent for a in slid)
-            most = MOST_STRAIGHT * (2 if slid else 1)
-            for k, block in enumerate(reversed(blocks), len(slid)):
-                terms *= axes[-1 - k].extent
-                several = 1 if k else AT_ONCE
-                block.pragma = "#pragma unroll" + ("" if terms <= most else f" {several}")
+            for block, a, count in zip(blocks, axes, method.unrolled, strict=False):
+                block.pragma = "#pragma unroll" + ("" if count == a.extent else f" {count}")
         if own.windows > 1:
             head = f"for (idx window = 0; window < {own.windows}; ++window)"
             stack.enter_context(w.open(head, ["window"], fence=True)).pragma = "#pragma unroll"

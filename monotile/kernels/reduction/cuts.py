@@ -30,6 +30,10 @@ MOST_UNROLLED = 8  # turns, or all where they are twice as many
 MOST_INSTRUCTIONS = 2048  # in straight line, about: compilers take their time over long stretches
 SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no neighbour
 
+# Of a thread that reduces alone.
+MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
+AT_ONCE = 8  # of more along one axis, whose loads are on their way together
+
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value

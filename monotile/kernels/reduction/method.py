@@ -15,8 +15,11 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
     axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
     together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
-    unroll: vectors of an output whose loads a lane has on their way at once. These three are 1 until the Plan is otherwise complete.
-    alone: a thread has its outputs, or its one output, by itself, as if there were several; they are exact.
+    unroll: vectors of an output, or rows of a matrix, whose loads a lane has on their way at once. These three are 1 until the Plan is
+    otherwise complete.
+    exact: `outputs` is what divides a task's part and leaves no thread idle; of one output as of several.
+    unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, iterations of its loop that
+    follow in straight line.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -31,7 +34,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     together: int = 1
     runs: int = 1
     unroll: int = 1
-    alone: bool = False
+    exact: bool = False
+    unrolled: tuple[int, ...] = ()
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -44,12 +48,12 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     @property
     def by_columns(self) -> bool:
         """Whether lanes share outputs that lie side by side."""
-        return self.outputs > 1 and self.lanes > 1
+        return self.side_by_side and self.lanes > 1
 
     @property
     def side_by_side(self) -> bool:
         """Whether a thread has outputs that lie side by side, or would if there were more of them."""
-        return self.outputs > 1 or self.alone
+        return self.outputs > 1 or self.exact
 
     def thread_vectors(self, elements: int) -> int:
         several = self.side_by_side and not self.by_columns

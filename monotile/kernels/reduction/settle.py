@@ -1,5 +1,6 @@
 """How many outputs a group of lanes reduces at once, and how many loads are on their way: found when all else is known."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -24,9 +25,11 @@ from monotile.kernels.common.vectors import elements, exact_width, fitting, narr
 from monotile.kernels.family import Settling
 from monotile.kernels.reduction.cuda_pinned import from_images, kept_through
 from monotile.kernels.reduction.cuts import (
+    AT_ONCE,
     MOST_INSTRUCTIONS,
     MOST_LOADED,
     MOST_PARTS,
+    MOST_STRAIGHT,
     MOST_TOGETHER,
     MOST_UNROLLED,
     SIDE_BY_SIDE,
@@ -64,12 +67,30 @@ def settle(where: Settling) -> Method:
 
 def _neighbours(method: Reduce, where: Settling) -> Reduce:
     """The same with as many neighbouring outputs a thread as divide the task's part, fewer where threads would stand idle."""
-    dims = where.step.dims
-    width = exact_width(method.outputs, where.anchor, dims)
+    dims, anchor = where.step.dims, where.anchor
+    assert isinstance(anchor, Compute)
+    width = exact_width(method.outputs, anchor, dims)
     if method.by_columns:
-        return msgspec.structs.replace(method, outputs=width)
+        turns = -(-math.prod(a.extent for a in anchor.reduce) // method.lanes)
+        most = fitted(where.target.model.reduction).rows
+        unroll = -(-turns // -(-turns // most)) if turns else 1
+        return msgspec.structs.replace(method, outputs=width, exact=True, unroll=unroll)
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
-    return msgspec.structs.replace(method, outputs=width, alone=True)
+    order = method.order or tuple(range(len(anchor.reduce)))
+    extents = [anchor.reduce[p].extent for p in order]
+    unrolled = _straight(extents, method.windows)
+    return msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
+
+
+def _straight(extents: list[int], windows: int) -> tuple[int, ...]:
+    """`Reduce.unrolled` for axes of these extents: whole loops, from the innermost on, as long as there are not too many terms."""
+    slid = extents[-1:] if windows > 1 else []
+    terms, most = windows * math.prod(slid), MOST_STRAIGHT * (2 if slid else 1)
+    out: list[int] = []
+    for k, extent in enumerate(reversed(extents[: len(extents) - len(slid)]), len(slid)):
+        terms *= extent
+        out.append(extent if terms <= most else 1 if k else AT_ONCE)
+    return tuple(reversed(out))
 
 
 def _cheapest(

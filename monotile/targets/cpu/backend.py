@@ -38,6 +38,7 @@ CPU = Backend(
     present=lambda: True,
     detect=detect,
     suffix=".c",
+    settle=lambda _program, plan, _target, _options: plan,
     emit=emit,
     build=_build,
     toolchain=lambda: f"{build.find_compiler()} {build.processor()}",

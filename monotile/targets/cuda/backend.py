@@ -13,7 +13,7 @@ from monotile.targets.cuda.build import build, toolchain
 from monotile.targets.cuda.calibrate.measure import machine, measure
 from monotile.targets.cuda.detect import detect, present
 from monotile.targets.cuda.driver import driver
-from monotile.targets.cuda.emit import emit
+from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.launch import CudaKernel
 from monotile.targets.cuda.target import NAMES
 from monotile.targets.target import Target
@@ -86,6 +86,7 @@ CUDA = Backend(
     present=present,
     detect=detect,
     suffix=".cu",
+    settle=settle,
     emit=emit,
     build=_build,
     toolchain=toolchain,

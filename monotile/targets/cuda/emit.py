@@ -15,6 +15,7 @@ from monotile.codegen.block import GIVEN, READY, BlockEmitter
 from monotile.codegen.functions import Function
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
+from monotile.codegen.view import Views
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
@@ -36,18 +37,34 @@ from monotile.targets.target import Target
 ENTRY = "monotile_kernel"
 # Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
 # than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
-CALLED, APART = 24, 44
+CALLED, SEPARATE = 24, 44
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
 def emit(program: Program, plan: Plan, target: Target, options: Options) -> Source:
     """The source of `plan`. Indices are 32 bits wide unless some do not fit."""
+    separate = plan.launch.functions == "separate"
     narrow = CudaEmitter(program, plan, target, options, wide=False)
     text = narrow.source()
     if not narrow.overflow:
-        return Source(text, ENTRY, tuple(narrow.checks), narrow.apart)
+        return Source(text, ENTRY, tuple(narrow.checks), separate)
     wide = CudaEmitter(program, plan, target, options, wide=True)
-    return Source(wide.source(), ENTRY, tuple(wide.checks), wide.apart)
+    return Source(wide.source(), ENTRY, tuple(wide.checks), separate)
+
+
+def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
+    """`plan` with `Launch.functions`: how many functions there are is known once they are written, as those with the same text are one."""
+    narrow = CudaEmitter(program, plan, target, options, wide=False)
+    narrow.source()
+    count = len(list(narrow.functions))
+    if narrow.overflow:
+        wide = CudaEmitter(program, plan, target, options, wide=True)
+        wide.source()
+        count = len(list(wide.functions))
+    functions = "separate" if count >= SEPARATE else "called" if count >= CALLED else "inlined"
+    return msgspec.structs.replace(
+        plan, launch=msgspec.structs.replace(plan.launch, functions=functions)
+    )
 
 
 class CudaEmitter(BlockEmitter):
@@ -59,12 +76,12 @@ class CudaEmitter(BlockEmitter):
         self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
     ) -> None:
         super().__init__(program, plan, target, options, wide=wide)
+        self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
         self.received = received_of(plan, self.slots)
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
-        self.apart = False  # whether each function is to be compiled by itself
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
 
@@ -79,31 +96,30 @@ class CudaEmitter(BlockEmitter):
             self._stage(stage, axes)
         self.writer = Writer()
         self._kernel()
-        every = list(self.functions)
         functions = "".join(
-            _definition(f, self.passed, called=self._called(f, len(every))) for f in every
+            _definition(f, self.passed, called=self._called(f)) for f in self.functions
         )
-        self.apart = len(every) >= APART
         return self._prologue() + functions + self.writer.text
 
-    def _called(self, f: Function, count: int) -> bool:
-        """Whether the kernel calls `f`, of its `count` functions, instead of having it as a part of its own.
+    def _called(self, f: Function) -> bool:
+        """Whether the kernel calls `f` instead of having it as a part of its own.
 
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
         one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
         """
+        how = self.plan.launch.functions
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
         if "mt::Kernel::WGMMA" in f.body:
-            return count >= APART
-        return "mt::attend<" in f.body or len(f.callers) > 1 or count >= CALLED
+            return how == "separate"
+        return "mt::attend<" in f.body or len(f.callers) > 1 or how != "inlined"
 
     def _prologue(self) -> str:
         count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)
         count += self.profiling.pointers
         inside = HEADER_BYTES + 8 * count <= self.target.parameter_bytes
         pointers = f"void* pointers[{max(count, 1)}]" if inside else "void* const* pointers"
-        apart = "#define MT_APART\n" if self.apart else ""
+        apart = "#define MT_APART\n" if self.plan.launch.functions == "separate" else ""
         return (
             f"// Generated by Monotile for {self.target.name}.\n"
             "#pragma nv_diag_suppress 177\n"
@@ -151,7 +167,7 @@ class CudaEmitter(BlockEmitter):
                     self.await_ = READY
 
     def sites(self, stage: Stage) -> Iterator[Site]:
-        received = self._received(stage)
+        received, self.view = self._received(stage), self.views.of(stage)
         for site in super().sites(stage):
             self._own |= {r.image.name for r in received}
             yield on_chip(site, received)
