@@ -7,6 +7,7 @@ import pytest
 
 from monotile.errors import VerificationError
 from monotile.kernels.common.epilogue import Epilogue
+from monotile.kernels.common.operand import Operand
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
@@ -142,3 +143,9 @@ def test_steady_columns_are_the_same_in_every_turn() -> None:
     plan = p.plan_of(MLP, p.H100)
     broken = with_methods(plan, Matmul, epilogue=Epilogue(4, steady=True))
     refused(broken, MLP, "other columns")
+
+
+def test_operands_are_read_as_they_lie() -> None:
+    plan = p.plan_of(MLP, p.H100)
+    for wrong in (Operand("k", 16, "async"), Operand("k", 3, "element")):
+        refused(with_methods(plan, Matmul, left=wrong), MLP, "cannot be read so")

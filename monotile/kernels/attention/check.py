@@ -3,6 +3,7 @@
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import attention
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.attention.sides import exact_sides
 from monotile.kernels.common.epilogue import WIDEST
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.vectors import exact_width
@@ -28,6 +29,8 @@ def check(c: Checked) -> None:
         fail(
             f"{stage.name}: {step.computes[step.anchor]} is another softmax-weighted sum than its method says"
         )
+    if exact_sides(step, c.view) != (a.query, a.key, a.value):
+        fail(f"{stage.name}: queries, keys or values cannot be read so")
     columns, given = step.dims[a.n], a.epilogue
     if given.by_rows or given.steady or columns.tile % given.width:
         fail(f"{stage.name}: attention cannot take its sums by {given.describe()}")

@@ -68,22 +68,18 @@ def _sides(
     m, n = ranges
     element = found.values.dtype
     features = found.products.reduce
-    rows = (found.result.axes[found.row].extent, method.block_m)
     checked = m.dim.extent % method.block_m != 0
-    reads = (method.query, method.key, method.value)
-    along = [o.major != "mn" for o in reads]
-    deep = (features[0].extent,)
     query = write_side(
         e, inner, (found.queries, method.query, element), m.variable, features,
-        deep if along[0] else rows, "query", checked=checked,
+        "query", checked=checked,
     )  # fmt: skip
     keys = write_side(
         e, inner, (found.keys, method.key, element), key, features,
-        deep if along[1] else (key.extent, method.chunk), "key", checked=True,
+        "key", checked=True,
     )  # fmt: skip
     values = write_side(
         e, site, (found.values, method.value, element), n.variable, found.result.reduce,
-        (key.extent, method.chunk) if along[2] else (n.variable.extent,), "value", checked=False,
+        "value", checked=False,
     )  # fmt: skip
     return query, keys, values
 

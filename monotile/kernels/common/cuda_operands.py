@@ -8,7 +8,6 @@ from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, masked
 from monotile.analysis.unconditional import TRUE
-from monotile.codegen.address import alignment, readable
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
@@ -17,7 +16,6 @@ from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.kernels.common.cuda_config import SIDE, config
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.vectors import fitting
 
 ELEMENT: Mapping[DType, str] = {
     DType.F16: "mt::f16",
@@ -33,7 +31,6 @@ def write_side(
     what: tuple[Expr, Operand, DType],
     row: Axis,
     axes: Sequence[Axis],
-    inner: Sequence[int],
     name: str,
     *,
     checked: bool,
@@ -43,20 +40,16 @@ def write_side(
 ) -> str:
     """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
 
-    row: the variable along its rows. axes: those along k. inner: extents along its major direction, of which a vector
-    divides each. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
+    row: the variable along its rows. axes: those along k. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
     ahead: chunks that are asked for before the hand-off. once: it leaves the last-level cache first.
     """
     factor, operand, element = what
     k = Axis("k", math.prod(a.extent for a in axes))
     along_k = operand.major != "mn"
-    width = fitting(min(16 // element.itemsize, operand.vector), *inner)
-    kind = ELEMENT[element]
-    copied = masked(factor) if operand.copy == "async" and factor.dtype is element else None
-    if copied is not None:
-        place = readable(e.plan.places[copied.load.tensor.name], own=False)
-        width = min(width, alignment(place) // element.itemsize)
-    if copied is not None and width * element.itemsize >= 4:
+    width, kind = operand.vector, ELEMENT[element]
+    if operand.copy == "async":
+        copied = masked(factor)
+        assert copied is not None
         write_addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
         copy = "ASYNC"
     else:

@@ -1,8 +1,14 @@
 """How a product, or attention, reads one of its operands."""
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from monotile.plan.nodes import Frozen
+from monotile.analysis.masked import masked
+from monotile.codegen.address import alignment, readable
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr
+from monotile.kernels.common.vectors import fitting
+from monotile.plan.nodes import Frozen, Place
 
 
 class Operand(Frozen, frozen=True):
@@ -22,3 +28,23 @@ class Operand(Frozen, frozen=True):
         return (
             f"{self.copy} x{self.vector} along {self.major}" if self.major != "none" else self.copy
         )
+
+
+def exact_operand(
+    wanted: Operand,
+    factor: Expr,
+    element: DType,
+    inner: Sequence[int],
+    places: Mapping[str, tuple[Place, ...]],
+) -> Operand:
+    """How warps can read `factor` at best: copied, if it is wanted and copies have four bytes at least, else evaluated.
+
+    element: its type on chip. inner: extents along its major direction, of which a vector divides each.
+    """
+    vector = fitting(min(16 // element.itemsize, wanted.vector), *inner)
+    copied = masked(factor) if wanted.copy == "async" and factor.dtype is element else None
+    if copied is not None:
+        place = readable(places[copied.load.tensor.name], own=False)
+        vector = min(vector, alignment(place) // element.itemsize)
+    copies = copied is not None and vector * element.itemsize >= 4
+    return Operand(wanted.major, vector, "async" if copies else "element")

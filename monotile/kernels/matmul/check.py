@@ -10,6 +10,7 @@ from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.prefetch import operands
+from monotile.kernels.matmul.sides import exact_sides
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
 
@@ -29,6 +30,8 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+    if exact_sides(c.step, c.view) != (m.left, m.right):
+        fail(f"{stage.name}: the operands of {anchor.out.name} cannot be read so")
     site, block = c.view.site(c.step), (m.block_m, m.block_n)
     if why := why_not(m.epilogue, c.view, site, m.m, m.n, block, target.threads // m.teams):
         fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")

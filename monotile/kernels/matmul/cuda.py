@@ -11,7 +11,6 @@ from monotile.codegen.site import Range, Site, at_start
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_config import PRODUCT, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, write_epilogue
@@ -20,6 +19,7 @@ from monotile.kernels.common.cuda_unaligned import write_copies
 from monotile.kernels.common.epilogue import row_results
 from monotile.kernels.matmul.cuda_operands import write_lines, write_operand
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.sides import element_of
 
 Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
@@ -112,7 +112,7 @@ def _write_sides(e: VectorEmitter, site: Site, method: Matmul) -> Sides:
     anchor = _anchor(site)
     m, n = site.ranges[method.m], site.ranges[method.n]
     left, right = factors(anchor, swapped=method.swapped)
-    element = _element(left, right, anchor)
+    element = element_of(left, right, anchor)
     if method.runs > 1:
         left_side = write_lines(e, site, anchor, left, m, n, method, element)
     else:
@@ -134,9 +134,3 @@ def _columns(e: VectorEmitter, method: Matmul, n: Range) -> str:
     across = -(-min(method.block_n, n.dim.tile) // width)
     thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
     return f"n0 + {thread} % {across} * {width}"
-
-
-def _element(left: Expr, right: Expr, anchor: Compute) -> DType:
-    """The type of the operands' elements in on-chip memory."""
-    same = left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
-    return left.dtype if same else anchor.body.dtype

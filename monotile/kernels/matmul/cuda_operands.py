@@ -3,14 +3,13 @@
 import math
 from typing import Literal
 
-from monotile.analysis.affine import flattened, offset
 from monotile.analysis.masked import masked
 from monotile.codegen.address import alignment, readable
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, idx, mul
+from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_operands import ELEMENT, side_text, write_addresses, write_side
 from monotile.kernels.common.cuda_threads import placed
@@ -31,17 +30,11 @@ def write_operand(
     operand = method.left if name == "left" else method.right
     block = method.block_m if name == "left" else method.block_n
     axes = [anchor.reduce[p] for p in method.k]
-    along_k = flattened(offset(factor), axes)[1] if isinstance(factor, Load) else axes[-1]
-    inner = (
-        (along_k.extent, method.block_k)
-        if operand.major != "mn"
-        else (anchor.axes[r.dim.axes[-1]].extent, r.dim.tile, r.dim.extent, block)
-    )
     factors = (factor, operand, element)
     rows = r.dim.tile if r.dim.tile < block else 0
     checked = _reaches_over(r, rows if rows and operand.major != "mn" else block)
     return write_side(
-        e, site, factors, r.variable, axes, inner, name,
+        e, site, factors, r.variable, axes, name,
         checked=checked, rows=rows, ahead=method.ahead("handoff", name), once=method.evicts_first(name),
     )  # fmt: skip
 

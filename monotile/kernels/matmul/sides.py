@@ -1,0 +1,52 @@
+"""The operands of a product as its step reads them."""
+
+from monotile.analysis.affine import flattened, offset
+from monotile.analysis.contraction import factors
+from monotile.codegen.view import View
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Load
+from monotile.ir.program import Compute
+from monotile.kernels.common.operand import Operand, exact_operand
+from monotile.kernels.matmul.method import Matmul
+from monotile.plan.nodes import Dim, Step
+
+
+def element_of(left: Expr, right: Expr, anchor: Compute) -> DType:
+    """The type of the operands' elements in on-chip memory."""
+    same = left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
+    return left.dtype if same else anchor.body.dtype
+
+
+def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
+    """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is as it is."""
+    m, anchor = step.method, view.statements[step.computes[0]]
+    assert isinstance(m, Matmul)
+    assert isinstance(anchor, Compute)
+    left, right = factors(anchor, swapped=m.swapped)
+    element = element_of(left, right, anchor)
+    rows, columns = step.dims[m.m], step.dims[m.n]
+    return (
+        m.left
+        if m.runs > 1
+        else exact_operand(
+            m.left, left, element, _inner(anchor, left, m.left, rows, m.block_m, m), view.places
+        ),
+        exact_operand(
+            m.right,
+            right,
+            element,
+            _inner(anchor, right, m.right, columns, m.block_n, m),
+            view.places,
+        ),
+    )
+
+
+def _inner(
+    anchor: Compute, factor: Expr, operand: Operand, d: Dim, block: int, m: Matmul
+) -> tuple[int, ...]:
+    """Extents along the operand's major direction."""
+    axes = [anchor.reduce[p] for p in m.k]
+    if operand.major == "mn":
+        return (anchor.axes[d.axes[-1]].extent, d.tile, d.extent, block)
+    along = flattened(offset(factor), axes)[1] if isinstance(factor, Load) else axes[-1]
+    return (along.extent, m.block_k)
