@@ -16,7 +16,7 @@ from monotile.targets.cpu import build as build_cpu
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda import launch as cuda
 from monotile.targets.cuda.driver import Driver, DriverError, LaunchConfig
-from monotile.targets.cuda.launch import CudaKernel
+from monotile.targets.cuda.launch import CudaKernel, PointerArray
 
 SOURCE = (Path(__file__).parent / "fake_driver.c").read_text()
 LAUNCH = Launch(workers=4, threads=256, shared_bytes=1000, workspace_bytes=512)
@@ -53,8 +53,7 @@ class Fake:
             BINARY,
             "k",
             launch,
-            pointers,
-            parameter_bytes=parameter_bytes,
+            PointerArray.of(pointers, parameter_bytes),
             device=0,
             driver=self.driver,
             checks=("index out of range for one table", "index out of range for another"),

@@ -11,6 +11,7 @@ from monotile.ir.program import compute
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import Product, product, with_sides
 from monotile.kernels.matmul.blocks import MOST_HELD, blocks, scratch_bytes, within_run
+from monotile.kernels.matmul.problem import Size
 from monotile.targets.cpu.target import cpu_target
 from tests.schedule import programs as p
 
@@ -149,7 +150,7 @@ def test_few_rows_or_other_types_are_no_product() -> None:
 def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) -> None:
     m, n, k = sides
     kinds = {"mma.m16n8k16", "wgmma"} if dtype is F16 else {"fma"}
-    several = list(blocks(found(False, dtype), m, n, k, p.H100))
+    several = list(blocks(found(False, dtype), Size(m, n, k), p.H100))
     assert several
     for b in several:
         assert b.instruction in kinds
@@ -183,12 +184,12 @@ def test_a_tile_lies_within_a_run() -> None:
 def test_evaluated_operands_are_few_a_thread() -> None:
     """Each value has its own code, in registers: a chunk that threads evaluate is small."""
     wide = msgspec.structs.replace(found(False).right, copy="element", vector=1)
-    for c in blocks(replace(found(False), right=wide), 64, 4096, 512, p.H100):
+    for c in blocks(replace(found(False), right=wide), Size(64, 4096, 512), p.H100):
         assert c.block_n * c.block_k <= MOST_HELD * c.warps_m * c.warps_n * 32
 
 
 def test_few_rows_are_for_dot_products_but_in_runs() -> None:
-    assert not list(blocks(found(False), 4, 4096, 512, p.H100))
-    assert {c.block_m for c in blocks(replace(found(False), grain_m=4), 4, 4096, 512, p.H100)} == {
-        16
-    }
+    assert not list(blocks(found(False), Size(4, 4096, 512), p.H100))
+    assert {
+        c.block_m for c in blocks(replace(found(False), grain_m=4), Size(4, 4096, 512), p.H100)
+    } == {16}

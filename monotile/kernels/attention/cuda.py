@@ -14,8 +14,8 @@ from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.cuda_config import ATTENTION, config
-from monotile.kernels.common.cuda_epilogue import KERNEL, write_epilogue
-from monotile.kernels.common.cuda_operands import write_side
+from monotile.kernels.common.cuda_epilogue import KERNEL, Sums, write_epilogue
+from monotile.kernels.common.cuda_operands import Matrix, Side, write_side
 from monotile.kernels.common.cuda_threads import each_batch
 
 
@@ -37,7 +37,7 @@ def write(e: BlockEmitter, site: Site) -> None:
         sides = _sides(e, site, inner, found, method, (m, n), key)
         _score(e, inner, found, m, key)
         width = method.epilogue.width
-        write_epilogue(e, site, found.result, m, n, width)
+        write_epilogue(e, site, Sums(m, n, found.result.body.dtype, width))
         warps = e.plan.launch.threads // e.target.warp
         fields = config(
             "AttentionConfig", ATTENTION, kernel=f"mt::Kernel::{KERNEL[method.instruction]}",
@@ -68,18 +68,17 @@ def _sides(
     m, n = ranges
     element = found.values.dtype
     features = found.products.reduce
-    checked = m.dim.extent % method.block_m != 0
     query = write_side(
-        e, inner, (found.queries, method.query, element), m.variable, features,
-        "query", checked=checked,
+        e, inner, Matrix("query", found.queries, m.variable, features),
+        Side(element, method.query, check_rows=m.dim.extent % method.block_m != 0),
     )  # fmt: skip
     keys = write_side(
-        e, inner, (found.keys, method.key, element), key, features,
-        "key", checked=True,
+        e, inner, Matrix("key", found.keys, key, features),
+        Side(element, method.key, check_rows=True),
     )  # fmt: skip
     values = write_side(
-        e, site, (found.values, method.value, element), n.variable, found.result.reduce,
-        "value", checked=False,
+        e, site, Matrix("value", found.values, n.variable, found.result.reduce),
+        Side(element, method.value, check_rows=False),
     )  # fmt: skip
     return query, keys, values
 

@@ -1,13 +1,14 @@
 """What becomes of the sums of a product, or of attention: lambdas that the device code calls for each vector of them."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.site import Range, Site
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load, axes_of, substitute
-from monotile.ir.program import Compute, value_of
+from monotile.ir.program import value_of
 from monotile.kernels.common.cuda_operands import neighbours_of
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.epilogue import RowResult
@@ -15,64 +16,97 @@ from monotile.kernels.common.epilogue import RowResult
 KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
 
 
-def write_epilogue(
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What an epilogue takes, `width` neighbours of a row at once. m, n: the rows and columns. dtype: of what is summed.
+
+    by_rows: results that leave by rows. first_column: text of where a thread's columns begin, if it has the same ones in all its turns:
+    what depends on these alone it loads once.
+    """
+
+    m: Range
+    n: Range
+    dtype: DType
+    width: int
+    by_rows: Sequence[RowResult] = ()
+    first_column: str = ""
+
+    @property
+    def accumulator(self) -> str:
+        """The type of a sum in CUDA C++."""
+        return "double" if self.dtype is DType.F64 else "float"
+
+
+def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
+    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
+    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs."""
+    row, column = sums.m.variable, sums.n.variable
+    point = placed(site.point, {column.name: neighbours(column, sums.width)})
+    wanted = _other_operands(site, point)
+    steady = [
+        x
+        for x in wanted
+        if sums.first_column and x.tensor.name in e.constant and row not in axes_of(x)
+    ]
+    e.cells = {r.made.out.name: r.cell for r in sums.by_rows}
+    columns = _write_columns(e, sums, steady) if steady else {}
+    head = f"auto fetch = [&](idx {row.name}, idx {column.name})"
+    with e.writer.open(head, [row.name, column.name], fence=True, tail=";"):
+        neighbours_of(e, column, sums.width)
+        fetched = e.held({x: TRUE for x in wanted if x not in steady}, sums.width, "fetched")
+    _write_stores(e, site, point, sums, columns, fetched)
+    e.cells = {}
+    if sums.by_rows:
+        given = f"const mt::Pack<{sums.accumulator}, 1>& sums"
+        head = f"auto singles = [&](idx {row.name}, idx {column.name}, {given})"
+        with e.writer.open(head, [row.name, column.name], fence=True, tail=";"):
+            e.finish(site, site.point, "sums[0]", sums.dtype)
+
+
+def _other_operands(site: Site, point: Mapping[str, Expr]) -> list[Load]:
+    """What the followers load under no condition, but for each other's results."""
+    own = {s.out.name for s in (site.anchor, *site.followers)}
+    found = dict.fromkeys(
+        x for s in site.followers for x in unconditional(substitute(value_of(s), dict(point)))
+    )
+    return [x for x in found if x.tensor.name not in own]
+
+
+def _write_columns(e: VectorEmitter, sums: Sums, steady: Sequence[Load]) -> dict[Hashable, str]:
+    """Loads what is the same for all rows into `prefetched_columns`; gives its texts, as members of `columns`."""
+    column, width, w = sums.n.variable, sums.width, e.writer
+    head = f"auto fetch_columns = [&](idx {column.name})"
+    with w.open(head, [column.name], fence=True, tail=";"):
+        neighbours_of(e, column, width)
+        held = e.held(dict.fromkeys(steady, TRUE), width, "columns")
+    w.write("mt::Words<decltype(fetch_columns(0))> prefetched_columns{};")
+    inside = f"{column.name} + {width} <= {sums.n.count}"
+    head = f"if (const idx {column.name} = {sums.first_column}; {inside})"
+    with w.open(head, [column.name], fence=True):
+        w.write(f"prefetched_columns = mt::words(fetch_columns({column.name}));")
+    return held
+
+
+def _write_stores(
     e: VectorEmitter,
     site: Site,
-    anchor: Compute,
-    m: Range,
-    n: Range,
-    width: int,
-    by_rows: Sequence[RowResult] = (),
-    first: str = "",
+    point: Mapping[str, Expr],
+    sums: Sums,
+    columns: Mapping[Hashable, str],
+    fetched: Mapping[Hashable, str],
 ) -> None:
-    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
-    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs.
-
-    first: text of a thread's first column, if it has the same ones in all its turns: what depends on these alone it loads once.
-    """
-    e.cells = {r.made.out.name: r.cell for r in by_rows}
-    row, column = m.variable.name, n.variable.name
-    point = placed(site.point, {column: neighbours(n.variable, width)})
-    own = {anchor.out.name, *(s.out.name for s in site.followers)}
-    wanted = dict.fromkeys(
-        x
-        for s in site.followers
-        for x in unconditional(substitute(value_of(s), point))
-        if x.tensor.name not in own
-    )
-    w = e.writer
-    steady = dict[Load, Expr]()
-    if first:
-        steady = {x: TRUE for x in wanted if x.tensor.name in e.constant and m.variable not in axes_of(x)}  # fmt: skip
-    columns = dict[Hashable, str]()
-    if steady:
-        with w.open(f"auto fetch_columns = [&](idx {column})", [column], fence=True, tail=";"):
-            neighbours_of(e, n.variable, width)
-            columns = e.held(steady, width, "columns")
-        w.write("mt::Words<decltype(fetch_columns(0))> prefetched_columns{};")
-        head = f"if (const idx {column} = {first}; {column} + {width} <= {n.count})"
-        with w.open(head, [column], fence=True):
-            w.write(f"prefetched_columns = mt::words(fetch_columns({column}));")
-    with w.open(f"auto fetch = [&](idx {row}, idx {column})", [row, column], fence=True, tail=";"):
-        neighbours_of(e, n.variable, width)
-        held = columns | e.held({x: TRUE for x in wanted if x not in steady}, width, "fetched")
-    total = "double" if anchor.body.dtype is DType.F64 else "float"
-    sums = (
-        f"const mt::Pack<{total}, {width}>& sums, const decltype(fetch(0, 0))& fetched, bool valid"
-    )
-    sums += ", char* cell" if by_rows else ""
-    head = f"auto epilogue = [&](idx {row}, idx {column}, {sums})"
-    with w.open(head, [row, column], fence=True, tail=";") as block:
-        neighbours_of(e, n.variable, width)
+    """The lambda `epilogue`. columns, fetched: texts of what is loaded before."""
+    row, column, width = sums.m.variable.name, sums.n.variable, sums.width
+    given = f"const mt::Pack<{sums.accumulator}, {width}>& sums, const decltype(fetch(0, 0))& fetched, bool valid"
+    given += ", char* cell" if sums.by_rows else ""
+    head = f"auto epilogue = [&](idx {row}, idx {column.name}, {given})"
+    with e.writer.open(head, [row, column.name], fence=True, tail=";") as block:
+        neighbours_of(e, column, width)
         if columns:
-            w.write("const auto columns = prefetched_columns.whole();")
-        block.names.update(held)
+            e.writer.write("const auto columns = prefetched_columns.whole();")
+        block.names.update({**columns, **fetched})
         with e.vector(width):
             at = "lane" if width > 1 else "0"
             e.stored_if = "valid"
-            e.finish(site, point, f"sums[{at}]", anchor.body.dtype)
-    e.cells, e.stored_if = {}, ""
-    if by_rows:
-        head = f"auto singles = [&](idx {row}, idx {column}, const mt::Pack<{total}, 1>& sums)"
-        with w.open(head, [row, column], fence=True, tail=";"):
-            e.finish(site, site.point, "sums[0]", anchor.body.dtype)
+            e.finish(site, point, f"sums[{at}]", sums.dtype)
+    e.stored_if = ""

@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
@@ -25,90 +26,85 @@ ELEMENT: Mapping[DType, str] = {
 }
 
 
-def write_side(
-    e: VectorEmitter,
-    site: Site,
-    what: tuple[Expr, Operand, DType],
-    row: Axis,
-    axes: Sequence[Axis],
-    name: str,
-    *,
-    checked: bool,
-    rows: int = 0,
-    ahead: int = 0,
-    once: bool = False,
-) -> str:
-    """Writes the functor `name` of (factor, how it is read, element type on chip); gives the text of its `mt::Side`.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a product knows of an operand when it is compiled: `mt::SideConfig`, where the fields are explained, and the element type."""
 
-    row: the variable along its rows. axes: those along k. checked: whether a block may reach over the last row. rows: that a task has, if fewer than a block.
-    ahead: chunks that are asked for before the hand-off. once: it leaves the last-level cache first.
-    """
-    factor, operand, element = what
-    k = Axis("k", math.prod(a.extent for a in axes))
-    along_k = operand.major != "mn"
-    width, kind = operand.vector, ELEMENT[element]
-    if operand.copy == "async":
-        copied = masked(factor)
+    element: DType
+    operand: Operand
+    check_rows: bool
+    prefetched_chunks: int = 0
+    task_rows: int = 0
+    evict_first: bool = False
+
+    @property
+    def k_major(self) -> bool:
+        return self.operand.major != "mn"
+
+    @property
+    def kind(self) -> str:
+        """The element type in CUDA C++."""
+        return ELEMENT[self.element]
+
+    @property
+    def text(self) -> str:
+        """The type `mt::Side`."""
+        copy = "ASYNC" if self.operand.copy == "async" else "ELEMENT"
+        fields = config(
+            "SideConfig", SIDE, k_major=self.k_major, copy=f"mt::Copy::{copy}", vector=self.operand.vector,
+            check_rows=self.check_rows, prefetched_chunks=self.prefetched_chunks, task_rows=self.task_rows,
+            evict_first=self.evict_first,
+        )  # fmt: skip
+        return f"mt::Side<{self.kind}, {fields}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What an operand is: `factor`, with rows along `row`, and k along `axes`, flattened. name: of the functor that reads it."""
+
+    name: str
+    factor: Expr
+    row: Axis
+    axes: Sequence[Axis]
+
+    @property
+    def k(self) -> Axis:
+        return Axis("k", math.prod(a.extent for a in self.axes))
+
+
+def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
+    """Writes the functor; gives the text of its `mt::Side`."""
+    if side.operand.copy == "async":
+        copied = masked(matrix.factor)
         assert copied is not None
-        write_addresses(e, dict(site.point) | unflatten(k, axes), copied, row, k, name, kind)
-        copy = "ASYNC"
+        point = dict(site.point) | unflatten(matrix.k, matrix.axes)
+        write_addresses(e, point, matrix, copied, side)
     else:
-        _values(e, site, factor, row, k, axes, name, (element, width), along_k=along_k)
-        copy = "ELEMENT"
-    return side_text(
-        element,
-        copy,
-        width,
-        along_k=along_k,
-        checked=checked,
-        ahead=ahead,
-        rows=rows,
-        once=once,
-    )
-
-
-def side_text(
-    element: DType,
-    copy: str,
-    width: int,
-    *,
-    along_k: bool,
-    checked: bool,
-    ahead: int = 0,
-    rows: int = 0,
-    once: bool = False,
-) -> str:
-    """Text of an operand's `mt::Side`."""
-    fields = config(
-        "SideConfig", SIDE, k_major=along_k, copy=f"mt::Copy::{copy}", vector=width, check_rows=checked,
-        prefetched_chunks=ahead, task_rows=rows, evict_first=once,
-    )  # fmt: skip
-    return f"mt::Side<{ELEMENT[element]}, {fields}>"
+        _write_values(e, site, matrix, side)
+    return side.text
 
 
 def write_addresses(
-    e: VectorEmitter,
-    point: dict[str, Expr],
-    factor: Masked,
-    row: Axis,
-    k: Axis,
-    name: str,
-    kind: str,
+    e: VectorEmitter, point: dict[str, Expr], matrix: Matrix, copied: Masked, side: Side
 ) -> None:
-    """The operand `name`, read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of `row` and `k`."""
-    guarded = factor.cond != TRUE
-    steps = None if guarded else e.steps(factor.load, point, (row, k))
+    """The functor of an operand that is read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of the
+    row and k. copied: its factor."""
+    row, k, kind = matrix.row, matrix.k, side.kind
+    guarded = copied.cond != TRUE
+    steps = None if guarded else e.steps(copied.load, point, (row, k))
     if steps is not None:
         start = {row.name: idx(0), k.name: idx(0)}
-        text = e.address_of(factor.load, placed(point, start))
+        text = e.address_of(copied.load, placed(point, start))
         numbers = ", ".join(str(s) for s in steps)
-        e.writer.write(f"auto {name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));")
+        e.writer.write(
+            f"auto {matrix.name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));"
+        )
         return
     kinds, given = (f"{kind}, true", f"mt::Source<{kind}>") if guarded else (kind, f"const {kind}*")
-    head = f"auto {name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
+    head = f"auto {matrix.name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        at = f"(const {kind}*)({e.address_of(factor.load, point, summed=True)})"
-        there = _at_once(e, factor.cond, point) if guarded else ""
+        at = f"(const {kind}*)({e.address_of(copied.load, point, summed=True)})"
+        there = _at_once(e, copied.cond, point) if guarded else ""
         e.writer.write(f"return {{{at}, {there}}};" if guarded else f"return {at};")
 
 
@@ -122,29 +118,17 @@ def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
     return f"({' & '.join(texts)}) != 0"
 
 
-def _values(
-    e: VectorEmitter,
-    site: Site,
-    factor: Expr,
-    row: Axis,
-    k: Axis,
-    axes: Sequence[Axis],
-    name: str,
-    element: tuple[DType, int],
-    *,
-    along_k: bool,
-) -> None:
-    """The operand `name`, computed: a lambda that gives vectors of (type, width) `element`."""
-    dtype, width = element
-    kind = ELEMENT[dtype]
-    head = f"auto {name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
+def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
+    """The functor of an operand that is computed: a lambda that gives vectors of elements."""
+    row, k, kind, width = matrix.row, matrix.k, side.kind, side.operand.vector
+    head = f"auto {matrix.name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        column = neighbours_of(e, k, width) if along_k else k
-        line = row if along_k else neighbours_of(e, row, width)
-        point = placed(site.point, {row.name: line}) | unflatten(column, axes)
+        column = neighbours_of(e, k, width) if side.k_major else k
+        line = row if side.k_major else neighbours_of(e, row, width)
+        point = placed(site.point, {row.name: line}) | unflatten(column, matrix.axes)
         e.writer.write(f"mt::Pack<{kind}, {width}> values;")
         with e.vector(width):
-            text = bare(e.body(factor, point))
+            text = bare(e.body(matrix.factor, point))
             e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
         e.writer.write("return values;")
 

@@ -14,6 +14,7 @@ from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import contract_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.problem import Size
 from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
@@ -23,52 +24,50 @@ MOST_HELD = (
 )
 
 
-def ways(p: Product, m: int, n: int, k: int, context: Context) -> tuple[tuple[Matmul, int], ...]:
+def ways(p: Product, size: Size, context: Context) -> tuple[tuple[Matmul, int], ...]:
     """What `blocks` gives, each with its on-chip bytes."""
     target = context.target
 
     def found() -> tuple[tuple[Matmul, int], ...]:
-        return tuple((c, scratch_bytes(c, target)) for c in blocks(p, m, n, k, target))
+        return tuple((c, scratch_bytes(c, target)) for c in blocks(p, size, target))
 
-    return context.of_worker.once(("ways", *cut_key(p, m, n, k)), found)
+    return context.of_worker.once(("ways", *cut_key(p, size)), found)
 
 
-def ranked(
-    p: Product, m: int, n: int, k: int, context: Context
-) -> tuple[tuple[float, Matmul, int], ...]:
+def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmul, int], ...]:
     """`ways` with the seconds of one task that has all of the product, the fastest first."""
-    target, size = context.target, p.dtype.itemsize
 
     def found() -> tuple[tuple[float, Matmul, int], ...]:
         timed = (
-            (contract_seconds(c, m, n, k, size, target, p.near), c, nbytes)
-            for c, nbytes in ways(p, m, n, k, context)
+            (contract_seconds(c, p, size, context.target), c, nbytes)
+            for c, nbytes in ways(p, size, context)
         )
         return tuple(sorted(timed, key=lambda way: way[0]))
 
-    return context.of_worker.once(("ranked", *cut_key(p, m, n, k)), found)
+    return context.of_worker.once(("ranked", *cut_key(p, size)), found)
 
 
-def cut_key(p: Product, m: int, n: int, k: int) -> tuple[object, ...]:
+def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
-    return (p.k, p.left, p.right, p.dtype, p.half, bool(p.grain_m), p.runs, p.part, p.near, m, n, k)
+    runs = (bool(p.grain_m), p.runs, p.part, p.near)
+    return (p.k, p.left, p.right, p.dtype, p.half, *runs, size.m, size.n, size.k)
 
 
-def blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
-    """Every way to cut an m x n x k product that the target's instructions allow (Roller's rTiles)."""
+def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
+    """Every way to cut a product of this size that the target's instructions allow (Roller's rTiles)."""
     if target.has.register_tiles:
-        yield from _cpu_blocks(p, m, n, target)
+        yield from _cpu_blocks(p, size, target)
     elif p.half and "mma.sync" in target.instructions:
-        yield from _cuda_blocks(p, m, n, k, target, "mma.m16n8k16")
+        yield from _cuda_blocks(p, size, target, "mma.m16n8k16")
         if "wgmma" in target.instructions and p.left.major == "k" and p.right.major != "none":
-            yield from _warpgroup_blocks(p, m, n, k, target)
+            yield from _warpgroup_blocks(p, size, target)
         if p.runs > 1:
-            yield from _run_blocks(p, m, n, k, target)
+            yield from _run_blocks(p, size, target)
     elif p.dtype is DType.F32 or p.half:
-        yield from _cuda_blocks(p, m, n, k, target, "fma")
+        yield from _cuda_blocks(p, size, target, "fma")
 
 
-def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Matmul]:
+def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
     two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
     side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
@@ -77,16 +76,16 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Matmul]:
     if (
         p.left.major == "k"
         and p.right.major == "k"
-        and m <= fitted(target.model.register_tiles).dot_rows
+        and size.m <= fitted(target.model.register_tiles).dot_rows
     ):
         yield Matmul(
-            m=0, n=0, k=p.k, block_m=min(m, 4 if many else 3), block_n=4, block_k=1024,
+            m=0, n=0, k=p.k, block_m=min(size.m, 4 if many else 3), block_n=4, block_k=1024,
             instruction="dot", left=p.left, right=p.right,
         )  # fmt: skip
         return
-    vectors = 2 if n > lanes else 1
+    vectors = 2 if size.n > lanes else 1
     most = 8 if many else 6
-    block_m = min(range(most, 3, -1), key=lambda b: (-(-m // b) * b, -b))
+    block_m = min(range(most, 3, -1), key=lambda b: (-(-size.m // b) * b, -b))
     right = p.right if p.right.major == "mn" else Operand(p.right.major, 1, "element")
     yield Matmul(
         m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
@@ -95,27 +94,27 @@ def _cpu_blocks(p: Product, m: int, n: int, target: Target) -> Iterator[Matmul]:
 
 
 def _cuda_blocks(
-    p: Product, m: int, n: int, k: int, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
+    p: Product, size: Size, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
 ) -> Iterator[Matmul]:
     warps = target.threads // target.warp
     mma = instruction == "mma.m16n8k16"
-    size = p.dtype.itemsize
+    itemsize = p.dtype.itemsize
     chunks = (64, 32, 16) if mma else (32, 16)
     least = 16 if mma and p.grain_m else 8  # runs are as short as they are
     for block_k, slices, (warp_m, warp_n) in itertools.product(
         chunks, (8, 4, 2, 1), _WARP_TILES[mma]
     ):
-        if slices > warps or slices > max(1, -(-k // block_k)):
+        if slices > warps or slices > max(1, -(-size.k // block_k)):
             continue
         for warps_m in _powers_of_two(warps // slices):
             warps_n = warps // slices // warps_m
             block_m, block_n = warp_m * warps_m, warp_n * warps_n
-            if block_m >= 2 * max(m, least) or block_n >= 2 * max(n, 8):
+            if block_m >= 2 * max(size.m, least) or block_n >= 2 * max(size.n, 8):
                 continue
             if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
                 continue
-            ring = slices * 2 * (block_m + block_n) * block_k * size
-            depth = min(8, -(-k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
+            ring = slices * 2 * (block_m + block_n) * block_k * itemsize
+            depth = min(8, -(-size.k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
             if depth >= 2:
                 yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
@@ -124,29 +123,29 @@ def _cuda_blocks(
                 )  # fmt: skip
 
 
-def _run_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
-    """Several runs of n columns each side by side."""
+def _run_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
+    """Several runs of columns side by side."""
     warps, left = target.threads // target.warp, Operand("k", RUNS_VECTOR, "async")
-    if n % 4 or n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
+    if size.n % 4 or size.n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
         return
     deep = math.lcm(16, p.part)
     for runs, block_k, slices, warp_m in itertools.product(
         (r for r in range(2, p.runs + 1) if p.runs % r == 0), (deep, 2 * deep), (1, 2), (16, 32)
     ):
         line = runs * p.part
-        if line % RUNS_VECTOR or line > MOST_LINE or slices > -(-k // block_k):
+        if line % RUNS_VECTOR or line > MOST_LINE or slices > -(-size.k // block_k):
             continue
         for warps_m in _powers_of_two(warps // slices):
             warps_n = warps // slices // warps_m
-            block_m, block_n = warp_m * warps_m, runs * n
-            if runs % warps_n or block_m >= 2 * max(m, 16):
+            block_m, block_n = warp_m * warps_m, runs * size.n
+            if runs % warps_n or block_m >= 2 * max(size.m, 16):
                 continue
-            sums = warp_m // 16 * (runs // warps_n) * -(-n // 8) * 4
+            sums = warp_m // 16 * (runs // warps_n) * -(-size.n // 8) * 4
             copies = block_m * block_k * runs // (RUNS_VECTOR * (target.threads // slices))
             if sums > MOST_SUMS or copies > MOST_COPIES:
                 continue
             ring = slices * (block_m * runs + block_n) * block_k * 2
-            depth = min(8, -(-k // (block_k * slices)) + 1, target.shared_bytes // ring)
+            depth = min(8, -(-size.k // (block_k * slices)) + 1, target.shared_bytes // ring)
             if depth >= 2:
                 yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
@@ -165,7 +164,7 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
     return most
 
 
-def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Iterator[Matmul]:
+def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
     groups = target.threads // (4 * target.warp)
     turned = p.right.major == "mn"  # then a line of a panel is 64 columns
@@ -177,13 +176,17 @@ def _warpgroup_blocks(p: Product, m: int, n: int, k: int, target: Target) -> Ite
         shapes, _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS
     ):
         block_m, block_n = 64 * down * high, columns * across
-        if block_m >= 2 * max(m, 8) or block_n >= 2 * max(n, 8) or high * columns > MOST_COLUMNS:
+        if (
+            block_m >= 2 * max(size.m, 8)
+            or block_n >= 2 * max(size.n, 8)
+            or high * columns > MOST_COLUMNS
+        ):
             continue
         threads = target.threads // (slices * teams)
         if _held(p, block_m, block_n, WARPGROUP_DEPTH, threads) > MOST_HELD:
             continue
         ring = slices * teams * (block_m + block_n) * WARPGROUP_DEPTH * 2
-        steps = -(-k // (WARPGROUP_DEPTH * slices))
+        steps = -(-size.k // (WARPGROUP_DEPTH * slices))
         depth = min(8, steps + 1, target.shared_bytes // ring)
         if depth >= (3 if teams > 1 else 2):
             yield Matmul(

@@ -4,27 +4,17 @@ A handful of constants over the Target's figures, fitted to measurements (`Targe
 """
 
 import functools
-from dataclasses import dataclass
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import arithmetic, chip_seconds
 from monotile.kernels.common.panels import line_use
+from monotile.kernels.common.product import Product
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.problem import Memory, Problem, Size
 from monotile.targets.model import Matmul as Model
 from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of a product's operands that no cache keeps."""
-
-    left: float
-    right: float
-
-
-NOTHING = Memory(0, 0)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,32 +29,15 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
     return total
 
 
-def contract_seconds(
-    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int = 0
-) -> float:
-    """One task's m x n x k product, m and n rounded up to whole blocks.
-
-    size: bytes of an operand's element. near: how many values of k lie side by side in the left operand; 0 for all.
-    """
-    return sum(_contract_parts(c, m, n, k, size, target, near))
+def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float:
+    """One task's part of the product `p`, its rows and columns rounded up to whole blocks."""
+    return sum(_contract_parts(c, p, task, target))
 
 
-def rounds_seconds(
-    c: Matmul,
-    m: int,
-    n: int,
-    k: int,
-    size: int,
-    target: Target,
-    near: int,
-    after: float,
-    rounds: int,
-    memory: Memory = NOTHING,
-) -> float:
-    """`rounds` such tasks of a worker, one after the other, or in teams. after: operations that follow an element. memory: what comes
-    from there."""
-    fill, busy, finish = _contract_parts(c, m, n, k, size, target, near)
-    finish += m * n * after / (target.flops["fma"] / 2 / target.workers)
+def rounds_seconds(c: Matmul, problem: Problem, task: Size, rounds: int, target: Target) -> float:
+    """`rounds` such tasks of a worker with their epilogues, one after the other, or in teams."""
+    fill, busy, finish = _contract_parts(c, problem.product, task, target)
+    finish += task.m * task.n * problem.operations / (target.flops["fma"] / 2 / target.workers)
     if target.has.register_tiles:
         return rounds * (fill + busy + finish)
     if rounds == 1:
@@ -73,24 +46,25 @@ def rounds_seconds(
     again = (rounds - 1) * model.again * target.latency_seconds
     if c.following:  # what comes before the next products hides behind these sums
         each = fill + rounds * (busy + finish) + max(0.0, again + (rounds - 1) * (fill - finish))
-        goes_on = -(-k // c.block_k) % c.depth == 0
+        goes_on = -(-task.k // c.block_k) % c.depth == 0
         rests = (rounds - 1) * (1 if goes_on else model.drained)
         shown = fill + finish + rests * target.latency_seconds
     else:
         each = again + _in_rounds(c, fill, busy, finish, rounds, model)
         shown = again + rounds * (fill + finish) / c.teams
-    least = rounds * (m + n) * k * size / (model.apart * target.worker_bandwidth)
-    return max(least, each, _memory_seconds(c, memory, size, target) + shown)
+    itemsize = problem.product.dtype.itemsize
+    least = rounds * (task.m + task.n) * task.k * itemsize / (model.apart * target.worker_bandwidth)
+    return max(least, each, _memory_seconds(c, problem.memory, itemsize, target) + shown)
 
 
-def _memory_seconds(c: Matmul, memory: Memory, size: int, target: Target) -> float:
+def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
     wanted = latency * target.dram_bandwidth / target.workers
     blocks = zip((memory.left, memory.right), (c.block_m, c.block_n), strict=True)
     return sum(
-        nbytes / target.dram_bandwidth * max(1.0, wanted / (chunks * block * c.block_k * size))
+        nbytes / target.dram_bandwidth * max(1.0, wanted / (chunks * block * c.block_k * itemsize))
         for nbytes, block in blocks
     )
 
@@ -108,9 +82,10 @@ def _in_rounds(
 
 
 def _contract_parts(
-    c: Matmul, m: int, n: int, k: int, size: int, target: Target, near: int
+    c: Matmul, p: Product, task: Size, target: Target
 ) -> tuple[float, float, float]:
     """What a task takes before its products, for them, and for its sums."""
+    m, n, k, itemsize = task.m, task.n, task.k, p.dtype.itemsize
     padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
     if c.runs > 1:  # and copied
         k = padded
@@ -120,19 +95,19 @@ def _contract_parts(
     deep = padded if tensor_cores else k
     work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
-        moved = (m + n) * k * size / target.worker_bandwidth
+        moved = (m + n) * k * itemsize / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
-        packing = 2 * packed * k * size / target.worker_bandwidth
+        packing = 2 * packed * k * itemsize / target.worker_bandwidth
         return target.latency_seconds, packing + max(moved, blocks * work), 0.0
     model = fitted(target.model.matmul)
-    along = min(c.block_k, near or c.block_k) * c.runs
+    along = min(c.block_k, p.near or c.block_k) * c.runs
     rows, columns = min(c.block_m, m), min(c.block_n, n)
-    left = rows * c.runs / line_use(c.left, rows, along, size, model)
-    right = columns / line_use(c.right, columns, c.block_k, size, model)
-    moved = (left + right) * k * size / target.worker_bandwidth
+    left = rows * c.runs / line_use(c.left, rows, along, itemsize, model)
+    right = columns / line_use(c.right, columns, c.block_k, itemsize, model)
+    moved = (left + right) * k * itemsize / target.worker_bandwidth
     values = sum(
-        size / side.vector
-        for side, size in ((c.left, c.block_m), (c.right, c.block_n))
+        block / side.vector
+        for side, block in ((c.left, c.block_m), (c.right, c.block_n))
         if side.copy == "element"
     )
     scalar = target.flops["fma"] / 2 / target.workers
@@ -140,7 +115,7 @@ def _contract_parts(
     narrow = sum(
         rows / side.vector
         for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
-        if side.copy == "async" and side.vector * size < target.vector_bytes
+        if side.copy == "async" and side.vector * itemsize < target.vector_bytes
     )
     copying = model.copy * narrow * k / scalar
     hidden = _cores(c, model).hides

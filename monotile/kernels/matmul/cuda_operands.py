@@ -1,42 +1,77 @@
-"""The operands of a product, as functors and their `mt::Side`."""
+"""A step that is a product, and its operands, as functors and their `mt::Side`."""
 
-import math
+from dataclasses import dataclass
 from typing import Literal
 
+from monotile.analysis.contraction import factors
 from monotile.analysis.masked import masked
 from monotile.codegen.address import alignment, readable
-from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.site import Range, Site, at_start, unflatten
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_operands import ELEMENT, side_text, write_addresses, write_side
+from monotile.kernels.common.cuda_operands import Matrix, Side, write_addresses, write_side
 from monotile.kernels.common.cuda_threads import placed
+from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.sides import element_of
+
+Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 
-def write_operand(
-    e: VectorEmitter,
-    site: Site,
-    anchor: Compute,
-    factor: Expr,
-    r: Range,
-    method: Matmul,
-    element: DType,
-    name: Literal["left", "right"],
-) -> str:
+@dataclass(frozen=True, slots=True)
+class ProductSite:
+    """A site whose anchor is the product of the factors `left` and `right`. m, n: its rows and columns. element: the operands' type on chip."""
+
+    site: Site
+    method: Matmul
+    anchor: Compute
+    m: Range
+    n: Range
+    left: Expr
+    right: Expr
+    element: DType
+
+    @property
+    def k(self) -> list[Axis]:
+        return [self.anchor.reduce[p] for p in self.method.k]
+
+
+def product_site(site: Site, method: Matmul) -> ProductSite:
+    anchor = site.anchor
+    if not isinstance(anchor, Compute):
+        raise InternalError(f"step {site.step.computes} is no sum of products")
+    left, right = factors(anchor, swapped=method.swapped)
+    m, n = site.ranges[method.m], site.ranges[method.n]
+    return ProductSite(site, method, anchor, m, n, left, right, element_of(left, right, anchor))
+
+
+def write_sides(e: VectorEmitter, p: ProductSite) -> Sides:
+    """Writes the functors `left` and `right`; gives the text of their `mt::Side`s."""
+    left = _write_runs(e, p) if p.method.runs > 1 else _write_operand(e, p, "left")
+    return left, _write_operand(e, p, "right")
+
+
+def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "right"]) -> str:
     """Writes the functor `name`; gives the text of its `mt::Side`."""
-    operand = method.left if name == "left" else method.right
-    block = method.block_m if name == "left" else method.block_n
-    axes = [anchor.reduce[p] for p in method.k]
-    factors = (factor, operand, element)
+    method = p.method
+    if name == "left":
+        factor, operand, block, r, across = p.left, method.left, method.block_m, p.m, p.n
+    else:
+        factor, operand, block, r, across = p.right, method.right, method.block_n, p.n, p.m
     rows = r.dim.tile if r.dim.tile < block else 0
-    checked = _reaches_over(r, rows if rows and operand.major != "mn" else block)
-    return write_side(
-        e, site, factors, r.variable, axes, name,
-        checked=checked, rows=rows, ahead=method.ahead("handoff", name), once=method.evicts_first(name),
-    )  # fmt: skip
+    side = Side(
+        p.element,
+        operand,
+        check_rows=_reaches_over(r, rows if rows and operand.major != "mn" else block),
+        prefetched_chunks=method.ahead("handoff", name),
+        task_rows=rows,
+        evict_first=method.evicts_first(name),
+    )
+    matrix = Matrix(name, factor, r.variable, p.k)
+    return write_side(e, at_start(p.site, across), matrix, side)
 
 
 def _reaches_over(r: Range, block: int) -> bool:
@@ -44,30 +79,22 @@ def _reaches_over(r: Range, block: int) -> bool:
     return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
 
 
-def write_lines(
-    e: VectorEmitter,
-    site: Site,
-    anchor: Compute,
-    factor: Expr,
-    m: Range,
-    n: Range,
-    method: Matmul,
-    element: DType,
-) -> str:
+def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
     """The left operand of columns in runs, as `mt::Grouped` reads it: for each value of the axes before the last of k what all runs read,
     side by side. Gives the text of its `mt::Side`."""
-    *before, last = (anchor.reduce[p] for p in method.k)
+    method = p.method
+    found = masked(p.left)
+    if found is None or p.left.dtype is not p.element:
+        raise InternalError(f"the left side of {p.anchor.out.name} is not copied as it is")
+    *before, last = p.k
     run = Axis("run", method.runs)
-    k = Axis("k", math.prod(a.extent for a in (*before, run, last)))
-    at = unflatten(k, [*before, run, last])
+    matrix = Matrix("left", p.left, p.m.variable, [*before, run, last])
+    at = unflatten(matrix.k, matrix.axes)
     column = mul(at.pop(run.name), idx(method.block_n // method.runs))
-    point = placed(site.point, {n.variable.name: column}) | at
-    found = masked(factor)
-    if found is None or factor.dtype is not element:
-        raise InternalError(f"the left side of {anchor.out.name} is not copied as it is")
+    point = placed(p.site.point, {p.n.variable.name: column}) | at
     place = readable(e.plan.places[found.load.tensor.name], own=False)
-    width = min(16, alignment(place)) // element.itemsize
-    write_addresses(e, point, found, m.variable, k, "left", ELEMENT[element])
-    return side_text(
-        element, "ASYNC", width, along_k=True, checked=_reaches_over(m, method.block_m)
-    )
+    width = min(16, alignment(place)) // p.element.itemsize
+    check_rows = _reaches_over(p.m, method.block_m)
+    side = Side(p.element, Operand("k", width, "async"), check_rows)
+    write_addresses(e, point, matrix, found, side)
+    return side.text

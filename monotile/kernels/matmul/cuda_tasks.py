@@ -4,7 +4,8 @@ task that are asked for during one."""
 import math
 
 from monotile.codegen.block import READY, BlockEmitter
-from monotile.kernels.matmul.cuda import write_operands, write_product
+from monotile.kernels.matmul.cuda import TaskSequence, write_operands, write_product
+from monotile.kernels.matmul.cuda_operands import product_site
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Stage
 
@@ -53,7 +54,7 @@ def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
         head = "auto operands = [&](idx task, auto&& use)"
         with w.open(head, ["task", "use"], fence=True, tail=";"):
             e.write_coordinates(stage)
-            (sides,) = [write_operands(e, s, step.method) for s in e.sites(stage)]
+            (sides,) = [write_operands(e, product_site(s, step.method)) for s in e.sites(stage)]
         w.write(f"const idx first = {e.first_task(stage)};")
         loop = f"for (idx task = first; task < {tasks}; task += {workers})"
         with w.open(loop, ["task"], fence=True):
@@ -63,5 +64,6 @@ def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
                 await_ = (
                     f"[&] {{ if (!prefetched) {{ {e.await_text()} }} }}" if stage.late else READY
                 )
+                sequence = TaskSequence(sides, tasks, workers)
                 for site in e.sites(stage):
-                    write_product(e, site, step.method, await_, (sides, tasks, workers))
+                    write_product(e, product_site(site, step.method), await_, sequence)

@@ -25,8 +25,8 @@ from monotile.kernels.matmul.blocks import (
     ways,
     within_run,
 )
-from monotile.kernels.matmul.cost import Memory
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.problem import Memory, Problem, Size
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
@@ -66,29 +66,45 @@ def _best_choice(
     anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
 ) -> Choice | None:
     """The fastest way to cut the product; None if there is none."""
-    m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
-    k = math.prod(anchor.reduce[a].extent for a in p.k)
-    batches = math.prod(anchor.axes[a].extent for a in p.batch)
-    if 0 in (m, n, k, batches):
+    problem = _problem(anchor, p, step, context)
+    if problem is None:
         return None
-    runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
-    m, n, batches = p.grain_m or m, p.grain_n or n, batches * runs
-    common = context.target.model.common
-    after = product_cost.finishing(step, common.after_plain, common.after_costly)
-    stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
-    memory = _from_memory(anchor, p, context.target)
-    key = (*cut_key(p, m, n, k), p.grain_m, p.grain_n, batches, after, stored, memory)
+    key = _key(problem)
 
     def best() -> Choice | None:
         return context.choose(
             "blocks",
-            _choices(p, m, n, k, batches, after, stored, memory, context),
+            _choices(problem, context),
             shape=lambda: digest(key),
             cost=lambda way: way[0],
             value=lambda way: _value(way[1]) | {"tiles": way[3]},
         )
 
     return context.memo.once(("matmul", *key), best)
+
+
+def _problem(
+    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
+) -> Problem | None:
+    """The step as a problem, whose rows and columns are those of a run where it has runs: these are batches then. None for an empty one."""
+    m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
+    k = math.prod(anchor.reduce[a].extent for a in p.k)
+    batches = math.prod(anchor.axes[a].extent for a in p.batch)
+    if 0 in (m, n, k, batches):
+        return None
+    runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
+    size = Size(p.grain_m or m, p.grain_n or n, k, batches * runs)
+    common = context.target.model.common
+    operations = product_cost.finishing(step, common.after_plain, common.after_costly)
+    stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
+    return Problem(p, size, operations, stored, _from_memory(anchor, p, context.target))
+
+
+def _key(problem: Problem) -> tuple[object, ...]:
+    """All that `_choices` looks at."""
+    p, size = problem.product, problem.size
+    epilogue = (problem.operations, problem.stored)
+    return (*cut_key(p, size), p.grain_m, p.grain_n, size.batches, *epilogue, problem.memory)
 
 
 def _value(c: Matmul) -> dict[str, Value]:
@@ -103,44 +119,33 @@ def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
     return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
 
 
-def _choices(
-    p: Product,
-    m: int,
-    n: int,
-    k: int,
-    batches: int,
-    after: float,
-    stored: int,
-    memory: Memory,
-    context: Context,
-) -> Iterator[Choice]:
-    """Every way to cut the product. after, stored: operations that follow an element, and bytes kept of it."""
-    target, itemsize = context.target, p.dtype.itemsize
-    for block, nbytes in ways(p, m, n, k, context):
+def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
+    """Every way to cut the product."""
+    p, size, target = problem.product, problem.size, context.target
+    for block, nbytes in ways(p, size, context):
         if nbytes > target.shared_bytes:
             continue
-        for tile_m, tile_n in regions(p, m, n, batches, block, target):
+        for tile_m, tile_n in regions(p, size, block, target):
             method, scratch = block, nbytes
-            tasks = batches // method.runs * -(-m // tile_m) * -(-n * method.runs // tile_n)
+            tasks = size.batches // method.runs * -(-size.m // tile_m)
+            tasks *= -(-size.n * method.runs // tile_n)
             if method.teams > 1 and tasks <= target.workers:
                 continue
             waves = -(-tasks // target.workers)
             if waves > 1:
-                method = followed(method, k, target)
+                method = followed(method, size.k, target)
                 scratch = scratch_bytes(method, target)
-            seconds = product_cost.rounds_seconds(
-                method, tile_m, tile_n, k, itemsize, target, p.near, after, waves, memory
-            )
-            out = product_cost.store_seconds(batches * m * n, stored, itemsize, target)
+            task = Size(tile_m, tile_n, size.k)
+            seconds = product_cost.rounds_seconds(method, problem, task, waves, target)
+            results = size.batches * size.m * size.n
+            out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
             yield seconds + out, method, scratch, (tile_m, tile_n)
 
 
-def regions(
-    p: Product, m: int, n: int, batches: int, method: Matmul, target: Target
-) -> Iterator[tuple[int, int]]:
+def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterator[tuple[int, int]]:
     """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
     if target.has.register_tiles:
-        tile_m, tile_n = _cpu_region(m, n, batches, method, target)
+        tile_m, tile_n = _cpu_region(size, method, target)
         yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
         return
     tile_m = within_run(method.block_m, p.grain_m, target)
@@ -148,25 +153,27 @@ def regions(
     yield tile_m, tile_n
     if p.grain_m or p.grain_n or method.runs > 1:
         return
-    rows, columns = -(-m // tile_m), -(-n // tile_n)
-    waves = -(-batches * rows * columns // target.workers)
-    room = max(rows * columns, waves * target.workers // batches)  # for tasks of a batch
+    rows, columns = -(-size.m // tile_m), -(-size.n // tile_n)
+    waves = -(-size.batches * rows * columns // target.workers)
+    room = max(rows * columns, waves * target.workers // size.batches)  # for tasks of a batch
     for down, across in ((rows, columns), (room // columns, columns), (rows, room // rows)):
         yield (
-            min(tile_m, cost.round_up(-(-m // down), EVEN)),
-            min(tile_n, cost.round_up(-(-n // across), EVEN)),
+            min(tile_m, cost.round_up(-(-size.m // down), EVEN)),
+            min(tile_n, cost.round_up(-(-size.n // across), EVEN)),
         )
 
 
-def _cpu_region(m: int, n: int, batches: int, c: Matmul, target: Target) -> tuple[int, int]:
+def _cpu_region(size: Size, c: Matmul, target: Target) -> tuple[int, int]:
     """Columns for a few tasks a thread, so that a thread's part of the right side stays in its cache; all rows,
     unless there are too few columns for that."""
-    least = -(-4 * target.workers // batches)
-    even = (t for t in range(least, least + target.workers) if t * batches % target.workers == 0)
+    least = -(-4 * target.workers // size.batches)
+    even = (
+        t for t in range(least, least + target.workers) if t * size.batches % target.workers == 0
+    )
     tasks = next(even, least)
-    columns = max(c.block_n, cost.round_up(-(-n // tasks), c.block_n))
-    rows = cost.round_up(-(-m // -(-tasks // -(-n // columns))), c.block_m)
-    return min(max(rows, 64), cost.round_up(m, c.block_m)), columns
+    columns = max(c.block_n, cost.round_up(-(-size.n // tasks), c.block_n))
+    rows = cost.round_up(-(-size.m // -(-tasks // -(-size.n // columns))), c.block_m)
+    return min(max(rows, 64), cost.round_up(size.m, c.block_m)), columns
 
 
 def _product_dims(
@@ -219,17 +226,17 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     p = with_sides(p, anchor, (m, n), target, site.own)
     extents = site.extents
     size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
-    k = math.prod(anchor.reduce[q].extent for q in p.k)
+    size = Size(size_m, size_n, math.prod(anchor.reduce[q].extent for q in p.k))
     walked = math.prod(extents[anchor.axes[q].name] for q in batch)
     fitting = (
         way
-        for way in ranked(p, size_m, size_n, k, context)
+        for way in ranked(p, size, context)
         if way[2] <= site.room and way[1].instruction != "wgmma"  # its panels want the first bytes
     )
     best = context.choose(
         "blocks within rows",
         fitting,
-        shape=lambda: digest(cut_key(p, size_m, size_n, k), site.room),
+        shape=lambda: digest(cut_key(p, size), site.room),
         cost=lambda way: way[0],
         value=lambda way: _value(way[1]),
         ranked=True,
@@ -240,9 +247,9 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         Dim((q,), anchor.axes[q].extent, 1 if q in where else anchor.axes[q].extent, where.get(q))
         for q in batch
     ]
-    for side, size in ((m, size_m), (n, size_n)):
+    for side, tile in ((m, size_m), (n, size_n)):
         extent = math.prod(anchor.axes[q].extent for q in side)
-        dims.append(Dim(side, extent, size, where.get(side[0])))
+        dims.append(Dim(side, extent, tile, where.get(side[0])))
     method = last_dims(best[1], tuple(dims), p)
     return Step(site.names, tuple(dims), method, scratch_bytes=best[2]), walked * best[0]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 from monotile.codegen.loops import Loops, Point, Row, stride
 from monotile.codegen.site import Range, Site, unflatten
@@ -22,6 +23,21 @@ STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Partial results of outputs side by side: an array `name` of the C type `kind`. lane: runs over them. count: text of how many there are."""
+
+    name: str
+    kind: str
+    lane: Axis
+    count: str
+
+    @property
+    def slot(self) -> str:
+        """Text of the partial result of the output `lane`."""
+        return f"{self.name}[{self.lane.name}]"
+
+
 def write(e: Loops, site: Site) -> None:
     """Write a step whose anchor is a reduction."""
     c, method = site.anchor, site.step.method
@@ -30,18 +46,16 @@ def write(e: Loops, site: Site) -> None:
         raise InternalError(f"{c.out.name} is no reduction")
     order = [c.reduce[p] for p in method.order or range(len(c.reduce))]
     ranges = e.ordered(site)
-    if c.combiner not in ("argmax", "argmin") and ranges:
-        strip = _strip(e, site, c, ranges[-1], order)
-        if strip:
-            _side_by_side(e, site, c, ranges, order)
-            return
+    values = c.combiner not in ("argmax", "argmin")
+    if values and ranges and _outputs_are_lanes(e, site, c, ranges[-1], order):
+        _side_by_side(e, site, c, ranges, order)
+        return
     with e.over(ranges):
         total = _accumulate(e, c, site.point, order)
-        dtype = DType.I64 if c.combiner in ("argmax", "argmin") else c.body.dtype
-        e.finish(site, site.point, total, dtype)
+        e.finish(site, site.point, total, c.body.dtype if values else DType.I64)
 
 
-def _strip(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> bool:
+def _outputs_are_lanes(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> bool:
     """Whether vectors had better run along neighbouring outputs than along the terms of one: where only that way
     they read neighbouring elements, or where the terms are few."""
     flat = Axis("r", _size(order))
@@ -216,38 +230,36 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
         first = idx(0) if row.low == "0" else Axis(row.low, row.x.extent)
         position = {row.x.name: add(first, add(start, lane))}
         point = {name: substitute(v, position) for name, v in at(row.at).items()}
-        total = _strip_of(e, c, kind, lane, taken)
-        _add_all(e, c, point, order, total, kind, lane, taken)
+        strip = Strip(e.writer.fresh("s"), kind, lane, taken)
+        _write_strip(e, c, strip)
+        _add_all(e, c, point, order, strip)
         with e.writer.open(*e.counted(lane, taken)) as block:
-            text = f"{total}[{lane.name}]"
-            if c.body.dtype is DType.BOOL:
-                text = f"({text} != 0)"
+            text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
 
 
-def _add_all(
-    e: Loops, c: Compute, point: Point, order: list[Axis], total: str, kind: str, lane: Axis, taken: str
-) -> None:  # fmt: skip
-    """Write the loops over `order`, which combine all terms with the strip `total`; long sums by way of partial ones."""
+def _add_all(e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip) -> None:
+    """Write the loops over `order`, which combine all terms with a strip; long sums by way of a strip of parts of them."""
     loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
     here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
     terms, last = _size(order), loops[-1]
     most = _part_of(terms)
     if not _adds_floats(c) or terms <= 2 * most:
         with _opened(e, loops[:-1]):
-            _add_terms(e, c, here, last, str(last.extent), total, lane, taken)
+            _add_terms(e, c, here, last, str(last.extent), strip)
         return
     inside = next((k for k in range(len(loops)) if _size(loops[k:]) <= most), len(loops) - 1)
     blocks = e.blocks("ro", last.extent, str(last.extent), most)
     with _opened(e, loops[:inside]), blocks as (start, count):
-        part = _strip_of(e, c, kind, lane, taken)
+        part = replace(strip, name=e.writer.fresh("s"))
+        _write_strip(e, c, part)
         run = Axis(last.name, min(last.extent, most))
         here[order[-1].name] = add(start, run)
         with _opened(e, loops[inside:-1]):
-            _add_terms(e, c, here, run, count, part, lane, taken)
-        with e.writer.open(*e.counted(lane, taken)) as block:
-            e.writer.write(f"{total}[{lane.name}] += {part}[{lane.name}];")
+            _add_terms(e, c, here, run, count, part)
+        with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
+            e.writer.write(f"{strip.slot} += {part.slot};")
             e.simd(block)
 
 
@@ -273,30 +285,26 @@ def _part_of(terms: int) -> int:
     return part
 
 
-def _strip_of(e: Loops, c: Compute, kind: str, lane: Axis, taken: str) -> str:
-    """Write an array of one partial result for each output of a strip; gives its name."""
+def _write_strip(e: Loops, c: Compute, strip: Strip) -> None:
+    """Write the array of a strip, with the combiner's identity in it."""
     assert c.combiner is not None
-    name = e.writer.fresh("s")
     first = bare(literal(identity(c.combiner, c.body.dtype)))
-    e.writer.write(f"{kind} {name}[{lane.extent}];")
-    with e.writer.open(*e.counted(lane, taken)):
-        e.writer.write(f"{name}[{lane.name}] = {first};")
-    return name
+    e.writer.write(f"{strip.kind} {strip.name}[{strip.lane.extent}];")
+    with e.writer.open(*e.counted(strip.lane, strip.count)):
+        e.writer.write(f"{strip.slot} = {first};")
 
 
-def _add_terms(
-    e: Loops, c: Compute, point: Point, over: Axis, count: str, into: str, lane: Axis, taken: str
-) -> None:
-    """Write the loop over `over` that combines a term with each partial result of a strip."""
+def _add_terms(e: Loops, c: Compute, point: Point, over: Axis, count: str, strip: Strip) -> None:
+    """Write the loop over `count` values of `over` that combines a term with each partial result of a strip."""
     assert c.combiner is not None
-    combiner, slot = c.combiner, f"{into}[{lane.name}]"
+    combiner, lane = c.combiner, strip.lane
 
     def write() -> None:
-        text = combine(combiner, slot, _value(e, c, point), c.body.dtype)
-        e.writer.write(f"{slot} = {bare(text)};")
+        text = combine(combiner, strip.slot, _value(e, c, point), c.body.dtype)
+        e.writer.write(f"{strip.slot} = {bare(text)};")
 
     with e.writer.open(*e.counted(over, count)):
-        e.each(Row(lane, "0", taken, lane), [substitute(c.body, dict(point))], write)
+        e.each(Row(lane, "0", strip.count, lane), [substitute(c.body, dict(point))], write)
 
 
 def _size(axes: list[Axis]) -> int:

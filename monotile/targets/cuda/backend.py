@@ -14,7 +14,7 @@ from monotile.targets.cuda.calibrate.measure import machine, measure
 from monotile.targets.cuda.detect import detect, present
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.emit import emit, settle
-from monotile.targets.cuda.launch import CudaKernel
+from monotile.targets.cuda.launch import CudaKernel, PointerArray
 from monotile.targets.cuda.target import NAMES
 from monotile.targets.target import Target
 
@@ -35,8 +35,7 @@ def _load(
         binary,
         source.entry,
         launch,
-        pointers,
-        parameter_bytes=target.parameter_bytes,
+        PointerArray.of(pointers, target.parameter_bytes),
         device=device.index or 0,
         driver=driver(),
         checks=source.checks,

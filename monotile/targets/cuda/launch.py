@@ -14,6 +14,7 @@ A cubin, sync words, a captured call's messages and its table of pointers live a
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -61,17 +62,30 @@ class _StreamState(msgspec.Struct, frozen=True):
     table_memory: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class PointerArray:
+    """The launch's pointers, of inputs, outputs and weights: passed by value, or as a table in device memory."""
+
+    count: int
+    by_value: bool
+
+    @staticmethod
+    def of(count: int, parameter_bytes: int) -> "PointerArray":
+        """By value where a launch can pass so much: it passes two more words."""
+        return PointerArray(count, 16 + 8 * count <= parameter_bytes)
+
+
 class _PerThread(threading.local):
     """One calling thread's launch: its configuration, and its parameter block (workspace, sync, then the
     pointers or the table's address)."""
 
     def __init__(
-        self, launch: Launch, pointers: int, by_value: bool, driver: Driver, context: int
+        self, launch: Launch, pointers: PointerArray, driver: Driver, context: int
     ) -> None:
         if driver.current_context() == 0:
             driver.set_context(context)  # a thread that has not used CUDA yet
-        self.block = (ctypes.c_uint64 * (2 + (pointers if by_value else 1)))()
-        self.table = None if by_value else (ctypes.c_uint64 * pointers)()
+        self.block = (ctypes.c_uint64 * (2 + (pointers.count if pointers.by_value else 1)))()
+        self.table = None if pointers.by_value else (ctypes.c_uint64 * pointers.count)()
         self.arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.block))
         self.config = LaunchConfig(launch.workers, launch.threads, launch.shared_bytes)
         self.config_at = ctypes.addressof(self.config)
@@ -80,10 +94,8 @@ class _PerThread(threading.local):
 
 
 class CudaKernel:
-    """The kernel `entry` of a cubin on GPU number `device`.
+    """The kernel `entry` of a cubin on GPU number `device`. checks: messages of the run-time index checks.
 
-    pointers: inputs, outputs and weights together. parameter_bytes: what a launch passes by value. checks: messages of the
-    run-time index checks.
     Raises TargetError where the driver is too old or the launch's blocks cannot all be resident.
     """
 
@@ -92,9 +104,8 @@ class CudaKernel:
         binary: Binary,
         entry: str,
         launch: Launch,
-        pointers: int,
+        pointers: PointerArray,
         *,
-        parameter_bytes: int,
         device: int,
         driver: Driver,
         checks: tuple[str, ...] = (),
@@ -104,7 +115,6 @@ class CudaKernel:
         self._device = device
         self._launch = launch
         self._pointers = pointers
-        self._by_value = 16 + 8 * pointers <= parameter_bytes
         self._context = driver.primary_context(device)
         with driver.within(self._context):
             try:
@@ -118,7 +128,7 @@ class CudaKernel:
             _refuse_crowd(driver, device, launch, fits)
             self._slots = _SyncSlots(driver)
             self._failures = Failures(driver, self._function, checks)
-        self._state = _PerThread(launch, pointers, self._by_value, driver, self._context)
+        self._state = _PerThread(launch, pointers, driver, self._context)
         self._streams: dict[int, _StreamState] = {}
         self._lock = threading.Lock()
         self._captured: list[object] = []
@@ -157,11 +167,11 @@ class CudaKernel:
             if on is not self._streams.get(
                 stream
             ):  # captured: a replay reads the host's table again
-                table = (ctypes.c_uint64 * self._pointers)(*table)
+                table = (ctypes.c_uint64 * self._pointers.count)(*table)
                 self._captured.append(table)
             with self._lock:  # of two threads on one stream, each table must meet its own launch
                 source = ctypes.addressof(table)
-                self._driver.copy_in(on.table, source, 8 * self._pointers, stream)
+                self._driver.copy_in(on.table, source, 8 * self._pointers.count, stream)
                 self._start(thread, stream)
 
     def _start(self, thread: _PerThread, stream: int) -> None:
@@ -179,7 +189,8 @@ class CudaKernel:
 
     def _new_state(self) -> _StreamState:
         workspace, memory = self._workspace()
-        table = None if self._by_value else self._allocate(8 * self._pointers)
+        pointers = self._pointers
+        table = None if pointers.by_value else self._allocate(8 * pointers.count)
         return _StreamState(
             workspace=workspace,
             sync=self._slots.take(),

@@ -17,6 +17,7 @@ from monotile.kernels.matmul.blocks import blocks, scratch_bytes
 from monotile.kernels.matmul.cost import contract_seconds, store_seconds
 from monotile.kernels.matmul.cuts import regions
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.problem import Size
 from monotile.targets.binary import Binary
 from monotile.targets.calibration import Measured, flat, replaced
 from monotile.targets.cuda.build import build
@@ -66,12 +67,11 @@ def sweep(target: Target, shapes: Sequence[tuple[int, int, int, int, str, int]] 
 def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: int) -> list[Way]:
     """Ways that give each worker at most one task and use a third of them; of each block one with few slices, one with many, and the
     fewest rows and columns that keep its number of tasks."""
-    right = Operand("k" if major == "k" else "mn", 8, "async")
-    product = Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
+    product, size = _product(major), Size(m, n, k // parts, parts)
     found: dict[object, Way] = {}
-    for c in blocks(product, m, n, k // parts, target):
+    for c in blocks(product, size, target):
         nbytes = scratch_bytes(c, target)
-        for rows, columns in regions(product, m, n, parts, c, target):
+        for rows, columns in regions(product, size, c, target):
             tasks = -(-m // rows) * -(-n // columns) * parts
             if nbytes <= target.shared_bytes and target.workers // 3 <= tasks <= target.workers:
                 key = (rows, columns, c.block_m, c.block_n, c.block_k, c.instruction, c.slices > 2)
@@ -81,6 +81,12 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
     share = -(-most // sum(map(bool, kinds))) if found else 0
     taken = [kind[: 3 * share : 3] for kind in kinds]
     return list(itertools.chain.from_iterable(taken))[:most]
+
+
+def _product(major: str) -> Product:
+    """Of float16; major: how its right operand lies."""
+    right = Operand("k" if major == "k" else "mn", 8, "async")
+    return Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
 
 
 def source(chosen: Sequence[Way]) -> str:
@@ -138,7 +144,8 @@ def _time(way: Way, binary: Binary, entry: str, launcher: Launcher, target: Targ
 def predicted(way: Way, target: Target) -> float:
     """Seconds of one product, its barrier included, by the cost model."""
     stored = way.m * way.n * way.parts
-    found = contract_seconds(way.cut, way.rows, way.columns, way.k // way.parts, 2, target)
+    task = Size(way.rows, way.columns, way.k // way.parts)
+    found = contract_seconds(way.cut, _product(way.major), task, target)
     found += store_seconds(stored, 4 if way.parts > 1 else 2, 2, target)
     return found + target.barrier_seconds + SHOWN * target.latency_seconds
 

@@ -1,0 +1,34 @@
+"""The problem that a product is: its size, and what decides besides how long it takes."""
+
+from dataclasses import dataclass
+
+from monotile.kernels.common.product import Product
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """m x n x k, so many times over: of a whole product, or of the part of it that one task has."""
+
+    m: int
+    n: int
+    k: int
+    batches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a product's operands that no cache keeps."""
+
+    left: float
+    right: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one."""
+
+    product: Product
+    size: Size
+    operations: float
+    stored: int
+    memory: Memory
