@@ -63,7 +63,8 @@ def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, A
     orders |= {n: compose_orders(orders.get(n), order) for n, order in done.orders.items()}
 
     encoded = json.loads(plan.to_json())
-    launch = {k: v for k, v in encoded["launch"].items() if k != "functions"}  # the text has it
+    told = ("functions", "index_bits")  # by the text
+    launch = {k: v for k, v in encoded["launch"].items() if k not in told}
     checks = [re.sub(r"\.py:\d+", ".py", message) for message in source.checks]  # whatever the line
     outputs = captured.signature.moved(done.results).outputs
     beside = [

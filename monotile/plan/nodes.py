@@ -283,6 +283,7 @@ PlanNode = Stage | Repeat
 
 
 Functions = Literal["inlined", "called", "separate"]
+IndexBits = Literal[32, 64]
 
 
 class Launch(Frozen, frozen=True):
@@ -290,7 +291,8 @@ class Launch(Frozen, frozen=True):
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
-    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`)."""
+    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
+    index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""
 
     workers: int
     threads: int
@@ -298,6 +300,7 @@ class Launch(Frozen, frozen=True):
     workspace_bytes: int
     message_bytes: int = 0
     functions: Functions = "inlined"
+    index_bits: IndexBits = 32
 
 
 class Plan(Frozen, frozen=True):
