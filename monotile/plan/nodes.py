@@ -227,7 +227,7 @@ class Resident(Frozen, frozen=True):
     Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
     axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
     held: from there each thread takes what it multiplies with in every iteration into registers, if it finishes all its
-    outputs in one round.
+    outputs in one round. vector: elements that a thread copies at once.
     """
 
     stage: str
@@ -236,6 +236,7 @@ class Resident(Frozen, frozen=True):
     offset: int
     nbytes: int
     held: bool = False
+    vector: int = 1
 
 
 class Message(Frozen, frozen=True):
@@ -254,12 +255,14 @@ class Receive(Frozen, frozen=True):
 
     tensor: under which name it is read: the message's own, or that of the value carried into the next iteration. The
     latter is the message of the iteration before; in iteration 0 it is read where it lies.
+    vector: values of one access (`plan.messages.receive_vector`).
     """
 
     stage: str
     tensor: str
     message: str
     place: Shared
+    vector: int = 1
 
 
 class Repeat(Frozen, frozen=True, tag="repeat"):
