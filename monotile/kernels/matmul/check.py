@@ -30,6 +30,8 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+    if m.runs > 1 and m.left.copy != "async":
+        fail(f"{stage.name}: the runs of {anchor.out.name} cannot be copied side by side")
     if exact_sides(c.step, c.view) != (m.left, m.right):
         fail(f"{stage.name}: the operands of {anchor.out.name} cannot be read so")
     site, block = c.view.site(c.step), (m.block_m, m.block_n)
