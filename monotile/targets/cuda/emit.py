@@ -96,6 +96,8 @@ class CudaEmitter(BlockEmitter):
     def _called(self, f: Function) -> bool:
         """Whether the kernel calls `f` instead of having it as a part of its own.
 
+        No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
+        all of them, as stages with the same text share one and what fills a loop's weights is no stage.
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
         one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
         """
