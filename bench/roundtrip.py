@@ -23,15 +23,17 @@ def differences(model: torch.nn.Module, call: Call, name: str, chosen: dict[str,
     options = Options(cache=False, **chosen)
     target = target_of(name, options)
     captured, _ = captured_for(target, export(model, *call, results=flatten_objects))
-    record = Record()
-    made = compiled(captured, target, options, record)
+    made = compiled(captured, target, options)
     found, program = list[str](), made.lowered.program
     try:
+        record = Record()
+        recorded = compiled(captured, target, options, record)
+        found += [f"CHOICES that are recorded lead to another {w}" for w in differ(made, recorded)]
         replayed = replay(record.spec, captured, target, options)
         found += [f"CHOICES lead to another {what}" for what in differ(made, replayed)]
         program = replayed.lowered.program
     except Exception as problem:
-        found.append(f"CHOICES cannot be replayed, {_words(problem)}")
+        found.append(f"CHOICES cannot be recorded or replayed, {_words(problem)}")
     try:
         given = with_plan(made.plan.to_json(), made, program, target, options)
         found += [f"PLAN from JSON leads to another {what}" for what in differ(made, given)]

@@ -72,6 +72,7 @@ class Method:
     has_lead: its dims may have a lead.
     has_followers: what stands behind the anchor follows it element by element.
     pins: what it reads of a weight may be kept on chip through a loop (`Family.pinnable`).
+    names: its fields that hold names of the step's computes.
     copies: a copy that computes nothing, whose tasks may be made finer (`Family.finer`).
     """
 
@@ -82,6 +83,7 @@ class Method:
     copies: ClassVar[bool] = False
     has_followers: ClassVar[bool] = True
     pins: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def anchor(self) -> int:

@@ -69,7 +69,7 @@ def test_a_round_trip(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(roundtrip, "to_json", lambda _: "[]")
     assert not sources.roundtrip(["mmoe:float16"], ["cpu"])
     out = capsys.readouterr().out
-    assert "mmoe:float16 cpu: CHOICES cannot be replayed, ChoiceError" in out
+    assert "mmoe:float16 cpu: CHOICES cannot be recorded or replayed, ChoiceError" in out
     assert "round trips: 1 differ, " in out
 
 
