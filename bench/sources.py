@@ -3,6 +3,7 @@
     python -m bench.sources record FILE [--write DIR] [--quick] [--target TARGET ...] [name ...]
     python -m bench.sources compare FILE [--write DIR] [--texts DIR] [--quick] [--target TARGET ...] [name ...]
     python -m bench.sources methods FILE
+    python -m bench.sources roundtrip [--quick] [--target TARGET ...] [name ...]
 
 Nothing is built, run or kept in the cache, and no GPU or C compiler is needed. A name is one of bench/networks.py, or what stands before its
 first colon; --quick takes a part that has every method of the Plan. FILE is JSON: versions, and for each network and target
@@ -16,6 +17,9 @@ methods:    what the Plan uses.
 record leaves out what fails to compile; --write keeps the sources' texts in DIR. compare writes there those that differ. Where the texts of the
 record still are where they were written, or in --texts, it says which names have become which others. It exits with 1 if a structure or a
 launch differs, or if one of the record's sources cannot be made.
+
+roundtrip looks whether a compilation can be written down: its Plan, decoded from JSON, has to give the same source to the byte, and what was
+chosen, replayed from JSON, the same Plan and the same source. It exits with 1 where one of them does not.
 """
 
 import argparse
@@ -28,56 +32,68 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 import monotile
 from bench.c_text import functions, renamed, structure
 from bench.networks import NETWORKS, QUICK, make, options
+from bench.roundtrip import differences
 from bench.to_source import Made, to_source
+from monotile.runtime.reference import Call
 
 TARGETS = ["cpu", "cuda:sm_80", "cuda:sm_90a"]
-DEVICE = Path(monotile.__file__).parent / "device"
+DEVICE = Path(monotile.__file__).parent / "targets"  # */device/ below it
 NUMBERS = frozenset(  # which every Plan has, so that they tell nothing
     "block_k block_m block_n extent first m n nbytes offset outer pitch result scratch scratch_bytes slot stage stride tile".split()
 )
 Found = dict[str, Any]
+T = TypeVar("T")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("command", choices=["record", "compare", "methods"])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("command", choices=["record", "compare", "methods", "roundtrip"])
+    parser.add_argument("words", nargs="*", metavar="FILE|name")
     parser.add_argument("--quick", action="store_true", help="a part of the networks: minutes")
     parser.add_argument("--target", action="append", choices=[*TARGETS, "cuda:sm_86", "cuda:sm_89"])
     parser.add_argument("--write", type=Path, metavar="DIR", help="sources' texts go here")
     parser.add_argument("--texts", type=Path, metavar="DIR", help="of the record")
     chosen = parser.parse_intermixed_args()
+    file, names = None, chosen.words
+    if chosen.command != "roundtrip":
+        if not names:
+            parser.error(f"{chosen.command} needs a FILE")
+        file, names = Path(names[0]), names[1:]
     wanted = [
         text
         for text in (QUICK if chosen.quick else NETWORKS)
-        if not chosen.names or text in chosen.names or text.partition(":")[0] in chosen.names
+        if not names or text in names or text.partition(":")[0] in names
     ]
-    if chosen.command == "methods":
-        print(methods_table(json.loads(chosen.file.read_text())))
+    if chosen.command == "methods" and file:
+        print(methods_table(json.loads(file.read_text())))
         return
     print(f"monotile of {Path(monotile.__file__).parent}, {len(wanted)} networks", flush=True)
     targets = chosen.target or TARGETS
-    if chosen.command == "record":
-        record(chosen.file, wanted, targets, chosen.write)
-    elif not compare(chosen.file, wanted, targets, chosen.write, chosen.texts):
-        sys.exit(1)
+    if file is None:
+        same = roundtrip(wanted, targets)
+    elif chosen.command == "record":
+        same = record(file, wanted, targets, chosen.write)
+    else:
+        same = compare(file, wanted, targets, chosen.write, chosen.texts)
+    sys.exit(not same)
 
 
-def record(file: Path, wanted: list[str], targets: list[str], folder: Path | None) -> None:
-    """Writes `file`, anew after every network; the texts to `folder`."""
+def record(file: Path, wanted: list[str], targets: list[str], folder: Path | None) -> bool:
+    """Writes `file`, anew after every network; the texts to `folder`. Always True."""
     start = time.perf_counter()
     content: Found = {"versions": versions(), "texts": str(folder.resolve()) if folder else None}
     content |= {"device": device(), "sources": {}, "failures": {}}
-    for name, target, made, failure in each(wanted, targets):
+    for name, target, made, failure in each(wanted, targets, timed):
         if made is None:
             content["failures"][f"{name} {target}"] = failure
             print(f"{name} {target}: LEFT OUT, {failure}", flush=True)
@@ -92,6 +108,7 @@ def record(file: Path, wanted: list[str], targets: list[str], folder: Path | Non
     print(methods_table(content))
     count = sum(map(len, content["sources"].values()))
     print(f"{count} sources of {len(content['sources'])} networks, {len(content['failures'])} left out, {content['seconds']:.0f} s")  # fmt: skip
+    return True
 
 
 def compare(
@@ -108,13 +125,13 @@ def compare(
         if before != after:
             how = "is new" if before is None else "is gone" if after is None else "differs"
             same = before and after and before["structure"] == after["structure"]
-            print(f"device/{path} {how}{' in names or comments alone' if same else ''} (not counted)")  # fmt: skip
+            print(f"{path} {how}{' in names or comments alone' if same else ''} (not counted)")  # fmt: skip
     recorded = {n: found for n, found in content["sources"].items() if n in wanted}
     for name in wanted:
         if name not in recorded:
             print(f"{name}: not in the record (not counted)")
     counts, names = Counter[str](), Counter[tuple[str, str]]()
-    for name, target, made, failure in each(list(recorded), targets):
+    for name, target, made, failure in each(list(recorded), targets, timed):
         if target not in recorded[name]:
             continue
         if made is None:
@@ -138,26 +155,49 @@ def compare(
     return not counts["differ"] and not counts["cannot be made"]
 
 
+def roundtrip(wanted: list[str], targets: list[str]) -> bool:
+    """Whether all that can be compiled can be written down; prints what cannot."""
+    counts, start = Counter[str](), time.perf_counter()
+    for name, target, found, failure in each(wanted, targets, differences):
+        if found is None:
+            counts["left out"] += 1
+            print(f"{name} {target}: LEFT OUT, {failure}", flush=True)
+            continue
+        counts["differ" if found else "the same"] += 1
+        for line in found:
+            print(f"{name} {target}: {line}", flush=True)
+    seconds = time.perf_counter() - start
+    print(f"round trips: {', '.join(f'{n} {what}' for what, n in sorted(counts.items())) or 'none'}, {seconds:.0f} s")  # fmt: skip
+    return not counts["differ"]
+
+
+def timed(model: torch.nn.Module, call: Call, target: str, chosen: dict[str, Any]) -> tuple[Made, Found]:  # fmt: skip
+    """A source, with what is recorded of it."""
+    start = time.perf_counter()
+    made = to_source(model, call, target, chosen)
+    return made, entry(made, time.perf_counter() - start)
+
+
 def each(
-    wanted: list[str], targets: list[str]
-) -> Iterator[tuple[str, str, tuple[Made, Found] | None, str]]:
-    """Network, target, source with what is recorded of it, or None and why; one model in memory at a time."""
+    wanted: list[str],
+    targets: list[str],
+    work: Callable[[torch.nn.Module, Call, str, dict[str, Any]], T],
+) -> Iterator[tuple[str, str, T | None, str]]:
+    """Network, target, what `work` makes of them, or None and why not; one model in memory at a time."""
     for name in wanted:
         model = call = None
         for target in targets:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    if model is None:
+                    if model is None or call is None:
                         model, call = make(name)
-                    start = time.perf_counter()
-                    made = to_source(model, call, target, options(name))
-                seconds = time.perf_counter() - start
+                    found = work(model, call, target, options(name))
             except Exception as problem:
                 line = str(problem).partition("\n")[0][:300]
                 yield name, target, None, f"{type(problem).__name__}: {line}"
             else:
-                yield name, target, (made, entry(made, seconds)), ""
+                yield name, target, found, ""
             gc.collect()
 
 
@@ -222,7 +262,8 @@ def versions() -> dict[str, str]:
 
 def device() -> dict[str, dict[str, str]]:
     """The headers that sources include."""
-    texts = {p.relative_to(DEVICE).as_posix(): p.read_text() for p in DEVICE.rglob("*.*h")}
+    files = DEVICE.glob("*/device/**/*.*h")
+    texts = {p.relative_to(DEVICE).as_posix(): p.read_text() for p in files}
     return {path: {"exact": _sha(t), "structure": structure(t)} for path, t in texts.items()}
 
 

@@ -30,6 +30,7 @@ from monotile.codegen.functions import Base
 from monotile.codegen.site import Range, Site, loop_axes, point_of, range_of
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
+from monotile.errors import PlanError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -70,10 +71,8 @@ class Emitter(Expressions):
     values = VALUES
     stored_if = ""
 
-    def __init__(
-        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
-    ) -> None:
-        super().__init__(wide=wide)
+    def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
+        super().__init__(wide=plan.launch.index_bits == 64)
         self.program, self.plan, self.target, self.options = program, plan, target, options
         self.checks: list[str] = []
         self.computes = {
@@ -93,6 +92,11 @@ class Emitter(Expressions):
     @abstractmethod
     def step(self, site: Site) -> None:
         """Write the step."""
+
+    def check_width(self) -> None:
+        """Once all is written: raises PlanError where an index may not fit the Plan's bits, so that no wrong kernel leaves."""
+        if self.overflow and not self.wide:
+            raise PlanError("the Plan's indices have 32 bits, and some of its kernel need 64")
 
     # Memory.
 

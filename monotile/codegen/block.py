@@ -44,10 +44,8 @@ class BlockEmitter(VectorEmitter):
     that the launch does not change. in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps
     of the current stage asked for at its beginning, by the weight; held_now: of these, the current step's."""
 
-    def __init__(
-        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
-    ) -> None:
-        super().__init__(program, plan, target, options, wide=wide)
+    def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
+        super().__init__(program, plan, target, options)
         self.passed: dict[str, str] = GIVEN | self.profiling.given
         self.await_ = READY
         self.weights = steady_weights(program)

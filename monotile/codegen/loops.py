@@ -57,10 +57,8 @@ class Row:
 class Loops(StageEmitter):
     """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
 
-    def __init__(
-        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
-    ) -> None:
-        super().__init__(program, plan, target, options, wide=wide)
+    def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
+        super().__init__(program, plan, target, options)
         self.kernels: dict[str, str] = {}
 
     def kernel(

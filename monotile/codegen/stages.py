@@ -21,10 +21,8 @@ class StageEmitter(Emitter):
     worker: str
     outer: str
 
-    def __init__(
-        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
-    ) -> None:
-        super().__init__(program, plan, target, options, wide=wide)
+    def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
+        super().__init__(program, plan, target, options)
         self.functions = Functions()
         self.profiling = Profiling(plan, options, self.worker, self.outer)
 

@@ -148,12 +148,13 @@ class Settling:
 @dataclass(frozen=True, slots=True)
 class Pinnable:
     """A weight that a step reads alike in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and the
-    bytes that a task reads of it. in_registers: threads may hold it there, by the settled method."""
+    bytes that a task reads of it. in_registers: threads may hold it there, by the settled method. vector: elements that a thread may copy at once."""
 
     load: Load
     number: int
     nbytes: int
     in_registers: bool
+    vector: int
 
 
 # A family's answers, each with what it means to have none.

@@ -72,6 +72,7 @@ class Method:
     has_lead: its dims may have a lead.
     has_followers: what stands behind the anchor follows it element by element.
     pins: what it reads of a weight may be kept on chip through a loop (`Family.pinnable`).
+    names: its fields that hold names of the step's computes.
     copies: a copy that computes nothing, whose tasks may be made finer (`Family.finer`).
     """
 
@@ -82,6 +83,7 @@ class Method:
     copies: ClassVar[bool] = False
     has_followers: ClassVar[bool] = True
     pins: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def anchor(self) -> int:
@@ -227,7 +229,7 @@ class Resident(Frozen, frozen=True):
     Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
     axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
     held: from there each thread takes what it multiplies with in every iteration into registers, if it finishes all its
-    outputs in one round.
+    outputs in one round. vector: elements that a thread copies at once.
     """
 
     stage: str
@@ -236,6 +238,7 @@ class Resident(Frozen, frozen=True):
     offset: int
     nbytes: int
     held: bool = False
+    vector: int = 1
 
 
 class Message(Frozen, frozen=True):
@@ -254,12 +257,14 @@ class Receive(Frozen, frozen=True):
 
     tensor: under which name it is read: the message's own, or that of the value carried into the next iteration. The
     latter is the message of the iteration before; in iteration 0 it is read where it lies.
+    vector: values of one access (`plan.messages.receive_vector`).
     """
 
     stage: str
     tensor: str
     message: str
     place: Shared
+    vector: int = 1
 
 
 class Repeat(Frozen, frozen=True, tag="repeat"):
@@ -283,6 +288,7 @@ PlanNode = Stage | Repeat
 
 
 Functions = Literal["inlined", "called", "separate"]
+IndexBits = Literal[32, 64]
 
 
 class Launch(Frozen, frozen=True):
@@ -290,7 +296,8 @@ class Launch(Frozen, frozen=True):
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
-    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`)."""
+    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
+    index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""
 
     workers: int
     threads: int
@@ -298,6 +305,7 @@ class Launch(Frozen, frozen=True):
     workspace_bytes: int
     message_bytes: int = 0
     functions: Functions = "inlined"
+    index_bits: IndexBits = 32
 
 
 class Plan(Frozen, frozen=True):

@@ -45,6 +45,9 @@ def show_stages(plan: Plan) -> str:
     )
     if launch.message_bytes:
         head += f", {launch.message_bytes} of messages"
+    head += f", {launch.index_bits}-bit indices"
+    if launch.functions != "inlined":
+        head += f", functions {launch.functions}"
     return "\n".join((head, *_nodes(plan.body, ""))) + "\n"
 
 

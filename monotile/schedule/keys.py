@@ -40,7 +40,7 @@ def draft_value(draft: Draft) -> Value:
 
 
 def step_value(step: Step, numbers: Mapping[str, int]) -> Value:
-    """A step, statements by their numbers."""
+    """A step, statements by their numbers. Of the method's words only those that are names become numbers: a tensor may be called "matmul"."""
 
     def go(x: Any) -> Any:
         match x:
@@ -56,5 +56,8 @@ def step_value(step: Step, numbers: Mapping[str, int]) -> Value:
     return {
         "computes": [numbers[name] for name in step.computes],
         "dims": msgspec.to_builtins(step.dims),
-        "method": go(msgspec.to_builtins(step.method)),
+        "method": {
+            field: go(value) if field in step.method.names else value
+            for field, value in msgspec.to_builtins(step.method).items()
+        },
     }

@@ -17,7 +17,7 @@ from monotile.ir.program import Loop, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.plan.access import Old
 from monotile.plan.hazards import apart
-from monotile.plan.messages import TAGGED, WIDEST, message_stride
+from monotile.plan.messages import TAGGED, WIDEST, message_stride, receive_vector
 from monotile.plan.nodes import (
     BoxDim,
     Message,
@@ -179,7 +179,8 @@ class _Hander:
             at = ends.get(w.stage.name, -(-self.on_chip // CHIP_ALIGN) * CHIP_ALIGN)
             box = box_of(w.stage, w.tensor, self.computes)
             place = Shared(at, box, box[-1].extent if box else 1)
-            out.append(Receive(w.stage.name, w.tensor.name, w.message, place))
+            vector = receive_vector(box, w.tensor)
+            out.append(Receive(w.stage.name, w.tensor.name, w.message, place, vector))
             size = math.prod(b.extent for b in box) * w.tensor.dtype.itemsize
             ends[w.stage.name] = at + -(-size // CHIP_ALIGN) * CHIP_ALIGN
         return tuple(out), max(ends.values())

@@ -7,6 +7,7 @@ import msgspec
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
+from monotile.kernels.family import Pinnable
 from monotile.kernels.registry import family_of
 from monotile.plan.nodes import PlanNode, Repeat, Resident, Stage, Step
 from monotile.targets.target import Target
@@ -101,24 +102,24 @@ class _Keeper:
                 if node.extent >= FEWEST:
                     inner = frozenset(_axes(node))
                     for stage, step in _steps(node.body):
-                        for number, nbytes in self._candidates(stage, step, inner):
-                            key = (step.computes[0], number)
-                            if key in kept or used + nbytes > self.room:
+                        for p in self._candidates(stage, step, inner):
+                            key = (step.computes[0], p.number)
+                            if key in kept or used + p.nbytes > self.room:
                                 continue
-                            held.append(Resident(stage.name, *key, used, nbytes))
+                            held.append(Resident(stage.name, *key, used, p.nbytes, vector=p.vector))
                             kept |= {key}
-                            used += -(-nbytes // ALIGN) * ALIGN
-                            self.most = max(self.most, held[-1].offset + nbytes)
+                            used += -(-p.nbytes // ALIGN) * ALIGN
+                            self.most = max(self.most, held[-1].offset + p.nbytes)
                 return msgspec.structs.replace(
                     node, body=self.nodes(node.body, used, kept), resident=tuple(held)
                 )
 
-    def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[tuple[int, int]]:
-        """Loads that are the same in every iteration, and the bytes that a task reads of them."""
+    def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[Pinnable]:
+        """Weights of which the same is read in every iteration."""
         if math.prod(stage.grid) > self.workers:
             return []
         return [
-            (p.number, p.nbytes)
+            p
             for p in family_of(step.method).pinnable(step, self.computes, self.weights, self.target)
             if not any(a.name in inner for i in p.load.index for a in axes_of(i))
         ]

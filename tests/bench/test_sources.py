@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import sources
+from bench import roundtrip, sources
 from bench.c_text import functions, renamed, structure
 from bench.networks import NETWORKS, QUICK, options
 from bench.zoo import MODELS
@@ -61,3 +61,17 @@ def test_a_record_and_what_differs_from_it(tmp_path: Path, capsys: pytest.Captur
     assert "name phase_" in out
     assert "sources: 1 differ, 1 other names alone\n" in out
     assert sources.place(tmp_path / "now", network, "cpu").exists()
+
+
+def test_a_round_trip(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sources.roundtrip(["mmoe:float16"], ["cpu", "cuda:sm_90a"])
+    assert "round trips: 2 the same, " in capsys.readouterr().out
+    monkeypatch.setattr(roundtrip, "to_json", lambda _: "[]")
+    assert not sources.roundtrip(["mmoe:float16"], ["cpu"])
+    out = capsys.readouterr().out
+    assert "mmoe:float16 cpu: CHOICES cannot be recorded or replayed, ChoiceError" in out
+    assert "round trips: 1 differ, " in out
+
+
+def test_the_device_headers() -> None:
+    assert {"cpu/device/math.h", "cuda/device/monotile.cuh"} <= sources.device().keys()

@@ -6,10 +6,15 @@ import pytest
 
 from monotile.choice.chooser import MODEL, Chooser, Prefer, Question, Record, Replay
 from monotile.choice.digest import digest_program
-from monotile.choice.spec import Key, from_json, load_spec, to_json
+from monotile.choice.spec import Key, from_json, load_spec, plain, to_json
 from monotile.errors import ChoiceError, InternalError
 from monotile.ir.expr import Axis, Load, add, idx
 from monotile.ir.program import Compute, Program
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.rowwise.method import HoldRows
+from monotile.plan.nodes import Step
+from monotile.schedule.keys import step_value
 from tests.schedule import programs as p
 
 COSTS = {"short": 2.0, "long": 1.0, "equal": 1.0}
@@ -126,3 +131,15 @@ def test_it_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("chooser", [MODEL, Record(), Replay({})])
 def test_without_anything_to_say_they_do_as_the_model(chooser: Chooser) -> None:
     assert chooser.choose(question("z"), WAYS) == "long"
+
+
+def test_only_names_become_numbers() -> None:
+    """A tensor may be called what a method is, or a word of it."""
+    side = Operand("k", 4, "async")
+    product = Matmul(0, 1, (0,), 16, 8, 32, "fma", side, side)
+    value = plain(step_value(Step(("matmul",), (), product), {"matmul": 0, "k": 1, "fma": 2}))
+    assert value == {"computes": [0], "dims": [], "method": plain(product)}
+    rows = HoldRows(1, 32, 8, 1, (64,), ("total", "hold_rows"), (("squares", "total"),))
+    numbers = {"total": 0, "hold_rows": 1, "squares": 2}
+    method = plain(step_value(Step(("total", "hold_rows"), (), rows), numbers))["method"]
+    assert (method["type"], method["order"], method["moments"]) == ("hold_rows", [0, 1], [[2, 0]])

@@ -14,7 +14,7 @@ from monotile.ir.verify import verify
 from monotile.pipeline import schedule
 from monotile.plan.nodes import Plan
 from monotile.targets.cpu.build import build, load
-from monotile.targets.cpu.emit import emit
+from monotile.targets.cpu.emit import emit, settle
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.target import Target
 
@@ -36,7 +36,7 @@ class Compiled:
         verify(program)
         options = options or Options(cache=False)
         self.program = program
-        self.plan = plan or schedule(program, target, options)
+        self.plan = plan or settle(program, schedule(program, target, options), target, options)
         self.source: Source = emit(program, self.plan, target, options)
         self.library = load(build(self.source.text, target, options).image)
         self.workspace = self._workspace()

@@ -71,7 +71,7 @@ def emulated(graph: Graph, workers: int = 3, seed: int = 0) -> Results:
     program, constants = transform(captured.program, captured.constants, options, lambda *_: None)
     program, context = for_target(program, target)
     verify_program(program)
-    plan = schedule(program, target, options, context)
+    plan = cuda.settle(program, schedule(program, target, options, context), target, options)
     verify_plan(plan, program, target)
     source = cuda.emit(program, plan, target, options)
     values = _values(captured, graph, constants)

@@ -1,32 +1,15 @@
-"""What was recorded under the cost model, replayed from JSON, gives the same source to the byte."""
+"""What was recorded under the cost model, replayed from JSON, gives the same Plan and the same source to the byte."""
 
 import pytest
 
+from bench.roundtrip import differ, replay
+from bench.to_source import compiled
 from bench.zoo import Spec
-from monotile.choice.chooser import MODEL, Chooser, Record, Replay
-from monotile.choice.spec import from_json, to_json
-from monotile.codegen.source import Source
-from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, capture, export
-from monotile.passes.plans import PlanState
-from monotile.passes.programs import ProgramState
-from monotile.pipeline import lower, to_plan
+from monotile.choice.chooser import Record
+from monotile.frontends.torch.capture import capture, export
 from monotile.runtime.objects import flatten_objects
-from monotile.targets.target import Target
-from tests.models.test_given_plans import EMIT, TARGETS
+from tests.models.test_given_plans import OPTIONS, TARGETS
 from tests.models.test_zoo import CASES, deep, name
-
-OPTIONS = Options()
-
-
-def source(captured: Captured, target: Target, chooser: Chooser) -> Source:
-    held = frozenset(captured.parameters)
-    first = ProgramState(
-        captured.program, OPTIONS, target, captured.constants, held, chooser=chooser
-    )
-    done = lower(first)
-    plan = to_plan(PlanState.of(done.program, target, OPTIONS, done.context))
-    return EMIT[target.kind](done.program, plan, target, OPTIONS)
 
 
 @pytest.mark.parametrize("spec", CASES, ids=name)
@@ -35,7 +18,6 @@ def test_the_source_of_choices_from_json(spec: Spec) -> None:
     captured = capture(export(model, *call, results=flatten_objects))
     for target in TARGETS:
         record = Record()
-        expected = source(captured, target, MODEL)
-        assert source(captured, target, record) == expected
-        replay = Replay(from_json(to_json(record.spec)), otherwise=None)
-        assert source(captured, target, replay) == expected
+        expected = compiled(captured, target, OPTIONS)
+        assert not differ(expected, compiled(captured, target, OPTIONS, record))
+        assert not differ(expected, replay(record.spec, captured, target, OPTIONS))

@@ -93,6 +93,25 @@ def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
     assert attend(8, 1500, 64, "sm_80").instruction == "mma.m16n8k16"
 
 
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_the_scale_is_that_of_the_scores(scale: float | None) -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, scale=0.25)
+
+    assert attend(8, 128, 64).scale is None  # a mask follows
+    on = cuda_target("sm_90a")
+    program, plan = planned(Plain(), [torch.randn(1, 8, 128, 64).half()] * 3, on)
+    (stage,) = (n for n in plan.body if isinstance(n, Stage))
+    (step,) = stage.steps
+    assert isinstance(step.method, Attend)
+    assert step.method.scale == 0.25
+    other = replace(step, method=replace(step.method, scale=scale))
+    broken = replace(plan, body=(replace(stage, steps=(other,)),))
+    with pytest.raises(VerificationError, match="another softmax-weighted sum"):
+        verify(broken, program, on)
+
+
 def test_a_shared_ring_has_three_stages() -> None:
     """Of two the one that is filled would still be read."""
     on = cuda_target("sm_90a")

@@ -118,6 +118,14 @@ def test_projections() -> None:
         (lambda n: replace(n, messages=()), "waits for messages and has none"),
         (lambda n: replace(n, receives=()), "task of another worker"),
         (lambda n: replace(n, receives=n.receives * 2), "twice|share on-chip"),
+        (
+            lambda n: replace(n, receives=tuple(replace(r, vector=4) for r in n.receives)),
+            "cannot receive 4 values",
+        ),
+        (
+            lambda n: replace(n, resident=tuple(replace(r, vector=3) for r in n.resident)),
+            "3 elements at once",
+        ),
         (lambda n: replace(n, messages=n.messages * 2), "share memory"),
         (
             lambda n: replace(n, messages=tuple(replace(m, offset=16 << 20) for m in n.messages)),

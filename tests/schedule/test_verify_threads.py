@@ -149,3 +149,16 @@ def test_operands_are_read_as_they_lie() -> None:
     plan = p.plan_of(MLP, p.H100)
     for wrong in (Operand("k", 16, "async"), Operand("k", 3, "element")):
         refused(with_methods(plan, Matmul, left=wrong), MLP, "cannot be read so")
+
+
+@pytest.mark.parametrize(
+    ("sums", "words"),
+    [((0, 0), "no whole blocks"), ((33, 32), "no whole blocks"), ((1 << 12, 32), "too many"), ((32, 1 << 20), "too many")],
+)  # fmt: skip
+def test_sums_that_stay_in_the_cache_are_whole_blocks(sums: tuple[int, int], words: str) -> None:
+    plan = p.plan_of(MLP, p.CPU)
+    verify(plan, MLP, p.CPU)
+    methods = [x.method for s in p.stages(plan) for x in s.steps]
+    assert all(m.sums is not None for m in methods if isinstance(m, Matmul))
+    with pytest.raises(VerificationError, match=words):
+        verify(with_methods(plan, Matmul, sums=sums), MLP, p.CPU)

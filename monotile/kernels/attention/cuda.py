@@ -1,6 +1,5 @@
 """A softmax-weighted sum: the configuration of `targets/cuda/device/attend.cuh` and the functors that it calls."""
 
-import math
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ from monotile.codegen.site import Range, Site
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Const, Load, substitute
+from monotile.ir.expr import Axis, Const, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
@@ -85,9 +84,8 @@ def _sides(
 
 def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis) -> None:
     """The functor `score`: what follows the product of a row and a key, in float32."""
-    factor = _factor(found)
-    if factor is not None:
-        e.writer.write(f"const mt::Scaled score{{{literal(factor)}}};")
+    if found.scale is not None:
+        e.writer.write(f"const mt::Scaled score{{{literal(Const(found.scale, DType.F32))}}};")
         return
     row, dtype = m.variable.name, found.products.body.dtype
     head = f"auto score = [&](idx {row}, idx {key.name}, float product)"
@@ -104,16 +102,3 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis)
             e.hold(last.out.name, variable)
             text, dtype, last = e.body(s.body, inner.point), s.body.dtype, s
         e.writer.write(f"return {bare(text)};")
-
-
-def _factor(found: Attention) -> Const | None:
-    """What scores are their products times, if that is positive and all they are."""
-    if len(found.scores) != 1 or found.products.out.dtype is not DType.F32:
-        return None
-    match found.scores[0].body:
-        case Binary("mul", Load(made), Const(float(value), DType.F32) as factor) | Binary(
-            "mul", Const(float(value), DType.F32) as factor, Load(made)
-        ) if made == found.products.out and 0 < value < math.inf:
-            return factor
-        case _:
-            return None

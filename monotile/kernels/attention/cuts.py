@@ -79,7 +79,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     base = Attend(
         result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
-        weights_second=found.swapped[1], least=found.least,
+        weights_second=found.swapped[1], least=found.least, scale=found.scale,
     )  # fmt: skip
     for method in ways(base, features, columns, target):
         scratch = attend_bytes(method, features, columns, target.threads // target.warp)

@@ -3,11 +3,13 @@
 Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction, factors
 from monotile.analysis.dependence import follows, loads_of
+from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx
 from monotile.ir.program import Compute
 from monotile.kernels.attention.method import Attend
@@ -22,7 +24,8 @@ class Attention:
     products, scores: the sum of products of queries and keys, and what follows it element by element, in order; the
     scores are the last of them. top, powers, total, shares: their softmax. queries, keys: the factors of `products`.
     values: the factor of `result`. swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and of what follows it) along the keys. row: position in
-    the axes of `result`. column: likewise. least: total is at least so much (0: whatever it is).
+    the axes of `result`. column: likewise. least: total is at least so much (0: whatever it is). scale: scores are their products times
+    so much, if that is positive and all they are; else None.
     point: the axes of `products` but for `key`, by name, in those of `result`.
     """
 
@@ -40,6 +43,7 @@ class Attention:
     row: int
     column: int
     least: float
+    scale: float | None
     point: Mapping[str, Expr]
     swapped: tuple[bool, bool]
 
@@ -104,7 +108,7 @@ def _of(
         products=products, scores=chain[1:], top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
         row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
-        least=least, point=point, swapped=(queries != factors(products)[0], swapped),
+        least=least, scale=_scale(products, chain[1:]), point=point, swapped=(queries != factors(products)[0], swapped),
     )  # fmt: skip
 
 
@@ -132,7 +136,7 @@ def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
         products=products, scores=tuple(scores), top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
         row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
-        least=method.least, point=point, swapped=(method.queries_second, method.weights_second),
+        least=method.least, scale=method.scale, point=point, swapped=(method.queries_second, method.weights_second),
     )  # fmt: skip
 
 
@@ -180,6 +184,19 @@ def _softmax(
     if not _along(uncast(most), top, scores, place):
         return None
     return powers, total, top, scores, least
+
+
+def _scale(products: Compute, scores: tuple[Compute, ...]) -> float | None:
+    """As `Attention.scale` has it."""
+    if len(scores) != 1 or products.out.dtype is not DType.F32:
+        return None
+    match scores[0].body:
+        case Binary("mul", Load(made), Const(float(value), DType.F32)) | Binary(
+            "mul", Const(float(value), DType.F32), Load(made)
+        ) if made == products.out and 0 < value < math.inf:
+            return value
+        case _:
+            return None
 
 
 def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:

@@ -16,7 +16,8 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
     warp, by wgmma block_m / 16 of them, each with 16 rows.
     What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether
-    the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much.
+    the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much. scale: scores are
+    the products of queries and keys times so much and nothing else, which the exponentials take in; None where more follows.
     """
 
     reads_shared: ClassVar[bool] = False
@@ -34,6 +35,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     queries_second: bool
     weights_second: bool
     least: float = 0.0
+    scale: float | None = None
     instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
     epilogue: Epilogue = Epilogue()
 

@@ -12,6 +12,8 @@ def settle(where: Settling) -> Method:
     """The method with vectors that divide a task's part, narrower where threads would stand idle."""
     step = where.step
     assert isinstance(step.method, Map)
+    if not where.target.has.lockstep:
+        return step.method
     width = exact_width(step.method.vector, where.anchor, step.dims)
     width = narrowed(width, elements(step.dims), where.target.threads)
     return msgspec.structs.replace(step.method, vector=width)

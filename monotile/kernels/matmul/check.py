@@ -10,6 +10,7 @@ from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.prefetch import operands
+from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
@@ -25,11 +26,14 @@ def check(c: Checked) -> None:
     if why := _why_not_ahead(m, c):
         fail(f"{stage.name} cannot ask for an operand ahead: {why}")
     if target.has.register_tiles:
+        _check_tile(c, m)
         return
     if m.warps_m * m.warps_n * m.slices * m.teams * target.warp != target.threads:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
+    if m.runs > 1 and m.left.copy != "async":
+        fail(f"{stage.name}: the runs of {anchor.out.name} cannot be copied side by side")
     if exact_sides(c.step, c.view) != (m.left, m.right):
         fail(f"{stage.name}: the operands of {anchor.out.name} cannot be read so")
     site, block = c.view.site(c.step), (m.block_m, m.block_n)
@@ -37,6 +41,19 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")
     if m.following and (why := _why_not_following(m, c)):
         fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
+
+
+def _check_tile(c: Checked, m: Matmul) -> None:
+    """A block of columns is whole vectors, and a thread's stack holds the sums."""
+    anchor = c.anchor
+    assert isinstance(anchor, Compute)
+    size, (rows, columns) = anchor.body.dtype.itemsize, m.sums or (m.block_m, m.block_n)
+    if m.instruction == "outer" and m.block_n * size % c.target.vector_bytes:
+        fail(f"{c.stage.name}: {m.block_n} columns of {anchor.out.name} are no whole vectors")
+    if min(rows, columns) < 1 or rows % m.block_m or columns % m.block_n:
+        fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are no whole blocks")
+    if rows > up(ROWS, m.block_m) or rows * max(columns - m.block_n, 0) * size > SUMS_BYTES:
+        fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
 
 
 def _why_not_ahead(m: Matmul, c: Checked) -> str | None:

@@ -19,8 +19,6 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.matmul.method import Matmul
 
-ROWS = 128  # of a rectangle of sums
-SUMS_BYTES = 1 << 17  # of a rectangle of sums
 STORAGE_NAME = {DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16"}
 
 
@@ -76,13 +74,8 @@ class _Product:
             self.depth *= a.extent
         self.bm = method.block_m
         self.bn = method.block_n
-        if method.instruction == "outer":
-            lanes = e.target.vector_bytes // self.dtype.itemsize
-            self.bn = -(-method.block_n // lanes) * lanes
         self.bk = min(method.block_k, self.depth)
-        self.rows = min(up(self.m.variable.extent, self.bm), up(ROWS, self.bm))
-        fitting = SUMS_BYTES // self.dtype.itemsize // self.rows // self.bn * self.bn
-        self.columns = min(up(self.n.variable.extent, self.bn), max(self.bn, fitting))
+        self.rows, self.columns = method.sums or (self.bm, self.bn)
 
     def write(self) -> None:
         e = self.e
@@ -271,7 +264,3 @@ class _Product:
                 e.finish(site, here, f"sums[{bare(at)}]", self.dtype)
 
             e.along(column, nc, add(self.n.origin, n0), point, e.later_uses(site), write)
-
-
-def up(value: int, step: int) -> int:
-    return -(-value // step) * step

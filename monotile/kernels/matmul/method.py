@@ -25,7 +25,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     prefetch: at "handoff" the first chunks of an operand that no stage makes; at "task" chunks of the worker's next task, when this one's
     products are done and before its sums are stored: these stay clear of so many stages of the ring, and it is the only step of its stage then.
     At "use" an operand whose lines leave the last-level cache first.
-    On the CPU a block is one register tile, and slices, warps and depth are 1.
+    On the CPU a block is one register tile, and slices, warps and depth are 1. sums: rows and columns, in whole blocks, of the sums that
+    stay in the cache while chunks of k go by; None for those of one block, as of a Plan in the making.
     """
 
     reads_shared: ClassVar[bool] = False
@@ -47,6 +48,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     tasks_at_once: int = 1
     swapped: bool = False
     epilogue: Epilogue = Epilogue()
+    sums: tuple[int, int] | None = None
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -77,6 +79,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
             parts.append(f"{warps}, rings of {self.depth}")
         if self.runs > 1:
             parts.append(f"{self.runs} runs of columns")
+        if self.sums is not None:
+            parts.append(f"{self.sums[0]}x{self.sums[1]} sums at a time")
         if self.epilogue != Epilogue():
             parts.append(self.epilogue.describe())
         sides = (f"left {self.left.describe()}", f"right {self.right.describe()}")

@@ -1,19 +1,40 @@
-"""How warps read the operands of a product, and how threads take its sums."""
+"""How warps read the operands of a product, and how threads take its sums; on the CPU, how many sums stay in the cache."""
 
 import msgspec
 
+from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import epilogue_of
+from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.plan.nodes import Method
 
+ROWS = 128  # of the sums that stay in the cache
+SUMS_BYTES = 1 << 17
+
 
 def settle(where: Settling) -> Method:
-    """The method with exact operands and its epilogue."""
+    """The method with exact operands and its epilogue, or with its sums."""
     m, view = where.step.method, where.view
     assert isinstance(m, Matmul)
+    if where.target.has.register_tiles:
+        return msgspec.structs.replace(m, sums=_sums(where, m))
     block, threads = (m.block_m, m.block_n), where.target.threads // m.teams
     found = epilogue_of(view, view.site(where.step), m.m, m.n, block, threads)
     left, right = exact_sides(where.step, view)
     return msgspec.structs.replace(m, left=left, right=right, epilogue=found)
+
+
+def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
+    """Whole blocks, no more than a task has; one block of columns at least."""
+    anchor, dims = where.anchor, where.step.dims
+    assert isinstance(anchor, Compute)
+    rows = min(up(elements((dims[m.m],)), m.block_m), up(ROWS, m.block_m))
+    fitting = SUMS_BYTES // anchor.body.dtype.itemsize // rows // m.block_n * m.block_n
+    return rows, min(up(elements((dims[m.n],)), m.block_n), max(m.block_n, fitting))
+
+
+def up(value: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-value // step) * step

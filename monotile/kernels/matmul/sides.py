@@ -2,6 +2,8 @@
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import factors
+from monotile.analysis.masked import masked
+from monotile.codegen.address import WIDEST, alignment, readable
 from monotile.codegen.view import View
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load
@@ -18,7 +20,8 @@ def element_of(left: Expr, right: Expr, anchor: Compute) -> DType:
 
 
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
-    """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is as it is."""
+    """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is copied in
+    vectors as wide as its place allows."""
     m, anchor = step.method, view.statements[step.computes[0]]
     assert isinstance(m, Matmul)
     assert isinstance(anchor, Compute)
@@ -26,7 +29,7 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     element = element_of(left, right, anchor)
     rows, columns = step.dims[m.m], step.dims[m.n]
     return (
-        m.left
+        _lines(m.left, left, element, view)
         if m.runs > 1
         else exact_operand(
             m.left, left, element, _inner(anchor, left, m.left, rows, m.block_m, m), view.places
@@ -39,6 +42,15 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
             view.places,
         ),
     )
+
+
+def _lines(wanted: Operand, factor: Expr, element: DType, view: View) -> Operand:
+    """Of columns in runs, what they read side by side: it is copied, or the method is not for it."""
+    found = masked(factor)
+    if found is None or factor.dtype is not element:
+        return Operand(wanted.major, 1, "element")
+    place = readable(view.places[found.load.tensor.name], own=False)
+    return Operand(wanted.major, min(WIDEST, alignment(place)) // element.itemsize, "async")
 
 
 def _inner(

@@ -39,13 +39,16 @@ def check(c: Checked) -> None:
         fail(f"{stage.name} has no weights to prefetch")
     if r.ahead("stage") and not held_early(step, c.view, c.steady, target):
         fail(f"{stage.name}: its threads cannot have the weights of {anchor.out.name} in registers")
-    for kept in c.view.residents:
-        if kept.held and kept.compute == anchor.out.name:
-            found = pinnable(step, c.statements, c.steady, target)
-            if not any(x.number == kept.load and x.in_registers for x in found):
-                fail(
-                    f"{stage.name}: its threads cannot keep a weight of {anchor.out.name} in registers"
-                )
+    own = [r for r in c.view.residents if r.compute == anchor.out.name]
+    found = {x.number: x for x in pinnable(step, c.statements, c.steady, target)} if own else {}
+    for kept in own:
+        x = found.get(kept.load)
+        if x is None or kept.vector < 1 or x.vector % kept.vector:
+            fail(f"{stage.name} cannot keep load {kept.load} of {anchor.out.name} on chip, {kept.vector} elements at once")  # fmt: skip
+        elif kept.held and not x.in_registers:
+            fail(
+                f"{stage.name}: its threads cannot keep a weight of {anchor.out.name} in registers"
+            )
 
 
 def _at_once(c: Checked, r: Reduce) -> str:

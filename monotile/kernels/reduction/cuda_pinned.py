@@ -12,7 +12,6 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul,
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.common.vectors import fitting
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import rows_of
 from monotile.plan.nodes import BoxDim, Plan, PlanNode, Repeat, Resident, Shared, Stage
@@ -96,8 +95,7 @@ def write_fill(
     """The body of the function that brings a task's part on chip; the task's coordinates are variables."""
     threads = e.plan.launch.threads
     rows = tuple(ranges[k] for k in kept.rows)
-    limit = max(1, 16 // kept.load.dtype.itemsize)
-    width = fitting(limit, kept.axes[-1].extent)
+    width = kept.resident.vector
     vectors = kept.image.shape[-1] // width
     count = region(rows) * vectors
     with ExitStack() as stack:

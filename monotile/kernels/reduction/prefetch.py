@@ -3,8 +3,10 @@ loop may keep on chip for them."""
 
 import math
 
+from monotile.codegen.address import WIDEST
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import distinct_loads
+from monotile.kernels.common.vectors import fitting
 from monotile.kernels.family import Pinnable, Prefetching, Statements
 from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
@@ -46,7 +48,14 @@ def pinnable(
         return ()
     steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)
+    last = anchor.reduce[method.order[-1] if method.order else -1]
     return tuple(
-        Pinnable(x, every.index(x), task_bytes(x, anchor, step.dims), steady)
+        Pinnable(
+            x,
+            every.index(x),
+            task_bytes(x, anchor, step.dims),
+            steady,
+            fitting(WIDEST // x.dtype.itemsize, last.extent),
+        )
         for x in multiplied(anchor, weights)
     )

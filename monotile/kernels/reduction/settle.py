@@ -46,6 +46,8 @@ def settle(where: Settling) -> Method:
     """The method with as many outputs at once as cost least."""
     method, view = where.step.method, where.view
     assert isinstance(method, Reduce)
+    if not where.target.has.lockstep:
+        return method
     site = view.site(where.step)
     if not isinstance(site.anchor, Compute):
         return method

@@ -9,7 +9,7 @@ import math
 
 from monotile.ir.program import Compute, Loop, Program, statements
 from monotile.plan.invalid import fail
-from monotile.plan.messages import TAGGED, WIDEST, message_stride
+from monotile.plan.messages import TAGGED, WIDEST, message_stride, receive_vector
 from monotile.plan.nodes import Plan, Receive, Repeat, Stage, repeats
 from monotile.plan.parts import Statements, box_of, covers, loads_in
 
@@ -85,6 +85,8 @@ def _check_receive(
         fail(f"{r.stage} cannot read {r.tensor} on chip")
     if r.place.offset % 16 or r.place.pitch != (box[-1].extent if box else 1):
         fail(f"{r.stage} receives {r.tensor} where vectors of it cannot be stored")
+    if r.vector not in (1, receive_vector(box, t)):
+        fail(f"{r.stage} cannot receive {r.vector} values of {r.tensor} at once")
 
 
 def _check_memory(taken: list[tuple[str, int, int]], size: int) -> None:

@@ -74,6 +74,8 @@ def _check_launch(plan: Plan, target: Target) -> None:
         fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
     if target.has.scratchpad and launch.shared_bytes > target.shared_bytes:
         fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
+    if launch.index_bits not in (32, 64):
+        fail(f"indices of {launch.index_bits} bits")
     if launch.functions != "inlined" and not target.has.lockstep:
         fail(f"its functions are {launch.functions}, which the target does not know")
 

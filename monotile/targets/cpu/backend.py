@@ -10,7 +10,7 @@ from monotile.targets.binary import Binary
 from monotile.targets.cpu import build
 from monotile.targets.cpu.calibrate import measure
 from monotile.targets.cpu.detect import detect, machine
-from monotile.targets.cpu.emit import emit
+from monotile.targets.cpu.emit import emit, settle
 from monotile.targets.cpu.launch import CpuKernel
 from monotile.targets.target import Target
 
@@ -38,7 +38,7 @@ CPU = Backend(
     present=lambda: True,
     detect=detect,
     suffix=".c",
-    settle=lambda _program, plan, _target, _options: plan,
+    settle=settle,
     emit=emit,
     build=_build,
     toolchain=lambda: f"{build.find_compiler()} {build.processor()}",

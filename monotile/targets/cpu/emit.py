@@ -2,6 +2,8 @@
 
 from contextlib import ExitStack
 
+import msgspec
+
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
@@ -19,13 +21,21 @@ ALIGN = 256  # bytes between the workers' on-chip memories
 
 
 def emit(program: Program, plan: Plan, target: Target, options: Options) -> Source:
-    """`plan` for `program` as C: `int monotile_run(void* const* pointers, char* workspace)`."""
-    emitter = _Cpu(program, plan, target, options, wide=False)
+    """`plan` for `program` as C: `int monotile_run(void* const* pointers, char* workspace)`. Raises PlanError where an index may not fit its
+    bits."""
+    emitter = _Cpu(program, plan, target, options)
     text = emitter.unit()
-    if emitter.overflow:  # indices need 64 bits
-        emitter = _Cpu(program, plan, target, options, wide=True)
-        text = emitter.unit()
+    emitter.check_width()
     return Source(text, ENTRY, tuple(emitter.checks))
+
+
+def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
+    """`plan` with `Launch.index_bits`: whether all indices fit 32 bits is known once they are written."""
+    emitter = _Cpu(program, plan, target, options)
+    emitter.unit()
+    bits = 64 if emitter.overflow else 32
+    launch = msgspec.structs.replace(plan.launch, index_bits=bits)
+    return msgspec.structs.replace(plan, launch=launch)
 
 
 class _Cpu(Loops):

@@ -42,29 +42,23 @@ HEADER_BYTES = 16  # of the parameters before the pointers
 
 
 def emit(program: Program, plan: Plan, target: Target, options: Options) -> Source:
-    """The source of `plan`. Indices are 32 bits wide unless some do not fit."""
-    separate = plan.launch.functions == "separate"
-    narrow = CudaEmitter(program, plan, target, options, wide=False)
-    text = narrow.source()
-    if not narrow.overflow:
-        return Source(text, ENTRY, tuple(narrow.checks), separate)
-    wide = CudaEmitter(program, plan, target, options, wide=True)
-    return Source(wide.source(), ENTRY, tuple(wide.checks), separate)
+    """The source of `plan`. Raises PlanError where an index may not fit its bits."""
+    emitter = CudaEmitter(program, plan, target, options)
+    text = emitter.source()
+    emitter.check_width()
+    return Source(text, ENTRY, tuple(emitter.checks), plan.launch.functions == "separate")
 
 
 def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
-    """`plan` with `Launch.functions`: how many functions there are is known once they are written, as those with the same text are one."""
-    narrow = CudaEmitter(program, plan, target, options, wide=False)
-    narrow.source()
-    count = len(list(narrow.functions))
-    if narrow.overflow:
-        wide = CudaEmitter(program, plan, target, options, wide=True)
-        wide.source()
-        count = len(list(wide.functions))
+    """`plan` with `Launch.functions` and `Launch.index_bits`. How many functions there are is known once they are written, as those with
+    the same text are one; so is whether all indices fit 32 bits."""
+    emitter = CudaEmitter(program, plan, target, options)
+    emitter.source()
+    count = len(list(emitter.functions))
     functions = "separate" if count >= SEPARATE else "called" if count >= CALLED else "inlined"
-    return msgspec.structs.replace(
-        plan, launch=msgspec.structs.replace(plan.launch, functions=functions)
-    )
+    bits = 64 if emitter.overflow else 32
+    launch = msgspec.structs.replace(plan.launch, functions=functions, index_bits=bits)
+    return msgspec.structs.replace(plan, launch=launch)
 
 
 class CudaEmitter(BlockEmitter):
@@ -72,10 +66,8 @@ class CudaEmitter(BlockEmitter):
 
     worker = outer = "blockIdx.x"
 
-    def __init__(
-        self, program: Program, plan: Plan, target: Target, options: Options, *, wide: bool
-    ) -> None:
-        super().__init__(program, plan, target, options, wide=wide)
+    def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
+        super().__init__(program, plan, target, options)
         self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
@@ -104,6 +96,8 @@ class CudaEmitter(BlockEmitter):
     def _called(self, f: Function) -> bool:
         """Whether the kernel calls `f` instead of having it as a part of its own.
 
+        No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
+        all of them, as stages with the same text share one and what fills a loop's weights is no stage.
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
         one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
         """

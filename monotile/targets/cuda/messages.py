@@ -51,15 +51,6 @@ class Received:
         """Whether it is the message of the iteration before."""
         return self.receive.tensor != self.receive.message
 
-    @property
-    def width(self) -> int:
-        """Values of one access."""
-        if not self.place.box:
-            return 1
-        last = self.place.box[-1]
-        tile = 0 if last.stage is None else last.tile
-        return 1 if (last.extent | tile | self.read.shape[-1]) % 2 else 2
-
 
 def slots_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> dict[str, Slots]:
     """The Plan's messages, by name."""
@@ -111,18 +102,20 @@ def write_receive(e: VectorEmitter, r: Received, stage: Stage) -> None:
     """Brings on chip what a task reads of a message, whose tags tell when it is there."""
     w = e.writer
     image = e.pointer(r.image, r.place, idx(0))
-    count = math.prod(b.extent for b in r.place.box) // r.width
+    count = math.prod(b.extent for b in r.place.box) // r.receive.vector
     threads = e.plan.launch.threads
     if r.carried:
         turn = loop_variable(r.slots.axis)
         with w.open(f"if ({turn} == 0)", fence=True):
             head = f"for (idx e = threadIdx.x; e < {count}; e += {threads})"
-            with w.open(head, ["e"], fence=True), e.vector(r.width):
-                text = e.root(Load(r.read, _index(r, stage, count, lane_of(r.width), inside=True)))
-                here = _index(r, stage, count, lane_of(r.width), inside=False)
+            with w.open(head, ["e"], fence=True), e.vector(r.receive.vector):
+                text = e.root(
+                    Load(r.read, _index(r, stage, count, lane_of(r.receive.vector), inside=True))
+                )
+                here = _index(r, stage, count, lane_of(r.receive.vector), inside=False)
                 e.write(r.image, here, r.place, text)
     kind = STORAGE[r.read.dtype]
-    call = f"mt::receive<{kind}, {r.width}, {count}, {threads}>"
+    call = f"mt::receive<{kind}, {r.receive.vector}, {count}, {threads}>"
     head = f"{call}({image}, {r.slots.of(int(r.carried))}, tag, [&](idx e)"
     with (
         w.open("else" if r.carried else "", fence=True),
@@ -139,16 +132,16 @@ def _index(r: Received, stage: Stage, count: int, lane: Expr, *, inside: bool) -
     box, task = r.place.box, coordinates(stage.grid)
     axes = [Axis(f"b{k}", b.extent) for k, b in enumerate(box)]
     if axes:
-        axes[-1] = Axis(axes[-1].name, axes[-1].extent // r.width)
+        axes[-1] = Axis(axes[-1].name, axes[-1].extent // r.receive.vector)
     at = unflatten(Axis("e", count), axes)
     out: list[Expr] = []
     for k, (b, a, n) in enumerate(zip(box, axes, r.read.shape, strict=True)):
         last = k == len(box) - 1
-        i = mul(at[a.name], idx(r.width)) if last else at[a.name]
+        i = mul(at[a.name], idx(r.receive.vector)) if last else at[a.name]
         if b.stage is not None:
             i = add(mul(task[b.stage], idx(b.tile)), i)
             if inside and _past(b, stage, n):
-                i = binary("min", i, idx(n - r.width if last else n - 1))
+                i = binary("min", i, idx(n - r.receive.vector if last else n - 1))
         out.append(add(i, lane) if last else i)
     return tuple(out)
 
