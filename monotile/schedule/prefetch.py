@@ -27,7 +27,8 @@ def prefetch(
 ) -> tuple[PlanNode, ...]:
     """`body` with `Stage.late` and what its methods prefetch. steady: weights that the launch does not change."""
     weights = program.weights
-    large = sum(w.tensor.nbytes for w in weights) > target.l2_bytes
+    kept = target.l2_bytes * target.model.common.resident
+    large = sum(w.tensor.nbytes for w in weights) > kept
     found = _Prefetcher(
         Views(program, places, body),
         steady,

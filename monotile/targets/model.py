@@ -29,6 +29,7 @@ class Common(_Family, frozen=True):
     block_barrier:   a barrier of one worker, in grid barriers.
     near:            latencies that a step saves which reads only what its task made.
     worth:           part of the time of a simpler schedule that a more complicated one may take at most.
+    resident:        part of the last-level cache that a network's weights may fill and still be there in the next call.
     """
 
     transcendental: float
@@ -42,6 +43,7 @@ class Common(_Family, frozen=True):
     block_barrier: float
     near: float
     worth: float
+    resident: float
 
 
 class RegisterTiles(_Family, frozen=True):

@@ -63,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(32, 1) probe_flag(char* words, u32 
   if (threadIdx.x != 0) return;
   u32 before = (blockIdx.x + gridDim.x - 1) % gridDim.x;
   for (u32 round = 1; round <= rounds; ++round) {
-    u64 wanted = blockIdx.x == 0 ? round - 1 : round;
-    while (ptx::load_word_8(words + before * 128) < wanted) {
+    u32 wanted = blockIdx.x == 0 ? round - 1 : round;
+    while (ptx::load_acquire((const u32*)(words + before * 128)) < wanted) {
     }
-    ptx::store_word_8(words + blockIdx.x * 128, round);
+    ptx::add_release((u32*)(words + blockIdx.x * 128), 1);
   }
 }
 
