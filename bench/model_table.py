@@ -26,7 +26,8 @@ import torch
 import monotile
 from bench.zoo import TABLE, Spec
 from monotile.errors import MonotileError, TargetError
-from monotile.plan.nodes import PlanNode, Repeat
+from monotile.plan.nodes import PlanNode, Repeat, Stage
+from monotile.plan.walk import nodes_in
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import measure as timed
 from monotile.runtime.reference import eager, to_device
@@ -108,14 +109,8 @@ def _cpu_seconds() -> float:
 
 def _counted(nodes: Iterable[PlanNode]) -> tuple[int, int]:
     """Stages and loops in the source, regardless of trip counts."""
-    stages = loops = 0
-    for node in nodes:
-        if isinstance(node, Repeat):
-            inside = _counted(node.body)
-            stages, loops = stages + inside[0], loops + 1 + inside[1]
-        else:
-            stages += 1
-    return stages, loops
+    every = tuple(nodes_in(tuple(nodes)))
+    return sum(isinstance(n, Stage) for n in every), sum(isinstance(n, Repeat) for n in every)
 
 
 def in_a_process(spec: Spec, target: str, limit: float, jobs: int, times: bool) -> Row:

@@ -40,6 +40,7 @@ from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.legalise.base_copies import insert_base_copies
 from monotile.transform.legalise.copy_insertion import insert_copies
+from monotile.transform.legalise.mask_stacks import mask_stacks
 from monotile.transform.legalise.state_copies import insert_state_copies
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
@@ -60,9 +61,12 @@ PREFETCH = capability("prefetch")
 
 # fmt: off
 ANY_TARGET: tuple[Pass[ProgramState], ...] = (
+    Pass("mask_stacks", rewrite(mask_stacks),
+         "Before inlining: the masks of stacks are pointwise, and their readers may take them in.",
+         sets=("stacks masked",)),
     Pass("inline_views", rewrite(inline_views),
          "Views between operators hide that layers are equal.",
-         sets=("views inlined",)),
+         needs=("stacks masked",), sets=("views inlined",)),
     Pass("eliminate_dead_code", rewrite(eliminate_dead_code),
          "Inlined views that nobody reads any more would interrupt repeated sequences.",
          needs=("views inlined",)),

@@ -64,7 +64,7 @@ class Nest:
 def nest(outer: Loop) -> Nest | None:
     """`outer` as such a nest; None if it is not proven to be one."""
     *before, inner = outer.body
-    if not (isinstance(inner, Loop) and _is_counted(outer) and _is_counted(inner)):
+    if not isinstance(inner, Loop) or outer.ends_early or inner.ends_early:
         return None
     made: dict[str, Compute] = {}
     params = {c.param.name for c in outer.carried}
@@ -101,10 +101,6 @@ def nest(outer: Loop) -> Nest | None:
     if not all(_reads_neighbours(s, params, inner.axis, made) for s in body):
         return None
     return Nest(outer, inner, body, tuple(inner_edges), tuple(outer_edges))
-
-
-def _is_counted(s: Loop) -> bool:
-    return s.count is None and s.predicate is None
 
 
 def _reads_neighbours(s: Compute, params: set[str], inner: Axis, made: dict[str, Compute]) -> bool:

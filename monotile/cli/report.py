@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from monotile.plan.nodes import PlanNode, Repeat, Stage
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Stage
 from monotile.runtime.module import CompiledModule
 
 
@@ -25,10 +25,13 @@ def summary(fast: CompiledModule, seconds: float) -> str:
 
 
 def _stages(body: tuple[PlanNode, ...], times: int = 1) -> Iterator[tuple[Stage, int]]:
-    """Every stage and its number of executions per call."""
+    """Every stage and its number of executions per call; once where that depends on the call."""
     for node in body:
         match node:
             case Stage():
                 yield node, times
             case Repeat():
-                yield from _stages(node.body, times * node.extent)
+                yield from _stages(node.body, times if node.ends_early else times * node.extent)
+            case Choose(_, bodies):
+                for inner in bodies:
+                    yield from _stages(inner, times)

@@ -9,6 +9,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, idx
 from monotile.plan.nodes import (
+    Final,
     Place,
     Pointer,
     Register,
@@ -62,7 +63,7 @@ def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout
             return Layout(origin, tuple(strides))
         case Pointer() | Workspace():
             return _dense(shape)
-        case Slice(of):
+        case Slice(of) | Final(of):
             return layout(of, shape, task)
         case Rotate(_, _, _, (a, b), first, last):
             found = {layout(p, shape, task) for p in (a, b, first, last) if p is not None}
@@ -91,6 +92,8 @@ def place_axes(place: Place) -> frozenset[str]:
         case Rotate(axis, _, _, (a, b), first, last):
             inner = [place_axes(p) for p in (a, b, first, last) if p is not None]
             return frozenset({loop_variable(axis)}).union(*inner)
+        case Final(of):
+            return place_axes(of)
 
 
 def base(place: Place, part: str) -> str:
@@ -114,6 +117,8 @@ def base(place: Place, part: str) -> str:
             if first is not None:
                 text = f"({loop} == 0 ? {base(first, part)} : {text})"
             return text
+        case Final(of):  # the loop variable is what it was then
+            return base(of, part)
         case Register():
             raise InternalError("a value in a register has no address")
 
@@ -151,6 +156,8 @@ def alignment(place: Place) -> int:
         case Rotate(_, _, _, places, first, last):
             every = (*places, *(p for p in (first, last) if p is not None))
             return math.gcd(*(alignment(p) for p in every))
+        case Final(of):
+            return alignment(of)
 
 
 def others(offset: Affine, lane: Axis) -> Affine:

@@ -4,14 +4,16 @@ from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from monotile.codegen.address import loop_variable
+from monotile.codegen.address import loop_variable, readable
 from monotile.codegen.base import Emitter
 from monotile.codegen.functions import Base, Functions
 from monotile.codegen.profile import Profiling
+from monotile.codegen.spelling import bare
 from monotile.codegen.writer import Block, Writer
 from monotile.config import Options
-from monotile.ir.program import Program
-from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
+from monotile.ir.expr import idx
+from monotile.ir.program import Program, looked_at, statements
+from monotile.plan.nodes import Choose, Handoff, Plan, PlanNode, Repeat, Stage
 from monotile.targets.target import Target
 
 
@@ -24,6 +26,7 @@ class StageEmitter(Emitter):
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
         self.functions = Functions()
+        self._scalars = {t.name: t for s in statements(program.body) for t in looked_at(s)}
         self.profiling = Profiling(plan, options, self.worker, self.outer)
 
     @contextmanager
@@ -51,30 +54,63 @@ class StageEmitter(Emitter):
         self.writer.write(f"{found.name}({', '.join(texts)});{note}")
 
     def stages(self) -> Iterator[tuple[Stage, tuple[str, ...]]]:
-        """Every stage with the axes of the Repeats round it, outermost first."""
+        """Every stage with the axes of the Repeats whose variables it may use: those round it, outermost first, and those before it there that may
+        have ended early."""
         yield from _stages(self.plan.body, ())
 
     def walk(self, nodes: Sequence[PlanNode]) -> None:
         """Write the Plan's body: hand-offs, calls of the stages, loops."""
         for node in nodes:
             match node:
-                case Repeat(axis, extent, inner):
+                case Repeat(axis, extent, inner) if not node.ends_early:
                     variable = loop_variable(axis)
                     self.enter(node)
                     head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
                     with self.writer.open(head, [variable]):
                         self.walk(inner)
+                case Repeat():
+                    self._repeat(node)
+                case Choose(index, bodies, handoff):
+                    self.wait(handoff)
+                    choice = self.writer.fresh("choice")
+                    self.writer.write(f"const int64_t {choice} = {bare(self.scalar(index))};")
+                    for number, inner in enumerate(bodies):
+                        with self.writer.open(f"if ({choice} == {number})", fence=True):
+                            self.walk(inner)
                 case Stage():
                     with self.profiling.wait(self.writer, node):
-                        self.handoff(node)
+                        self.wait(node.handoff, late=node.late)
                     self.call(node)
+
+    def _repeat(self, loop: Repeat) -> None:
+        """A loop that may end early; its variable is defined for what comes after it too."""
+        w, variable = self.writer, loop_variable(loop.axis)
+        self.enter(loop)
+        w.write(f"idx {variable} = 0;")
+        w.define(variable)
+        if loop.count:
+            self.wait(loop.handoff)
+            w.write(f"const int64_t {variable}_count = {bare(self.scalar(loop.count))};")
+        with w.open(f"for (;; ++{variable})", fence=True):
+            if loop.predicate:
+                self.wait(loop.handoff)
+            goes_on = (
+                self.scalar(loop.predicate) if loop.predicate else f"{variable} < {variable}_count"
+            )
+            w.write(f"if ({variable} == {loop.extent} || !({bare(goes_on)})) break;")
+            self.walk(loop.body)
+
+    def scalar(self, name: str) -> str:
+        """Text of a scalar's value, as all workers read it to find the same."""
+        tensor, place = self._scalars[name], readable(self.plan.places[name], own=False)
+        return self.load(tensor, f"({self._base(Base(tensor, place, idx(0)))})", "0")
 
     def enter(self, loop: Repeat) -> None:
         """Write what comes right before a loop."""
 
     @abstractmethod
-    def handoff(self, stage: Stage) -> None:
-        """Write what the worker waits for before the stage."""
+    def wait(self, handoff: Handoff, *, late: bool = False) -> None:
+        """Write what the worker waits for. late: it only arrives, and waits later."""
 
     @abstractmethod
     def call(self, stage: Stage) -> None:
@@ -86,7 +122,11 @@ def _stages(
 ) -> Iterator[tuple[Stage, tuple[str, ...]]]:
     for node in nodes:
         match node:
-            case Repeat(axis, _, inner):
-                yield from _stages(inner, (*axes, axis))
             case Stage():
                 yield node, axes
+            case Repeat(axis, _, inner):
+                yield from _stages(inner, (*axes, axis))
+                axes = (*axes, axis) if node.ends_early else axes
+            case Choose(_, bodies):
+                for inner in bodies:
+                    yield from _stages(inner, axes)

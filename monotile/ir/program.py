@@ -87,6 +87,11 @@ class Loop(msgspec.Struct, frozen=True, tag="loop", cache_hash=True):
     predicate: Tensor | None = None
     origin: str = ""
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether the number of iterations is known in the call only."""
+        return self.count is not None or self.predicate is not None
+
 
 class BranchOut(msgspec.Struct, frozen=True, cache_hash=True):
     then: Tensor
@@ -191,6 +196,18 @@ def used(s: Statement) -> tuple[Tensor, ...]:
                 *_free(s.otherwise, [o.otherwise for o in s.outs], set()),
             )
             return (s.predicate, *sides)
+
+
+def looked_at(s: Statement) -> tuple[Tensor, ...]:
+    """The scalars that decide whether a Loop goes on, as each iteration begins, or which side of a Branch runs."""
+    match s:
+        case Compute() | Scatter():
+            return ()
+        case Loop():
+            carried = (c.param for c in s.carried if c.result == s.predicate)
+            return (*((s.count,) if s.count else ()), *carried)
+        case Branch():
+            return (s.predicate,)
 
 
 def _free(body: tuple[Statement, ...], results: list[Tensor], own: set[Tensor]) -> Iterator[Tensor]:

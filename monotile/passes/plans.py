@@ -13,8 +13,9 @@ from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
-from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Stage
 from monotile.plan.printer import show, show_body, show_each_place
+from monotile.plan.walk import nodes_in, with_bodies
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
@@ -247,19 +248,14 @@ def _nodes(before: tuple[PlanNode, ...], after: tuple[PlanNode, ...]) -> str:
     changed = [x != y for x, y in zip(old, new, strict=True)]
     is_stage = [isinstance(y, Stage) for y in new]
     words: list[str] = []
-    for kind, name in ((True, "stages"), (False, "loops")):
+    for kind, name in ((True, "stages"), (False, "loops and branches")):
         of_kind = [c for c, k in zip(changed, is_stage, strict=True) if k == kind]
         if any(of_kind):
             words.append(f"{sum(of_kind)} of {len(of_kind)} {name}")
     return ", ".join(words)
 
 
-def _flat(body: tuple[PlanNode, ...]) -> Iterator[Stage | Repeat]:
-    """Every stage, and every loop without its body."""
-    for node in body:
-        match node:
-            case Stage():
-                yield node
-            case Repeat():
-                yield msgspec.structs.replace(node, body=())
-                yield from _flat(node.body)
+def _flat(body: tuple[PlanNode, ...]) -> Iterator[PlanNode]:
+    """Every stage, and all other nodes without what is in them."""
+    for node in nodes_in(body):
+        yield node if isinstance(node, Stage) else with_bodies(node, lambda _: ())

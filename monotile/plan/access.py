@@ -7,9 +7,11 @@ import msgspec
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
 from monotile.plan.nodes import (
+    Final,
     Place,
     Pointer,
     Register,
+    Repeat,
     Rotate,
     Shared,
     Slice,
@@ -19,6 +21,7 @@ from monotile.plan.nodes import (
 
 Bytes = tuple[str, int, int]  # space, first byte, byte after the last
 WORKSPACE = "workspace"
+WIDEST_SCALAR = 8  # bytes
 
 
 def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
@@ -43,6 +46,10 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
             if i == extent - 1 and last is not None:
                 return resolve(last, nbytes, iterations)
             return resolve(places[(i + phase) % 2], nbytes, iterations)
+        case Final(of):  # whichever iteration was the last
+            after = {0: of.first} | {i: of.places[i % 2] for i in range(1, min(of.extent, 2) + 1)}
+            ends = (p for p in after.values() if p is not None)
+            return tuple(b for p in ends for b in resolve(p, nbytes, iterations))
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -85,6 +92,18 @@ def access(
             for p in places[t.name]:
                 writes.extend((name, b) for b in resolve(p, t.nbytes, iterations))
     return Access(tuple(reads), tuple(writes))
+
+
+def resolve_scalar(places: tuple[Place, ...], iterations: dict[str, int]) -> tuple[Bytes, ...]:
+    """The bytes of the scalar that all workers look at, at most."""
+    place = next(p for p in places if not isinstance(p, Shared))
+    return resolve(place, WIDEST_SCALAR, iterations)
+
+
+def replayed(loop: Repeat) -> list[int]:
+    """The iterations that stand for all: carried values alternate between two places, and the last may have one of its own."""
+    some = {0, 1, 2, 3 if loop.ends_early else loop.extent - 1}
+    return sorted(i for i in some if 0 <= i < loop.extent)
 
 
 def read_place(t: Tensor, places: dict[str, tuple[Place, ...]]) -> Place:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from monotile.plan.access import Bytes, Old, access, overlap
+from monotile.plan.access import Bytes, Old, access, overlap, replayed
 from monotile.plan.nodes import Place, Repeat, Stage
 from monotile.plan.parts import Part, Statements, read_part, written_part
 
@@ -59,7 +59,7 @@ def apart(
     """Whether no task touches what a task of another worker writes, in this iteration of the loop or another."""
     reads: list[Touch] = []
     writes: list[Touch] = []
-    for i in sorted({0, 1, 2, loop.extent - 1} & set(range(loop.extent))):
+    for i in replayed(loop):
         for stage in loop.body:
             assert isinstance(stage, Stage)
             found = touches(stage, loop, statements, places, _Iterations({loop.axis: i}), old)

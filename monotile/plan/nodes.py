@@ -15,9 +15,12 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
   stage's first step, once that has found its addresses (`schedule/prefetch.py` says which steps can). In a Repeat with
   `messages` tasks hand on values themselves.
+- A Repeat may end early, and a Choose runs one of its bodies, as a scalar tensor says in the call. All workers read it, behind a
+  hand-off after whoever wrote it and before whoever overwrites it. After a Repeat that ends early its loop variable holds the
+  number of iterations that were; a carried value's `out` lies where its `param` would in that iteration.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -198,7 +201,13 @@ class Rotate(Frozen, frozen=True, tag="rotate"):
     last: "Place | None" = None
 
 
-Place = Pointer | Workspace | Shared | Register | Slice | Rotate
+class Final(Frozen, frozen=True, tag="final"):
+    """What a loop that may end early has carried in the end: `of` in the iteration that did not begin any more."""
+
+    of: Rotate
+
+
+Place = Pointer | Workspace | Shared | Register | Slice | Rotate | Final
 
 
 class Stage(Frozen, frozen=True, tag="stage"):
@@ -208,18 +217,6 @@ class Stage(Frozen, frozen=True, tag="stage"):
     handoff: Handoff
     first: int
     late: bool = False
-
-
-def each_stage(
-    body: "tuple[PlanNode, ...]", change: Callable[[Stage], Stage]
-) -> "tuple[PlanNode, ...]":
-    """`body` with every stage changed, those in Repeats too."""
-    return tuple(
-        change(n)
-        if isinstance(n, Stage)
-        else msgspec.structs.replace(n, body=each_stage(n.body, change))
-        for n in body
-    )
 
 
 class Resident(Frozen, frozen=True):
@@ -268,11 +265,13 @@ class Receive(Frozen, frozen=True):
 
 
 class Repeat(Frozen, frozen=True, tag="repeat"):
-    """A Loop of the Program.
+    """A Loop of the Program: `extent` iterations, or fewer.
 
     With messages, its stages hand on what other tasks read by these alone: between stages and iterations there are
-    barriers of the block only, and no stage has more tasks than there are workers. `handoff` is what a worker waits for
-    before the first iteration.
+    barriers of the block only, and no stage has more tasks than there are workers.
+    count: a scalar int64 tensor: there are no more iterations than its value. predicate: the scalar bool carry `param` that is looked
+    at before each iteration: the loop ends where it is false. All workers look, and each finds the same.
+    handoff: what a worker waits for before the first iteration; with a predicate, each time before it looks at that.
     """
 
     axis: str
@@ -282,9 +281,26 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
     messages: tuple[Message, ...] = ()
     receives: tuple[Receive, ...] = ()
     handoff: Handoff = "none"
+    count: str = ""
+    predicate: str = ""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the number of iterations is known in the call only."""
+        return bool(self.count or self.predicate)
 
 
-PlanNode = Stage | Repeat
+class Choose(Frozen, frozen=True, tag="choose"):
+    """Runs one of `bodies`: the one whose number the scalar `index` holds (of a bool, the second where it is true). All workers look at it,
+    and each finds the same. handoff: what a worker waits for before it looks."""
+
+    index: str
+    bodies: "tuple[tuple[PlanNode, ...], ...]"
+    handoff: Handoff = "none"
+
+
+PlanNode = Stage | Repeat | Choose
+Body = tuple[PlanNode, ...]
 
 
 Functions = Literal["inlined", "called", "separate"]
@@ -344,11 +360,3 @@ def decoder(methods: Methods) -> Callable[[type, Any], Any]:
         return msgspec.convert(value, found, dec_hook=decode)
 
     return decode
-
-
-def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
-    """Every loop, those inside another after it."""
-    for node in nodes:
-        if isinstance(node, Repeat):
-            yield node
-            yield from repeats(node.body)

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from monotile.plan.nodes import (
+    Choose,
     Dim,
+    Final,
     Handoff,
     Place,
     Plan,
@@ -71,8 +73,10 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
     for node in body:
         match node:
             case Repeat(axis, extent, inner):
-                wait = f", {_WAIT[node.handoff]}" if node.messages else ""
-                yield f"{indent}loop {axis}:{extent}{wait}"
+                ends = f", {node.count} at most" if node.count else ""
+                ends += f", while {node.predicate}" if node.predicate else ""
+                wait = f", {_WAIT[node.handoff]}" if node.messages or node.ends_early else ""
+                yield f"{indent}loop {axis}:{extent}{ends}{wait}"
                 for m in node.messages:
                     yield f"{indent}  messages {m.tensor} at {m.offset}"
                 for r in node.receives:
@@ -89,6 +93,11 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                 wait = _WAIT[node.handoff] + (", late" if node.late else "")
                 yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {wait}"
                 yield from (f"{indent}  {_step(s)}" for s in node.steps)
+            case Choose(index, bodies, handoff):
+                yield f"{indent}choose by {index}, {_WAIT[handoff]}"
+                for number, inner in enumerate(bodies):
+                    yield f"{indent}  {number}:"
+                    yield from _nodes(inner, indent + "    ")
             case _:
                 assert_never(node)
 
@@ -126,5 +135,7 @@ def show_place(p: Place) -> str:
             ends = f", first {show_place(first)}" if first is not None else ""
             ends += f", last {show_place(last)}" if last is not None else ""
             return f"({show_place(even)} | {show_place(odd)})[({index}) % 2]{ends}"
+        case Final(of):
+            return f"in the end {show_place(of)}"
         case _:
             assert_never(p)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from monotile.plan.nodes import Frozen, Plan, PlanNode, Repeat, Stage
+from monotile.plan.walk import bodies_of
 
 Kind = Literal["task", "wait", "fill"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -41,10 +42,12 @@ def recorded(plan: Plan) -> tuple[Recorded, ...]:
 def _recorded(nodes: Sequence[PlanNode], loops: tuple[Repeat, ...]) -> Iterator[Recorded]:
     for node in nodes:
         match node:
-            case Repeat():
-                yield from _recorded(node.body, (*loops, node))
             case Stage():
                 yield Recorded(node, loops)
+            case _:
+                inner = (*loops, node) if isinstance(node, Repeat) else loops
+                for body in bodies_of(node):
+                    yield from _recorded(body, inner)
 
 
 def capacity(plan: Plan) -> int:

@@ -14,11 +14,11 @@ from monotile.analysis.affine import Affine, affine
 from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
-from monotile.ir.program import Compute, Loop, Scatter, Statement, defined, used
+from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, used
 from monotile.kernels.group import Group, Row, single
 from monotile.transform.predicates import joins
 
-Node = Group | Loop
+Node = Group | Loop | Branch
 Allowed = Callable[[Group], bool]
 
 
@@ -28,10 +28,8 @@ def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> l
         match s:
             case Compute() | Scatter():
                 out.append(single(s, waits))
-            case Loop():
+            case Loop() | Branch():
                 out.append(s)
-            case _:
-                raise AssertionError("branches are refused before scheduling")
     return out
 
 
@@ -40,12 +38,12 @@ def writes_of(node: Node) -> frozenset[str]:
 
 
 def reads_of(node: Node) -> frozenset[str]:
-    return node.reads if isinstance(node, Group) else _reads_of_loop(node)
+    return node.reads if isinstance(node, Group) else _reads_inside(node)
 
 
 @functools.lru_cache(maxsize=1024)
-def _reads_of_loop(loop: Loop) -> frozenset[str]:
-    return frozenset(t.name for t in used(loop))
+def _reads_inside(s: Loop | Branch) -> frozenset[str]:
+    return frozenset(t.name for t in used(s))
 
 
 def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list[Node]:

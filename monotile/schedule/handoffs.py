@@ -4,17 +4,31 @@ Stages that do not depend on each other since the last grid barrier stand side b
 The body of a loop is walked for iterations 0, 1, 2 and the last, with the bytes that each really touches:
 carried values alternate between two places, so this covers every pair of neighbours. Loops with messages have their
 hand-offs already; before them and after them they are like one stage.
+Where a loop may end early, what comes after it waits for what any of its ends has left, and after a Choose for what any of its
+bodies has. All workers read the value that decides.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
 
 from monotile.ir.program import Compute, Scatter
-from monotile.plan.access import Bytes, Old, access, on_chip, overlap, worker_of
+from monotile.plan.access import (
+    Bytes,
+    Old,
+    access,
+    on_chip,
+    overlap,
+    replayed,
+    resolve_scalar,
+    worker_of,
+)
 from monotile.plan.hazards import touches
-from monotile.plan.nodes import Handoff, Place, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Choose, Handoff, Place, PlanNode, Repeat, Stage
+from monotile.plan.walk import with_bodies
 
 _STRENGTH: dict[Handoff, int] = {"none": 0, "block": 1, "grid": 2}
 
@@ -32,6 +46,33 @@ def synchronise(
     return walker.finish(body)
 
 
+@dataclass(slots=True)
+class _Pending:
+    """Since the last grid barrier: reads, writes, and by which worker (None: by several). next_worker: behind those that are busy. chip_used:
+    since the last barrier of any kind."""
+
+    reads: list[tuple[Bytes, int | None]]
+    writes: list[tuple[Bytes, int | None]]
+    next_worker: int = 0
+    chip_used: bool = False
+
+    def copy(self) -> "_Pending":
+        return replace(self, reads=[*self.reads], writes=[*self.writes])
+
+    @staticmethod
+    def any_of(ways: "Sequence[_Pending]") -> "_Pending":
+        """What may be pending where the call took one of several ways."""
+        return _Pending(
+            list(dict.fromkeys(x for w in ways for x in w.reads)),
+            list(dict.fromkeys(x for w in ways for x in w.writes)),
+            ways[0].next_worker if len({w.next_worker for w in ways}) == 1 else 0,
+            any(w.chip_used for w in ways),
+        )
+
+    def passed_grid(self) -> None:
+        self.reads, self.writes, self.next_worker, self.chip_used = [], [], 0, False
+
+
 class _Walker:
     def __init__(
         self,
@@ -42,11 +83,9 @@ class _Walker:
     ) -> None:
         self.statements, self.places, self.workers, self.old = statements, places, workers, old
         self.decided: dict[str, Stage] = {}
-        self.reads: list[tuple[Bytes, int | None]] = []  # since the last grid barrier, and by whom
-        self.writes: list[tuple[Bytes, int | None]] = []
+        self.now = _Pending([], [])
         self.entered: dict[str, Handoff] = {}  # of loops with messages, by axis
-        self.next_worker = 0
-        self.chip_used = False  # since the last barrier of any kind
+        self.looks: dict[int, Handoff] = {}  # of nodes that all workers decide, by identity
 
     def walk(self, nodes: tuple[PlanNode, ...], iterations: dict[str, int]) -> None:
         for node in nodes:
@@ -55,18 +94,50 @@ class _Walker:
                     self._stage(node, iterations)
                 case Repeat() if node.messages:
                     self._enter(node, nested=bool(iterations))
-                    for i in _replayed(node.extent):
+                    for i in replayed(node):
                         self._hand_on(node, {**iterations, node.axis: i})
-                case Repeat(axis, extent, body):
-                    for i in _replayed(extent):
-                        self.walk(body, {**iterations, axis: i})
+                case Repeat():
+                    self._repeat(node, iterations)
+                case Choose(index, bodies):
+                    self._look(node, index, iterations)
+                    before, ends = self.now, list[_Pending]()
+                    for body in bodies:
+                        self.now = before.copy()
+                        self.walk(body, iterations)
+                        ends.append(self.now)
+                    self.now = _Pending.any_of(ends)
+
+    def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
+        if loop.count:
+            self._look(loop, loop.count, iterations)
+        ends: list[_Pending] = []
+        for i in replayed(loop):
+            here = {**iterations, loop.axis: i}
+            if loop.predicate:
+                self._look(loop, loop.predicate, here)
+            ends.append(self.now.copy())
+            self.walk(loop.body, here)
+        if loop.predicate:
+            self._look(loop, loop.predicate, {**iterations, loop.axis: len(replayed(loop))})
+        if loop.ends_early:
+            self.now = _Pending.any_of([*ends, self.now])
+
+    def _look(self, node: Repeat | Choose, name: str, iterations: dict[str, int]) -> None:
+        """All workers read the scalar `name`."""
+        found = resolve_scalar(self.places[name], iterations)
+        against = [w for b in found for w in self._conflicts(b, self.now.writes)]
+        handoff: Handoff = "grid" if against else self.looks.get(id(node), "none")
+        self.looks[id(node)] = handoff
+        if handoff == "grid":
+            self.now.passed_grid()
+        self.now.reads += [(b, None) for b in found]
 
     def _enter(self, loop: Repeat, *, nested: bool) -> None:
         """A loop with messages: whoever may still use its memory, or its messages of the time before, comes first."""
-        if nested or self.reads or self.writes:
+        if nested or self.now.reads or self.now.writes:
             self.entered[loop.axis] = "grid"
-            self.reads, self.writes = [], []
-        self.next_worker, self.chip_used = 0, True
+            self.now.passed_grid()
+        self.now.next_worker, self.now.chip_used = 0, True
 
     def _hand_on(self, loop: Repeat, iterations: dict[str, int]) -> None:
         """An iteration of a loop with messages, whose hand-offs are known: what it leaves for others to wait for."""
@@ -74,15 +145,15 @@ class _Walker:
             assert isinstance(stage, Stage)
             me = worker_of(stage, self.workers)
             found = touches(stage, loop, self.statements, self.places, iterations, self.old)
-            self.reads += [(t.where, me) for t in found.reads]
-            self.writes += [(t.where, me) for t in found.writes]
+            self.now.reads += [(t.where, me) for t in found.reads]
+            self.now.writes += [(t.where, me) for t in found.writes]
             self.decided[stage.name] = stage
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
         touched = access(stage, self.statements, self.places, iterations, self.old)
-        against = [w for _, b in touched.reads for w in self._conflicts(b, self.writes)]
+        against = [w for _, b in touched.reads for w in self._conflicts(b, self.now.writes)]
         for _, b in touched.writes:
-            against += self._conflicts(b, self.writes) + self._conflicts(b, self.reads)
+            against += self._conflicts(b, self.now.writes) + self._conflicts(b, self.now.reads)
         known = self.decided.get(stage.name)
         if known is None:
             known = msgspec.structs.replace(stage, first=self._first(stage, against))
@@ -91,26 +162,26 @@ class _Walker:
         handoff: Handoff = "none"
         if against:
             handoff = "block" if me is not None and set(against) == {me} else "grid"
-        elif chip and self.chip_used:
+        elif chip and self.now.chip_used:
             handoff = "block"
         if _STRENGTH[handoff] < _STRENGTH[known.handoff]:
             handoff = known.handoff
         self.decided[stage.name] = msgspec.structs.replace(known, handoff=handoff)
         if handoff == "grid":
-            self.reads, self.writes, self.next_worker = [], [], 0
+            self.now.passed_grid()
         if handoff != "none":
-            self.chip_used = False
-        self.chip_used |= chip
-        self.next_worker = (known.first + math.prod(known.grid)) % self.workers
-        self.reads += [(b, me) for _, b in touched.reads]
-        self.writes += [(b, me) for _, b in touched.writes]
+            self.now.chip_used = False
+        self.now.chip_used |= chip
+        self.now.next_worker = (known.first + math.prod(known.grid)) % self.workers
+        self.now.reads += [(b, me) for _, b in touched.reads]
+        self.now.writes += [(b, me) for _, b in touched.writes]
 
     def _first(self, stage: Stage, against: list[int | None]) -> int:
         """Right after the tasks before it; a single task goes where what it waits for was made."""
         makers = set(against)
         if math.prod(stage.grid) == 1 and len(makers) == 1 and (only := makers.pop()) is not None:
             return only
-        return 0 if against else self.next_worker
+        return 0 if against else self.now.next_worker
 
     @staticmethod
     def _conflicts(b: Bytes, pending: list[tuple[Bytes, int | None]]) -> list[int | None]:
@@ -122,12 +193,10 @@ class _Walker:
             match node:
                 case Stage(name):
                     out.append(self.decided[name])
-                case Repeat(axis, _, body):
-                    entry = self.entered.get(axis, node.handoff)
-                    made = msgspec.structs.replace(node, body=self.finish(body), handoff=entry)
-                    out.append(made)
+                case Repeat() | Choose():
+                    handoff = self.looks.get(id(node), node.handoff)
+                    if isinstance(node, Repeat):
+                        handoff = self.entered.get(node.axis, handoff)
+                    made = with_bodies(node, self.finish)
+                    out.append(msgspec.structs.replace(made, handoff=handoff))
         return tuple(out)
-
-
-def _replayed(extent: int) -> list[int]:
-    return sorted({0, 1, 2, extent - 1} & set(range(extent)))

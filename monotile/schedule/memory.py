@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import msgspec
 
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Loop, Program, Scatter, statements, updates, used
-from monotile.plan.nodes import Place, Pointer, Register, Rotate, Shared, Slice, Workspace
-from monotile.schedule.tree import Draft, Nest, Tree
+from monotile.ir.program import Branch, Loop, Program, Scatter, statements, updates, used
+from monotile.plan.nodes import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
 ALIGN = 256  # bytes between tensors in the workspace
 
@@ -79,6 +79,10 @@ class _Builder:
                     outside = len(self.ranges)
                     self.level(body)
                     self._close(outside, start)
+                case Fork(branch):
+                    self._fork(branch)
+                    for side in node.sides:
+                        self.level(side)
 
     def _stage(self, draft: Draft) -> None:
         own_steps = {s.out.name: i for i, step in enumerate(draft.group.steps) for s in step}
@@ -126,16 +130,32 @@ class _Builder:
             both = (self._reserve(c.param), self._reserve(c.param))
             axis, extent = loop.axis.name, loop.axis.extent
             first = self._far(c.init)
-            self.places[c.param.name] = [Rotate(axis, extent, 0, both, first=first)]
+            param = Rotate(axis, extent, 0, both, first=first)
+            self.places[c.param.name] = [param]
+            if loop.ends_early:
+                self.places[c.out.name] = [Final(param)]
+                self.places.setdefault(c.result.name, []).append(Rotate(axis, extent, 1, both))
+                continue
             last = self._far(c.out) if c.out.name in self.places else None
             if last is None and self.readers.get(c.out.name):
                 last = self._allocate(c.out)
             found = Rotate(axis, extent, 1, both, last=last)
             self.places.setdefault(c.result.name, []).append(found)
+        if loop.count is not None:
+            self._touch(loop.count.name)
         for k in loop.stacked:
             whole = self._far(k.out) if k.out.name in self.places else self._allocate(k.out)
             part = Slice(whole, loop.axis.name, k.value.nbytes)
             self.places.setdefault(k.value.name, []).append(part)
+
+    def _fork(self, branch: Branch) -> None:
+        """Both sides make their results where these are read."""
+        self._touch(branch.predicate.name)
+        for o in branch.outs:
+            if o.out.name in self.places or self.readers.get(o.out.name):
+                whole = self._far(o.out) if o.out.name in self.places else self._allocate(o.out)
+                for made in (o.then, o.otherwise):
+                    self.places.setdefault(made.name, []).append(whole)
 
     def _far(self, t: Tensor) -> Place:
         return next(p for p in self.places[t.name] if not isinstance(p, Shared))
@@ -163,9 +183,17 @@ def _readers(tree: Tree) -> dict[str, set[int]]:
                 for s in node.group.statements():
                     for t in used(s):
                         out.setdefault(t.name, set()).add(id(node))
+            case Fork(branch, then, otherwise):
+                for name, found in _readers((*then, *otherwise)).items():
+                    out.setdefault(name, set()).update(found)
+                ends = (t for o in branch.outs for t in (o.then, o.otherwise))
+                for t in (branch.predicate, *ends):
+                    out.setdefault(t.name, set()).add(0)
             case Nest(loop, body):
                 for name, found in _readers(body).items():
                     out.setdefault(name, set()).update(found)
+                if loop.count is not None:
+                    out.setdefault(loop.count.name, set()).add(0)
                 for c in loop.carried:
                     for t in (c.init, c.result):
                         out.setdefault(t.name, set()).add(0)
@@ -200,7 +228,7 @@ def _handles(p: Place) -> tuple[int, ...]:
     match p:
         case Workspace(handle):
             return (handle,)
-        case Slice(of):
+        case Slice(of) | Final(of):
             return _handles(of)
         case Rotate():
             return tuple(h for q in _parts(p) for h in _handles(q))
@@ -226,5 +254,9 @@ def _settle(p: Place, offsets: list[int]) -> Place:
                 first=None if p.first is None else _settle(p.first, offsets),
                 last=None if p.last is None else _settle(p.last, offsets),
             )
+        case Final(of):
+            settled = _settle(of, offsets)
+            assert isinstance(settled, Rotate)
+            return Final(settled)
         case _:
             return p

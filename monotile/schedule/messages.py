@@ -20,6 +20,7 @@ from monotile.plan.hazards import apart
 from monotile.plan.messages import TAGGED, WIDEST, message_stride, receive_vector
 from monotile.plan.nodes import (
     BoxDim,
+    Choose,
     Message,
     Place,
     PlanNode,
@@ -36,6 +37,7 @@ from monotile.plan.parts import (
     read_part,
     written_part,
 )
+from monotile.plan.walk import stages_in, with_bodies
 from monotile.schedule.keys import digest_stages
 from monotile.targets.target import Target
 
@@ -98,9 +100,9 @@ class _Hander:
     def _node(self, node: PlanNode) -> PlanNode:
         if isinstance(node, Stage):
             return node
-        stages = tuple(n for n in node.body if isinstance(n, Stage))
-        if len(stages) < len(node.body):
-            return msgspec.structs.replace(node, body=self.nodes(node.body))
+        stages = tuple(stages_in((node,)))
+        if isinstance(node, Choose) or node.ends_early or len(stages) < len(node.body):
+            return with_bodies(node, self.nodes)
         found = self._receives(node, stages) if node.extent >= FEWEST else None
         if not found or not self._worth(node, stages, found):
             return node

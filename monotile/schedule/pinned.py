@@ -9,7 +9,8 @@ from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Pinnable
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import PlanNode, Repeat, Resident, Stage, Step
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Resident, Stage, Step
+from monotile.plan.walk import repeats, stages_in, with_bodies
 from monotile.targets.target import Target
 
 ALIGN = 128
@@ -38,8 +39,7 @@ def keep(
 
 def kept_bytes(body: tuple[PlanNode, ...]) -> int:
     """All that the loops keep."""
-    loops = [n for n in body if isinstance(n, Repeat)]
-    return sum(kept_bytes(n.body) + sum(r.nbytes for r in n.resident) for n in loops)
+    return sum(r.nbytes for loop in repeats(body) for r in loop.resident)
 
 
 def hold(
@@ -56,8 +56,12 @@ def hold(
     left = target.registers // target.threads - OWN_REGISTERS if room is None else room
     out: list[PlanNode] = []
     for node in body:
-        if not isinstance(node, Repeat):
+        if isinstance(node, Stage):
             out.append(node)
+            continue
+        if isinstance(node, Choose):
+            sides = (hold(b, computes, weights, target, left) for b in node.bodies)
+            out.append(msgspec.structs.replace(node, bodies=tuple(sides)))
             continue
         steps = {s.computes[0]: s for _, s in _steps(node.body)}
         light = all(s.method.light for s in steps.values())
@@ -97,10 +101,12 @@ class _Keeper:
         match node:
             case Stage():
                 return node
+            case Choose():
+                return with_bodies(node, lambda body: self.nodes(body, used, kept))
             case Repeat():
                 held: list[Resident] = []
                 if node.extent >= FEWEST:
-                    inner = frozenset(_axes(node))
+                    inner = frozenset(loop.axis for loop in repeats((node,)))
                     for stage, step in _steps(node.body):
                         for p in self._candidates(stage, step, inner):
                             key = (step.computes[0], p.number)
@@ -125,21 +131,5 @@ class _Keeper:
         ]
 
 
-def _axes(node: Repeat) -> list[str]:
-    """The axis of the loop and of those inside it."""
-    out = [node.axis]
-    for n in node.body:
-        if isinstance(n, Repeat):
-            out += _axes(n)
-    return out
-
-
 def _steps(body: tuple[PlanNode, ...]) -> list[tuple[Stage, Step]]:
-    out: list[tuple[Stage, Step]] = []
-    for node in body:
-        match node:
-            case Stage():
-                out += [(node, step) for step in node.steps]
-            case Repeat():
-                out += _steps(node.body)
-    return out
+    return [(stage, step) for stage in stages_in(body) for step in stage.steps]

@@ -14,7 +14,8 @@ from monotile.codegen.view import Views
 from monotile.ir.program import Program
 from monotile.kernels.family import Prefetching
 from monotile.kernels.registry import family_of, why_not_late
-from monotile.plan.nodes import Place, PlanNode, Repeat, Stage, repeats
+from monotile.plan.nodes import Place, PlanNode, Repeat, Stage
+from monotile.plan.walk import repeats, with_bodies
 from monotile.targets.target import Target
 
 
@@ -50,12 +51,14 @@ class _Prefetcher(msgspec.Struct, frozen=True):
 
     def nodes(self, body: tuple[PlanNode, ...], loops: frozenset[str]) -> tuple[PlanNode, ...]:
         """loops: axes of those around."""
-        return tuple(
-            msgspec.structs.replace(n, body=self.nodes(n.body, loops | {n.axis}))
-            if isinstance(n, Repeat)
-            else self._stage(n, loops)
-            for n in body
-        )
+        out: list[PlanNode] = []
+        for n in body:
+            if isinstance(n, Stage):
+                out.append(self._stage(n, loops))
+            else:
+                inner = loops | {n.axis} if isinstance(n, Repeat) else loops
+                out.append(with_bodies(n, lambda b, inner=inner: self.nodes(b, inner)))
+        return tuple(out)
 
     def _stage(self, stage: Stage, loops: frozenset[str]) -> Stage:
         stage = self._asked(stage, loops, "stage")

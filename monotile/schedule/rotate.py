@@ -30,7 +30,7 @@ from monotile.ir.program import (
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.registry import tiled
 from monotile.schedule.split import split_reductions
-from monotile.schedule.tree import Nest, Tree, build, seconds
+from monotile.schedule.tree import Fork, Nest, Tree, build, seconds
 from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
@@ -84,9 +84,14 @@ def _place(
 def _nests(tree: Tree) -> Iterator[Nest]:
     """Every loop, outer ones after those inside."""
     for node in tree:
-        if isinstance(node, Nest):
-            yield from _nests(node.body)
-            yield node
+        match node:
+            case Draft():
+                pass
+            case Nest(_, body):
+                yield from _nests(body)
+                yield node
+            case Fork(_, then, otherwise):
+                yield from _nests((*then, *otherwise))
 
 
 def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) -> bool:
@@ -98,6 +103,7 @@ def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) 
     group = draft.group
     return (
         loop.axis.extent > 1
+        and not loop.ends_early
         and bool(group.reads & params)
         and not group.reads & (made | states)
         and not group.waits

@@ -8,7 +8,7 @@ import msgspec
 from monotile.kernels.draft import Context, Draft
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
-from monotile.schedule.tree import Nest, Tree
+from monotile.schedule.tree import Fork, Nest, Tree
 from monotile.targets.target import Target
 
 
@@ -18,17 +18,25 @@ def share_workers(tree: Tree, context: Context) -> Tree:
     A stage that has a share has at most one task for each of its workers. The longest of those that wait comes first, as that one
     may wait late.
     """
-    out: list[Draft | Nest] = []
+    out: list[Draft | Nest | Fork] = []
     made = frozenset[str]()  # by the run before
     for run in _runs(tree):
-        if isinstance(run, Nest):
-            out.append(Nest(run.loop, share_workers(run.body, context)))
+        if not isinstance(run, list):
+            out.append(_inside(run, context))
             made = frozenset()
             continue
         done = _side_by_side(run, context)
         out += sorted(done, key=lambda d: -d.seconds if d.group.reads & made else 0.0)
         made = frozenset[str]().union(*(d.group.tensors for d in run))
     return tuple(out)
+
+
+def _inside(node: Nest | Fork, context: Context) -> Nest | Fork:
+    match node:
+        case Nest(loop, body):
+            return Nest(loop, share_workers(body, context))
+        case Fork(branch):
+            return Fork(branch, *(share_workers(side, context) for side in node.sides))
 
 
 def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
@@ -39,14 +47,14 @@ def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
     return run
 
 
-def _runs(tree: Tree) -> Iterator[Nest | list[Draft]]:
-    """Loops, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
+def _runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
+    """Loops, branches, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
     run: list[Draft] = []
     for node in tree:
-        if isinstance(node, Nest) or node.steps[0].method.copies:
+        if not isinstance(node, Draft) or node.steps[0].method.copies:
             if run:
                 yield run
-            yield node if isinstance(node, Nest) else [node]
+            yield [node] if isinstance(node, Draft) else node
             run = []
             continue
         if any(d.group.tensors & node.group.reads for d in run):

@@ -31,7 +31,7 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
+from monotile.ir.program import Compute, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
@@ -40,6 +40,7 @@ from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.fusion.inline import inline_where
 from monotile.transform.predicates import fused_predicate
+from monotile.transform.rewrite import map_bodies
 from monotile.transform.simplify.dce import eliminate_dead_code
 
 PARTS = (2, 4, 8)
@@ -206,17 +207,10 @@ def _replace(program: Program, old: Compute, new: Instead) -> Program:
     def go(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         out: list[Statement] = []
         for s in body:
-            match s:
-                case Loop():
-                    out.append(
-                        Loop(
-                            s.axis, s.carried, s.stacked, go(s.body), s.count, s.predicate, s.origin
-                        )
-                    )
-                case Compute() if s is old:
-                    out.extend(new)
-                case _:
-                    out.append(s)
+            if s is old:
+                out.extend(new)
+            else:
+                out.append(map_bodies(s, go))
         return tuple(out)
 
     return msgspec.structs.replace(program, body=go(program.body))

@@ -6,19 +6,32 @@ import msgspec
 
 from monotile.ir.program import Compute
 from monotile.kernels.draft import Draft
-from monotile.plan.nodes import PlanNode, Repeat, Stage, Step
-from monotile.schedule.tree import Tree
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Stage, Step
+from monotile.schedule.tree import Fork, Nest, Tree
 
 
 def stages_of(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
-    """A Stage for each Draft, a Repeat for each loop."""
+    """A Stage for each Draft, a Repeat for each loop, a Choose for each branch."""
     out: list[PlanNode] = []
     for node in tree:
-        if isinstance(node, Draft):
-            out.append(_stage(node, workers))
-        else:
-            axis = node.loop.axis
-            out.append(Repeat(axis.name, axis.extent, stages_of(node.body, workers)))
+        match node:
+            case Draft():
+                out.append(_stage(node, workers))
+            case Nest(loop, body):
+                count = loop.count.name if loop.count else ""
+                looked = (c.param.name for c in loop.carried if c.result == loop.predicate)
+                out.append(
+                    Repeat(
+                        loop.axis.name,
+                        loop.axis.extent,
+                        stages_of(body, workers),
+                        count=count,
+                        predicate=next(looked, ""),
+                    )
+                )
+            case Fork(branch, then, otherwise):
+                sides = (stages_of(otherwise, workers), stages_of(then, workers))
+                out.append(Choose(branch.predicate.name, sides))
     return tuple(out)
 
 

@@ -20,10 +20,24 @@ class Nest:
     """A Loop and the stages of its body."""
 
     loop: Loop
-    body: "tuple[Draft | Nest, ...]"
+    body: "Tree"
 
 
-Tree = tuple[Draft | Nest, ...]
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A Branch and the stages of its two sides."""
+
+    branch: Branch
+    then: "Tree"
+    otherwise: "Tree"
+
+    @property
+    def sides(self) -> "tuple[Tree, Tree]":
+        return self.then, self.otherwise
+
+
+Tree = tuple[Draft | Nest | Fork, ...]
+TRIPS = 16  # iterations that the cost model counts of a loop that may end early
 
 
 def build(program: Program, context: Context) -> Tree:
@@ -33,11 +47,6 @@ def build(program: Program, context: Context) -> Tree:
 
 def _level(body: tuple[Statement, ...], context: Context, program: Program) -> Tree:
     given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
-    for s in body:
-        if isinstance(s, Branch) or (isinstance(s, Loop) and (s.count or s.predicate)):
-            raise ScheduleError(
-                f"control flow that depends on data is not scheduled yet ({s.origin or 'no source line'})"
-            )
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
@@ -71,9 +80,11 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
     return tuple(_node(n, context, program) for n in nodes)
 
 
-def _node(n: Node, context: Context, program: Program) -> Draft | Nest:
+def _node(n: Node, context: Context, program: Program) -> Draft | Nest | Fork:
     if isinstance(n, Loop):
         return Nest(n, _level(n.body, context, program))
+    if isinstance(n, Branch):
+        return Fork(n, *(_level(side, context, program) for side in (n.then, n.otherwise)))
     found = cut(n, context)
     if found is None:
         names = ", ".join(sorted(n.tensors))
@@ -88,15 +99,24 @@ def drafts_of(tree: Tree) -> Iterator[Draft]:
                 yield node
             case Nest():
                 yield from drafts_of(node.body)
+            case Fork(_, then, otherwise):
+                yield from drafts_of((*then, *otherwise))
+
+
+def trips(loop: Loop) -> int:
+    """How many iterations the cost model counts."""
+    return min(loop.axis.extent, TRIPS) if loop.ends_early else loop.axis.extent
 
 
 def seconds(tree: Tree, target: Target) -> float:
-    """The cost model's guess for all stages, a grid barrier before each."""
+    """The cost model's guess for all stages, a grid barrier before each; of a Branch for the longer side."""
     total = 0.0
     for node in tree:
         match node:
             case Draft():
                 total += node.seconds + target.barrier_seconds
             case Nest():
-                total += node.loop.axis.extent * seconds(node.body, target)
+                total += trips(node.loop) * seconds(node.body, target)
+            case Fork():
+                total += max(seconds(side, target) for side in node.sides)
     return total

@@ -21,7 +21,8 @@ from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.transpose.method import Interleave, Transpose
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Stage, Step, repeats
+from monotile.plan.nodes import Plan, Stage, Step
+from monotile.plan.walk import repeats
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate

@@ -13,7 +13,8 @@ from monotile.ir.dtype import DType
 from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Prefetch, Stage, Step, each_stage
+from monotile.plan.nodes import Plan, Prefetch, Stage, Step
+from monotile.plan.walk import each_stage
 from tests.codegen.cuda_programs import linear
 from tests.codegen.emulate import COMPILER
 from tests.codegen.test_teams_emulated import H100, agrees

@@ -227,25 +227,35 @@ class Builder:
         self.count += 1
         axis = Axis(f"l{self.count}", self.draw(st.integers(1, 3)))
         inits = [self.pick(self.tensors) for _ in range(self.draw(st.integers(1, 2)))]
+        flags = [t for t in self.tensors if t.shape == () and t.dtype is DType.BOOL]
+        until = bool(flags) and not self.static and self.chance(50)
+        if until:
+            inits.append(self.pick(flags))
         params = [self.tensor(t.shape, t.dtype, "p") for t in inits]
+        goes_on = self.tensor((), DType.BOOL, "go")
         outside = list(self.tensors)
         self.tensors += params
         self.loops.append(axis)
         body = self.body(self.draw(st.integers(1, 3)), depth - 1)
+        if until:
+            body = (*body, compute(goes_on, lambda: self.value(DType.BOOL, [*self.loops], 2)))
         self.loops.pop()
         inside, self.tensors = self.tensors, outside
         carried: list[Carry] = []
         for init, param in zip(inits, params, strict=True):
             fitting = [t for t in inside if (t.shape, t.dtype) == (init.shape, init.dtype)]
+            if until and param is params[-1]:
+                fitting = [goes_on]
             result = self.pick(fitting[-3:])
             carried.append(Carry(init, param, result, self.tensor(init.shape, init.dtype)))
         value = self.pick(inside[-3:])
         stacked = Stack(value, self.tensor((axis.extent, *value.shape), value.dtype))
         counts = [t for t in outside if t.shape == () and t.dtype is DType.I64]
-        dynamic = bool(counts) and not self.static and self.chance(50)
+        dynamic = bool(counts) and not self.static and not until and self.chance(50)
         count = self.pick(counts) if dynamic else None
+        predicate = carried[-1].result if until else None
         self.tensors += [*(c.out for c in carried), stacked.out]
-        return Loop(axis, tuple(carried), (stacked,), body, count, None, "loop")
+        return Loop(axis, tuple(carried), (stacked,), body, count, predicate, "loop")
 
     def branch(self, depth: int) -> Statement:
         known = [t for t in self.tensors if t.shape == () and t.dtype is DType.BOOL]

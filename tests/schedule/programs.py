@@ -15,12 +15,14 @@ from monotile.ir.program import (
     compute,
 )
 from monotile.pipeline import schedule
-from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Plan, Stage
+from monotile.plan.walk import stages_in
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from monotile.transform.legalise.base_copies import insert_base_copies
 from monotile.transform.legalise.copy_insertion import insert_copies
+from monotile.transform.legalise.mask_stacks import mask_stacks
 from monotile.transform.legalise.state_copies import insert_state_copies
 
 F16, F32, I64 = DType.F16, DType.F32, DType.I64
@@ -31,7 +33,7 @@ TARGETS = (CPU, H100)
 
 def ready(program: Program) -> Program:
     """`program` as the transforms leave it."""
-    return insert_base_copies(insert_state_copies(insert_copies(program)))
+    return insert_base_copies(insert_state_copies(insert_copies(mask_stacks(program))))
 
 
 def plan_of(program: Program, target: Target) -> Plan:
@@ -39,17 +41,7 @@ def plan_of(program: Program, target: Target) -> Plan:
 
 
 def stages(plan: Plan) -> list[Stage]:
-    def of(nodes: tuple[PlanNode, ...]) -> list[Stage]:
-        out: list[Stage] = []
-        for node in nodes:
-            match node:
-                case Stage():
-                    out.append(node)
-                case Repeat():
-                    out.extend(of(node.body))
-        return out
-
-    return of(plan.body)
+    return list(stages_in(plan.body))
 
 
 def tensor(name: str, *shape: int, dtype: DType = F32) -> Tensor:

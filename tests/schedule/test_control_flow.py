@@ -1,65 +1,181 @@
-"""What is not scheduled yet is refused, naming the user's line."""
+"""Branches and loops that end early in a Plan: what it says of them, and what the verifier refuses."""
 
+from collections.abc import Callable
+
+import msgspec
 import pytest
 
-from monotile.errors import ScheduleError
+from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Load, Unary
+from monotile.ir.expr import Axis, Load, Tensor, Unary
 from monotile.ir.program import (
     Branch,
     BranchOut,
     Carry,
     Loop,
     Program,
+    Stack,
     Statement,
     compute,
     scalar,
 )
+from monotile.kernels.registry import read_plan
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Body, Choose, Final, Plan, PlanNode, Repeat, Stage, Workspace
+from monotile.plan.printer import show
 from tests.schedule import programs as p
 
-X = p.tensor("x", 4)
+X, Y = p.tensor("x", 4), p.tensor("y", 4)
 FLAG, COUNT = scalar("flag", DType.BOOL), scalar("count", DType.I64)
+replace = msgspec.structs.replace
 
 
-def _branch() -> Statement:
+def _not(name: str, of: Tensor) -> Statement:
+    return compute(scalar(name, DType.BOOL), lambda: Unary("not", Load(of, ())))
+
+
+def _branch() -> list[Statement]:
+    wanted = _not("wanted", FLAG)
     a, b = p.pointwise("a", X), p.pointwise("b", X, "abs")
-    outs = (BranchOut(a.out, b.out, p.tensor("y", 4)),)
-    return Branch(FLAG, (a,), (b,), outs, "model.py:7")
+    made = p.tensor("made", 4)
+    branch = Branch(scalar("wanted", DType.BOOL), (a,), (b,), (BranchOut(a.out, b.out, made),))
+    return [wanted, branch, p.pointwise("y", made)]
 
 
-def _counted() -> Statement:
-    param = p.tensor("h", 4)
-    step = p.pointwise("step", param, "abs")
-    carry = Carry(X, param, step.out, p.tensor("y", 4))
-    return Loop(Axis("l", 3), (carry,), (), (step,), COUNT, None, "model.py:7")
-
-
-def _while() -> Statement:
-    param, on = p.tensor("h", 4), scalar("on", DType.BOOL)
-    step = p.pointwise("step", param, "abs")
-    off = compute(scalar("off", DType.BOOL), lambda: Unary("not", Load(on, ())))
-    carried = (
-        Carry(X, param, step.out, p.tensor("y", 4)),
-        Carry(FLAG, on, off.out, scalar("end", DType.BOOL)),
+def _counted() -> list[Statement]:
+    h, end, every = p.tensor("h", 4), p.tensor("end", 4), p.tensor("every", 3, 4)
+    step = p.pointwise("step", h, "abs")
+    carry, stack = Carry(X, h, step.out, end), Stack(step.out, every)
+    loop = Loop(Axis("l", 3), (carry,), (stack,), (step,), COUNT)
+    kept = compute(
+        p.tensor("kept", 4), lambda i, r: Load(every, (r, i)), reduce=(3,), combiner="sum"
     )
-    return Loop(Axis("l", 3), carried, (), (step, off), None, off.out, "model.py:7")
+    return [loop, kept, p.plus("y", kept.out, end)]
 
 
-STATEMENTS = {"branch": _branch(), "count": _counted(), "while": _while()}
+def _while() -> list[Statement]:
+    h, on, end = p.tensor("h", 4), scalar("on", DType.BOOL), p.tensor("end", 4)
+    step, off = p.pointwise("step", h, "abs"), _not("off", on)
+    carried = (
+        Carry(X, h, step.out, end),
+        Carry(FLAG, on, scalar("off", DType.BOOL), scalar("last", DType.BOOL)),
+    )
+    loop = Loop(Axis("l", 3), carried, (), (step, off), None, scalar("off", DType.BOOL))
+    return [loop, p.pointwise("y", end)]
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+def _nested() -> list[Statement]:
+    """A branch with a loop in each iteration of a loop."""
+    g, h, out = p.tensor("g", 4), p.tensor("h", 4), p.tensor("out", 4)
+    inner, end = p.pointwise("inner", h), p.tensor("end", 4)
+    counted = Loop(Axis("m", 5), (Carry(g, h, inner.out, end),), (), (inner,), COUNT)
+    a, b = p.pointwise("a", end), p.pointwise("b", g, "abs")
+    branch = Branch(FLAG, (counted, a), (b,), (BranchOut(a.out, b.out, out),))
+    return [Loop(Axis("l", 2), (Carry(X, g, out, Y),), (), (branch,))]
+
+
+PROGRAMS = {
+    name: p.ready(Program((X, FLAG, COUNT), (), tuple(body), (Y,)))
+    for name, body in {
+        "branch": _branch(),
+        "counted": _counted(),
+        "while": _while(),
+        "nested": _nested(),
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("target", p.TARGETS, ids=lambda t: t.name)
-def test_it_is_refused(name: str, target: p.Target) -> None:
-    program = p.ready(Program((X, FLAG, COUNT), (), (STATEMENTS[name],), (p.tensor("y", 4),)))
-    with pytest.raises(ScheduleError, match=r"depends on data.*model\.py:7"):
-        p.plan_of(program, target)
+def test_plans_are_valid(name: str, target: p.Target) -> None:
+    plan = p.plan_of(PROGRAMS[name], target)
+    verify(plan, PROGRAMS[name], target)
+    assert read_plan(plan.to_json()) == plan
 
 
-def test_it_is_refused_inside_a_loop() -> None:
-    param = p.tensor("g", 4)
-    carry = Carry(X, param, p.tensor("y", 4), p.tensor("end", 4))
-    loop = Loop(Axis("m", 2), (carry,), (), (_branch(),))
-    program = p.ready(Program((X, FLAG), (), (loop,), (carry.out,)))
-    with pytest.raises(ScheduleError, match=r"model\.py:7"):
-        p.plan_of(program, p.CPU)
+def test_what_the_printer_says() -> None:
+    texts = {name: show(p.plan_of(program, p.H100)) for name, program in PROGRAMS.items()}
+    assert "choose by wanted, after grid barrier\n  0:\n" in texts["branch"]
+    assert "loop l:3, count at most, no wait" in texts["counted"]
+    assert "loop l:3, while on, after grid barrier" in texts["while"]
+    assert "end: in the end (workspace" in texts["while"]
+
+
+def changed(name: str, change: Callable[[PlanNode], Body | PlanNode]) -> Plan:
+    """The Plan with each node changed, those inside first."""
+
+    def go(body: Body) -> Body:
+        out: list[PlanNode] = []
+        for node in body:
+            match node:
+                case Repeat():
+                    node = replace(node, body=go(node.body))
+                case Choose():
+                    node = replace(node, bodies=tuple(map(go, node.bodies)))
+                case Stage():
+                    pass
+            new = change(node)
+            out += new if isinstance(new, tuple) else (new,)
+        return tuple(out)
+
+    plan = p.plan_of(PROGRAMS[name], p.H100)
+    return replace(plan, body=go(plan.body))
+
+
+def refused(name: str, plan: Plan, words: str) -> None:
+    with pytest.raises(VerificationError, match=words):
+        verify(plan, PROGRAMS[name], p.H100)
+
+
+def _unwaited(n: PlanNode) -> PlanNode:
+    return n if isinstance(n, Stage) else replace(n, handoff="none")
+
+
+@pytest.mark.parametrize("name", ["branch", "while"])
+def test_nobody_looks_before_the_writer_is_done(name: str) -> None:
+    refused(name, changed(name, _unwaited), "looks at .* without waiting for whoever wrote it")
+
+
+def test_sides_that_are_exchanged() -> None:
+    plan = changed("branch", lambda n: replace(n, bodies=n.bodies[::-1]) if isinstance(n, Choose) else n)  # fmt: skip
+    refused("branch", plan, "is computed in side . of wanted, in the Program in side . of wanted")
+
+
+def test_a_side_that_always_runs() -> None:
+    plan = changed("branch", lambda n: n.bodies[0] if isinstance(n, Choose) else n)
+    refused("branch", plan, "outside all loops and branches")
+
+
+@pytest.mark.parametrize(("name", "end"), [("while", {"predicate": "flag"}), ("while", {"predicate": ""}), ("counted", {"count": ""})])  # fmt: skip
+def test_loops_that_end_by_something_else(name: str, end: dict[str, str]) -> None:
+    plan = changed(name, lambda n: replace(n, **end) if isinstance(n, Repeat) else n)
+    refused(name, plan, "its loops are")
+
+
+def test_results_that_the_other_side_does_not_make() -> None:
+    plan = p.plan_of(PROGRAMS["branch"], p.H100)
+    (place,) = plan.places["made"]
+    assert isinstance(place, Workspace)
+    own = Workspace(place.offset + 256)
+    places = plan.places | {"b": (own,)}
+    launch = replace(plan.launch, workspace_bytes=plan.launch.workspace_bytes + 512)
+    refused("branch", replace(plan, places=places, launch=launch), "b is not made where made is")
+
+
+def test_results_that_lie_where_no_iteration_left_them() -> None:
+    plan = p.plan_of(PROGRAMS["while"], p.H100)
+    (place,) = plan.places["end"]
+    assert isinstance(place, Final)
+    for wrong in (place.of, place.of.places[0], Final(replace(place.of, first=None))):
+        broken = replace(plan, places=plan.places | {"end": (wrong,)})
+        refused("while", broken, "end does not lie where the loop over l may have left it")
+
+
+def test_no_iteration_gives_what_it_would_begin_with() -> None:
+    plan = p.plan_of(PROGRAMS["while"], p.H100)
+    (param,), (end,) = plan.places["h"], plan.places["end"]
+    assert isinstance(end, Final)
+    elsewhere = replace(end.of, first=end.of.places[0])
+    places = plan.places | {"h": (elsewhere,), "end": (Final(elsewhere),)}
+    refused("while", replace(plan, places=places), "h does not begin where x lies")
+    assert param == end.of

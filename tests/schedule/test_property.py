@@ -14,7 +14,7 @@ from tests.ir.strategies import programs, values
 from tests.schedule import programs as p
 
 
-@given(program=programs(static=True))
+@given(program=programs())
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_plans_are_valid(program: Program) -> None:
     program = p.ready(program)
@@ -24,7 +24,7 @@ def test_plans_are_valid(program: Program) -> None:
         assert read_plan(plan.to_json()) == plan
 
 
-@given(program=programs(static=True), seed=st.integers(0, 1 << 16))
+@given(program=programs(), seed=st.integers(0, 1 << 16))
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_function_means_the_program(program: Program, seed: int) -> None:
     program = p.ready(program)

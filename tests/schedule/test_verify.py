@@ -28,6 +28,7 @@ from monotile.plan.nodes import (
     Step,
     Workspace,
 )
+from monotile.plan.walk import with_bodies
 from tests.schedule import programs as p
 
 replace = msgspec.structs.replace
@@ -39,12 +40,10 @@ def mapped(plan: Plan, f: Callable[[Stage], Stage | None]) -> Plan:
     def go(nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:
         out: list[PlanNode] = []
         for node in nodes:
-            match node:
-                case Stage():
-                    new = f(node)
-                    out += [] if new is None else [new]
-                case Repeat():
-                    out.append(replace(node, body=go(node.body)))
+            if not isinstance(node, Stage):
+                out.append(with_bodies(node, go))
+            elif (new := f(node)) is not None:
+                out.append(new)
         return tuple(out)
 
     return replace(plan, body=go(plan.body))
@@ -154,10 +153,10 @@ def test_two_tensors_in_one_place() -> None:
     refused(broken, CHAIN, "which is not its own")
 
 
-def test_results_that_reach_past_their_output() -> None:
+def test_results_that_lie_elsewhere() -> None:
     plan = p.plan_of(CHAIN, p.H100)
     broken = replace(plan, places=plan.places | {"y": plan.places["most"]})
-    refused(broken, CHAIN, "reaches past")
+    refused(broken, CHAIN, "y does not lie where the caller has it")
 
 
 def test_loops_that_are_not_the_programs() -> None:

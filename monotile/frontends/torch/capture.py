@@ -27,6 +27,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.hints import without_hints
+from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.training import refuse_training
 from monotile.frontends.torch.types import is_static, to_numpy, type_of
@@ -266,7 +267,7 @@ class _Inputs:
         return leaf.tensor.name
 
     def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
-        key = _memory(held)  # tied parameters are one Weight
+        key = memory_of(held)  # tied parameters are one Weight
         if key not in self._shared:
             tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
             self._shared[key] = tensor
@@ -278,15 +279,9 @@ class _Inputs:
         return self._shared[key]
 
 
-def _memory(x: torch.Tensor) -> tuple[object, ...]:
-    """Equal for tensors that are the same memory with the same layout."""
-    start = x.untyped_storage().data_ptr() or id(x)
-    return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
-
-
 def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    names = {_memory(x): name for name, x in parameters.items()}
-    found = ((name, names.get(_memory(x))) for name, x in exported.state_dict.items())
+    names = {memory_of(x): name for name, x in parameters.items()}
+    found = ((name, names.get(memory_of(x))) for name, x in exported.state_dict.items())
     return {name: known for name, known in found if known not in (None, name)}
 
 

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 from monotile.errors import CaptureError
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
+from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sharing import shared_as_run
@@ -27,7 +28,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen; operators with a lowering are not decomposed."""
     if is_lowered(exported.graph_module):
         return exported  # already functional: decomposing would trace it again, which takes as long as the export
-    exported = shared_as_run(exported)
+    exported = shared_as_run(lifted_once(exported))
     with quiet():
         table = torch.export.default_decompositions()
         for op, decomposition in get_decompositions(_MORE).items():

@@ -14,7 +14,8 @@ from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import rows_of
-from monotile.plan.nodes import BoxDim, Plan, PlanNode, Repeat, Resident, Shared, Stage
+from monotile.plan.nodes import BoxDim, Plan, Resident, Shared, Stage
+from monotile.plan.walk import repeats, stages_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,8 @@ class Kept:
 
 def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept, ...]:
     """Everything that the Plan keeps."""
-    stages: dict[str, Stage] = {}
-    residents: list[tuple[Resident, str]] = []
-    _collect(plan.body, stages, residents)
+    stages = {s.name: s for s in stages_in(plan.body)}
+    residents = [(r, loop.axis) for loop in repeats(plan.body) for r in loop.resident]
     return tuple(
         kept_through(number, r, loop, stages[r.stage], computes[r.compute])
         for number, (r, loop) in enumerate(residents)
@@ -69,18 +69,6 @@ def kept_through(
     shape = (*(step.dims[k].tile for k in rows), math.prod(a.extent for a in axes))
     image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
     return Kept(resident, loop, stage, load, image, rows, axes)
-
-
-def _collect(
-    nodes: tuple[PlanNode, ...], stages: dict[str, Stage], residents: list[tuple[Resident, str]]
-) -> None:
-    for node in nodes:
-        match node:
-            case Stage():
-                stages[node.name] = node
-            case Repeat():
-                residents += [(r, node.axis) for r in node.resident]
-                _collect(node.body, stages, residents)
 
 
 def from_images(body: Expr, kept: Sequence[Kept]) -> Expr:

@@ -8,7 +8,8 @@ from monotile.errors import PlanError, VerificationError
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.registry import read_plan
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, PlanNode, Repeat
+from monotile.plan.nodes import Plan
+from monotile.plan.walk import stages_in
 from monotile.targets.target import Target
 
 
@@ -40,7 +41,7 @@ def check_given(plan: Plan, program: Program, target: Target) -> None:
         ("inputs", plan.inputs, tuple(t.name for t in program.inputs)),
         ("outputs", plan.outputs, tuple(t.name for t in program.results)),
         ("weights", plan.weights, tuple(part for w in program.weights for part in w.parts)),
-        ("statements", tuple(sorted(_made(plan.body))), tuple(sorted(_defined(program)))),
+        ("statements", tuple(sorted(_made(plan))), tuple(sorted(_defined(program)))),
         ("tensors with a place", (), tuple(sorted(_placed(program) - plan.places.keys()))),
     ):
         if given != own:
@@ -55,15 +56,10 @@ def check_given(plan: Plan, program: Program, target: Target) -> None:
         ) from error
 
 
-def _made(body: tuple[PlanNode, ...]) -> list[str]:
+def _made(plan: Plan) -> list[str]:
     """What the Plan's steps compute."""
-    out: list[str] = []
-    for node in body:
-        if isinstance(node, Repeat):
-            out += _made(node.body)
-        else:
-            out += [name for step in node.steps for name in step.computes]
-    return out
+    steps = (step for stage in stages_in(plan.body) for step in stage.steps)
+    return [name for step in steps for name in step.computes]
 
 
 def _defined(program: Program) -> list[str]:

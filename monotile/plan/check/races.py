@@ -1,7 +1,8 @@
 """The Plan run without its arithmetic: who reads and writes which bytes, and what each wait makes of it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from monotile.analysis.states import old_values, scattered
 from monotile.ir.program import Compute, Program, Scatter, updates
@@ -11,14 +12,14 @@ from monotile.plan.access import (
     access,
     overlap,
     overwritten,
+    replayed,
     resolve,
+    resolve_scalar,
     worker_of,
 )
 from monotile.plan.hazards import Touch, touches
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
-
-MOST_REPLAYED = 4  # iterations of one loop: the first three and the last
+from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Stage
 
 
 def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -26,23 +27,46 @@ def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter])
     _Replay(plan, program, computes).run()
 
 
+@dataclass(slots=True)
+class _Done:
+    """reads, writes: since the last grid barrier, and by which worker (None: by several). written: whatever has a value. lost: old values whose
+    memory has the new one."""
+
+    reads: list[tuple[Bytes, int | None]]
+    writes: list[tuple[Bytes, int | None]]
+    written: list[Bytes]
+    lost: set[str]
+
+    def copy(self) -> "_Done":
+        return _Done([*self.reads], [*self.writes], [*self.written], {*self.lost})
+
+    @staticmethod
+    def any_of(ways: "Sequence[_Done]") -> "_Done":
+        """What holds where the call took one of several ways: only what all of them wrote has a value."""
+        first, *others = ways
+        return _Done(
+            list(dict.fromkeys(x for w in ways for x in w.reads)),
+            list(dict.fromkeys(x for w in ways for x in w.writes)),
+            [b for b in first.written if all(b in w.written for w in others)],
+            set[str]().union(*(w.lost for w in ways)),
+        )
+
+
 class _Replay:
-    """Runs the Plan's stages in order and keeps, since the last grid barrier, who read and wrote what."""
+    """Runs the Plan's stages in order and keeps what that has done."""
 
     def __init__(
         self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
     ) -> None:
         self.plan, self.computes = plan, computes
-        self.reads: list[tuple[Bytes, int | None]] = []
-        self.writes: list[tuple[Bytes, int | None]] = []
+        self.now = _Done([], [], [], set())
         self.loop_reads: list[
             Touch
         ] = []  # reads since the current loop with messages began, and its writes
         self.loop_writes: list[Touch] = []
-        self.written: list[Bytes] = []
         for t in (*program.inputs, *(w.tensor for w in program.weights)):
             for place in plan.places[t.name]:
-                self.written.extend(resolve(place, t.nbytes, {}))
+                self.now.written.extend(resolve(place, t.nbytes, {}))
         self.own = {
             WORKSPACE: plan.launch.workspace_bytes
         }  # what may be written, and how much of it
@@ -56,7 +80,6 @@ class _Replay:
         first = {old: name for name, old in scattered(program).items()}
         self.writers = {first.get(t.name, new): old for new, old in self.old.items() for t in old}
         self.kept = old_values(program)  # `may_share` has looked at these
-        self.lost: set[str] = set()  # old values whose memory has the new one
 
     def run(self) -> None:
         self._walk(self.plan.body, {})
@@ -68,19 +91,60 @@ class _Replay:
                     self._stage(node, iterations)
                 case Repeat() if node.messages:
                     self._enter(node, iterations)
-                    for i in _replayed(node.extent):
+                    for i in replayed(node):
                         for stage in node.body:
                             assert isinstance(stage, Stage)
                             self._handed(node, stage, {**iterations, node.axis: i})
-                case Repeat(axis, extent, body):
-                    for i in _replayed(extent):
-                        self._walk(body, {**iterations, axis: i})
+                case Repeat():
+                    self._repeat(node, iterations)
+                case Choose(index, bodies):
+                    self._look(f"the choice by {index}", node, index, iterations)
+                    before, ends = self.now, list[_Done]()
+                    for body in bodies:
+                        self.now = before.copy()
+                        self._walk(body, iterations)
+                        ends.append(self.now)
+                    self.now = _Done.any_of(ends)
+
+    def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
+        what, ends = f"the loop over {loop.axis}", list[_Done]()
+        if loop.count:
+            self._look(what, loop, loop.count, iterations)
+        for i in replayed(loop):
+            here = {**iterations, loop.axis: i}
+            if loop.predicate:
+                self._look(what, loop, loop.predicate, here)
+            ends.append(self.now.copy())
+            self._walk(loop.body, here)
+        if loop.predicate:
+            last = {**iterations, loop.axis: len(replayed(loop))}
+            self._look(what, loop, loop.predicate, last)
+        if loop.ends_early:
+            # What an iteration wrote is read where it was the last one: the place of what is carried out says which.
+            written = self.now.written
+            self.now = _Done.any_of([*ends, self.now])
+            self.now.written = written
+
+    def _look(
+        self, what: str, node: Repeat | Choose, name: str, iterations: dict[str, int]
+    ) -> None:
+        """All workers read the scalar `name`, and each has to find the same."""
+        if node.handoff == "grid":
+            self.now.reads, self.now.writes = [], []
+        for b in resolve_scalar(self.plan.places[name], iterations):
+            if any(overlap(b, other) for other, _ in self.now.writes):
+                fail(f"{what} looks at {name} without waiting for whoever wrote it")
+            if not any(overlap(b, w) for w in self.now.written):
+                fail(f"{what} looks at {name} before anything wrote it")
+            self.now.reads.append((b, None))
+        if name in self.now.lost:
+            fail(f"{what} looks at {name} when its memory has a state's new value")
 
     def _enter(self, loop: Repeat, iterations: dict[str, int]) -> None:
         """Before a loop with messages all are done with its memory, and with its messages of the time before."""
         if loop.handoff == "grid":
-            self.reads, self.writes = [], []
-        if self.reads or self.writes or (iterations and loop.handoff != "grid"):
+            self.now.reads, self.now.writes = [], []
+        if self.now.reads or self.now.writes or (iterations and loop.handoff != "grid"):
             fail(f"the loop over {loop.axis} begins without waiting for what was before it")
         self.loop_reads, self.loop_writes = [], []
 
@@ -105,27 +169,27 @@ class _Replay:
         self.loop_reads += found.reads
         self.loop_writes += found.writes
         me = worker_of(stage, self.plan.launch.workers)
-        self.reads += [(t.where, me) for t in found.reads]
+        self.now.reads += [(t.where, me) for t in found.reads]
         self._wrote(stage, [(t.name, t.where) for t in found.writes], me)
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
         touched = access(stage, self.computes, self.plan.places, iterations, self.old)
         me = worker_of(stage, self.plan.launch.workers)
         if stage.handoff == "grid":
-            self.reads, self.writes = [], []
+            self.now.reads, self.now.writes = [], []
         for name, b in touched.writes:
             self._check_own(stage, name, b)
         for name, b in touched.reads:
-            self._clash(stage, name, b, self.writes, me, "reads")
+            self._clash(stage, name, b, self.now.writes, me, "reads")
             self._check_read(stage, name, b, [w for _, w in touched.writes])
         for name, b in touched.writes:
             if isinstance(self.computes[name], Scatter) and not any(
-                overlap(b, w) for w in self.written
+                overlap(b, w) for w in self.now.written
             ):
                 fail(f"{stage.name} updates {name} before anything wrote it")
-            self._clash(stage, name, b, self.writes, me, "writes")
-            self._clash(stage, name, b, self.reads, me, "writes")
-        self.reads += [(b, me) for _, b in touched.reads]
+            self._clash(stage, name, b, self.now.writes, me, "writes")
+            self._clash(stage, name, b, self.now.reads, me, "writes")
+        self.now.reads += [(b, me) for _, b in touched.reads]
         self._wrote(stage, touched.writes, me)
 
     def _check_own(self, stage: Stage, name: str, b: Bytes) -> None:
@@ -137,9 +201,9 @@ class _Replay:
 
     def _check_read(self, stage: Stage, name: str, b: Bytes, writes: list[Bytes]) -> None:
         """writes: of the same stage."""
-        if not any(overlap(b, w) for w in self.written):
+        if not any(overlap(b, w) for w in self.now.written):
             fail(f"{stage.name} reads {name} before anything wrote it")
-        if name in self.lost:
+        if name in self.now.lost:
             fail(f"{stage.name} reads {name} when its memory has a state's new value")
         several = math.prod(stage.grid) > 1
         if several and name not in self.kept and any(overlap(b, w) for w in writes):
@@ -147,10 +211,10 @@ class _Replay:
 
     def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
         found = [b for _, b in writes]
-        self.writes += [(b, me) for b in found]
-        self.written += [b for b in found if b not in self.written]
+        self.now.writes += [(b, me) for b in found]
+        self.now.written += [b for b in found if b not in self.now.written]
         for name in (n for step in stage.steps for n in step.computes):
-            self.lost.update(t.name for t in self.writers.get(name, ()))
+            self.now.lost.update(t.name for t in self.writers.get(name, ()))
 
     def _clash(
         self,
@@ -168,7 +232,3 @@ class _Replay:
                 fail(
                     f"{stage.name} {verb} {name} without waiting for the stage that used it before"
                 )
-
-
-def _replayed(extent: int) -> list[int]:
-    return sorted({*range(min(extent, MOST_REPLAYED - 1)), extent - 1} - {-1})

@@ -4,18 +4,30 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 """
 
 import math
-from collections import Counter
 
 from monotile.analysis.dependence import follows, loads_of
 from monotile.analysis.states import may_share, scattered, steady_weights
+from monotile.analysis.uses import mentions
 from monotile.codegen.view import View, Views
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
+from monotile.ir.program import Compute, Program, Scatter, statements, updates
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
+from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
 from monotile.plan.check.races import replay
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Plan, PlanNode, Pointer, Repeat, Resident, Shared, Stage, Step
+from monotile.plan.nodes import (
+    Choose,
+    Plan,
+    PlanNode,
+    Pointer,
+    Repeat,
+    Resident,
+    Shared,
+    Stage,
+    Step,
+)
+from monotile.plan.walk import bodies_of, stages_in
 from monotile.targets.target import Target
 from monotile.transform.predicates import joins
 
@@ -29,8 +41,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_places(plan, program, computes)
     _check_updates(plan, program, computes)
     _check_states(plan, program, computes)
-    _check_loops(plan, program)
-    stages, weights = list(_stages(plan.body)), steady_weights(program)
+    check_control(plan, program)
+    stages, weights = list(stages_in(plan.body)), steady_weights(program)
     views = Views(program, plan.places, plan.body)
     if len({s.name for s in stages}) != len(stages):
         fail("two stages have one name")
@@ -53,17 +65,6 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         fail(f"no stage computes {', '.join(sorted(missing))}")
     check_messages(plan, program, computes)
     replay(plan, program, computes)
-
-
-def _stages(nodes: tuple[PlanNode, ...]) -> list[Stage]:
-    out: list[Stage] = []
-    for node in nodes:
-        match node:
-            case Stage():
-                out.append(node)
-            case Repeat():
-                out.extend(_stages(node.body))
-    return out
 
 
 def _check_launch(plan: Plan, target: Target) -> None:
@@ -92,18 +93,9 @@ def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Sc
         for place in plan.places[name]:
             if isinstance(place, Pointer) and not 0 <= place.slot < count:
                 fail(f"{name} lies at pointer {place.slot} of {count}")
-
-
-def _check_loops(plan: Plan, program: Program) -> None:
-    """The Plan's loops are the Program's."""
-
-    def of(nodes: tuple[PlanNode, ...]) -> set[tuple[str, int]]:
-        loops = [n for n in nodes if isinstance(n, Repeat)]
-        return {(n.axis, n.extent) for n in loops}.union(*(of(n.body) for n in loops))
-
-    wanted = {(s.axis.name, s.axis.extent) for s in statements(program.body) if isinstance(s, Loop)}
-    if of(plan.body) != wanted:
-        fail(f"its loops are {sorted(of(plan.body))}, the Program's are {sorted(wanted)}")
+    for slot, t in enumerate(program.results, len(plan.inputs)):
+        if Pointer(slot) not in plan.places.get(t.name, ()):
+            fail(f"the result {t.name} does not lie where the caller has it")
 
 
 def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) -> None:
@@ -151,13 +143,7 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     """What a Scatter updates in place lies where its result does, and is no one else's."""
-    uses = Counter(t.name for s in computes.values() for t in used(s))
-    uses.update(t.name for t in program.outputs)
-    states = scattered(program)
-    for s in statements(program.body):
-        if isinstance(s, Loop):
-            uses.update(t.name for c in s.carried for t in (c.init, c.result))
-            uses.update(k.value.name for k in s.stacked)
+    uses, states = mentions(program), scattered(program)
     for s in computes.values():
         if isinstance(s, Scatter):
             if set(plan.places[s.base.name]) != set(plan.places[s.out.name]):
@@ -228,8 +214,12 @@ def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
     """What the Repeats round `stage` keep on chip."""
     out: list[Resident] = []
     for node in nodes:
-        if isinstance(node, Repeat) and stage in _stages(node.body):
-            out += [*node.resident, *_kept_round(stage, node.body)]
+        for body in bodies_of(node):
+            if stage in stages_in(body):
+                out += [
+                    *(node.resident if isinstance(node, Repeat) else ()),
+                    *_kept_round(stage, body),
+                ]
     return out
 
 
@@ -239,9 +229,12 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target, held: int = 0) -> N
     held: bytes that the loops round `nodes` hold in registers.
     """
     for node in nodes:
+        if isinstance(node, Choose):
+            for body in node.bodies:
+                _check_kept(body, target, held)
         if not isinstance(node, Repeat):
             continue
-        inside = {s.name: s for s in _stages(node.body)}
+        inside = {s.name: s for s in stages_in(node.body)}
         for r in node.resident:
             stage = inside.get(r.stage)
             steps = stage.steps if stage else ()

@@ -12,7 +12,7 @@ from monotile.config import Options
 from monotile.errors import InternalError
 from monotile.ir.program import Program
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Plan, Stage
+from monotile.plan.nodes import Handoff, Plan, Stage
 from monotile.targets.target import Target
 
 ENTRY = "monotile_run"
@@ -124,8 +124,8 @@ class _Cpu(Loops):
             raise InternalError(f"{site.step.method} is not for the CPU, which has caches")
         write(self, site)
 
-    def handoff(self, stage: Stage) -> None:
-        match stage.handoff:
+    def wait(self, handoff: Handoff, *, late: bool = False) -> None:
+        match handoff:
             case "grid":
                 self.writer.write("mt_barrier(call);")
             case "none" | "block":

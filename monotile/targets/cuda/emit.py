@@ -23,7 +23,8 @@ from monotile.ir.program import Compute, Program
 from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Plan, Repeat, Stage
+from monotile.plan.nodes import Handoff, Plan, Repeat, Stage
+from monotile.plan.walk import nodes_in
 from monotile.targets.cuda.messages import (
     Received,
     on_chip,
@@ -235,8 +236,7 @@ class CudaEmitter(BlockEmitter):
                     self.writer.write(f"{held.kind} {held.name};")
                     self.write_call(held.fill)
         if loop.messages:
-            if loop.handoff == "grid":
-                self.writer.write("grid.wait();")
+            self.wait(loop.handoff)
             self.writer.write("++tag;")
 
     def _kernel(self) -> None:
@@ -255,17 +255,17 @@ class CudaEmitter(BlockEmitter):
                 self.walk(self.plan.body)
             if self.slots:
                 w.write("grid.leave(tag);")
-            elif any(stage.handoff == "grid" for stage, _ in self.stages()):
+            elif any(n.handoff == "grid" for n in nodes_in(self.plan.body)):
                 w.write("grid.leave();")
 
-    def handoff(self, stage: Stage) -> None:
-        match stage.handoff:
+    def wait(self, handoff: Handoff, *, late: bool = False) -> None:
+        match handoff:
             case "none":
                 pass
             case "block":
                 self.writer.write("mt::block_barrier();")
             case "grid":
-                self.writer.write("grid.arrive();" if stage.late else "grid.wait();")
+                self.writer.write("grid.arrive();" if late else "grid.wait();")
 
     def call(self, stage: Stage) -> None:
         self.write_call(stage.name)

@@ -2,11 +2,10 @@
 
 Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
 of a Branch by one of that side, and each output of the Program by a statement. A tensor is the result of at most one
-carry and appears among the outputs once; a tensor defined by a Loop or Branch is at most one of these results. No carry
-starts from a weight in several parts, which has no single address. Where that does not hold, a copy is inserted.
+carry and appears among the outputs once; a tensor defined by a Loop or Branch is at most one of these results, and one
+of a Loop that may end early is none, as which of its buffers it lies in is known in the call only. No carry
+starts from a weight in several parts, which has no single address, and none of a Loop that may end early from a state's old value. Where that does not hold, a copy is inserted.
 """
-
-from collections.abc import Mapping
 
 import msgspec
 
@@ -24,6 +23,7 @@ from monotile.ir.program import (
     compute,
     defined,
     statements,
+    updates,
 )
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, same
@@ -32,8 +32,7 @@ from monotile.transform.rewrite import Body, map_bodies, same
 def insert_copies(program: Program) -> Program:
     """`program` with copies of results that share a buffer."""
     taken = Names(program)
-    scattered = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}
-    body = _gathered(program.body, scattered, taken)
+    body = _begun(program, taken)
     body = tuple(_statement(s, taken) for s in body)
     copies = _Copies(body, taken)
     count = len(program.results)
@@ -46,27 +45,47 @@ def insert_copies(program: Program) -> Program:
     return msgspec.structs.replace(program, body=body, outputs=outputs)
 
 
-def _gathered(body: Body, scattered: Mapping[str, Tensor], taken: Names) -> Body:
-    """`body` with weights in several parts that a loop carries copied into one buffer first."""
-    carried = (c.init.name for s in statements(body) if isinstance(s, Loop) for c in s.carried)
+def _begun(program: Program, taken: Names) -> Body:
+    """The body with copies of what no loop may begin with: weights in several parts. A loop that may end early may not with the old value of
+    a state either, which would be its result if there is no iteration, and be read when the state has its new value."""
+    parted = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}
+    old = {t.name: t for u in updates(program) for t in u.old}
     copies = _Copies((), taken)
-    found = {name: copies.own(scattered[name]) for name in sorted({*carried} & {*scattered})}
+    found: dict[str, Tensor] = {}
+
+    def wanted(s: Loop) -> dict[str, Tensor]:
+        refused = parted | old if s.ends_early else parted
+        return {c.init.name: refused[c.init.name] for c in s.carried if c.init.name in refused}
+
+    for s in statements(program.body):
+        if isinstance(s, Loop):
+            found |= {n: copies.own(t) for n, t in sorted(wanted(s).items()) if n not in found}
 
     def replace(s: Statement) -> Statement:
         s = map_bodies(s, lambda inner: tuple(replace(x) for x in inner))
-        if not isinstance(s, Loop) or not any(c.init.name in found for c in s.carried):
+        if not isinstance(s, Loop) or not (here := wanted(s)):
             return s
-        new = (msgspec.structs.replace(c, init=found.get(c.init.name, c.init)) for c in s.carried)
+        new = [
+            msgspec.structs.replace(c, init=found[c.init.name]) if c.init.name in here else c
+            for c in s.carried
+        ]
         return msgspec.structs.replace(s, carried=tuple(new))
 
-    return (*copies.made, *(replace(s) for s in body)) if found else body
+    return (*copies.made, *map(replace, program.body)) if found else program.body
+
+
+def _placeable(s: Statement) -> tuple[Tensor, ...]:
+    """What `s` defines and can be made to lie anywhere."""
+    if isinstance(s, Loop) and s.ends_early:
+        return tuple(k.out for k in s.stacked)
+    return defined(s)
 
 
 class _Copies:
     """Provides for each requested tensor a definition in `body` that is given out once."""
 
     def __init__(self, body: Body, taken: Names) -> None:
-        self.origin = {t.name: s.origin for s in body for t in defined(s)}
+        self.origin = {t.name: s.origin for s in body for t in _placeable(s)}
         self.computed = {s.out.name for s in body if isinstance(s, (Compute, Scatter))}
         self.given: set[str] = set()
         self.taken = taken

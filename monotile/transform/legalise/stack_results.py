@@ -7,7 +7,7 @@ own, and the generated code would grow with depth again.
 import msgspec
 
 from monotile.ir.expr import Const, Load, Tensor
-from monotile.ir.program import Compute, Program, Statement, used
+from monotile.ir.program import Compute, Loop, Program, Statement, used
 from monotile.ir.signature import OutputLeaf
 
 Row = tuple[Tensor, tuple[int, ...]]
@@ -21,7 +21,11 @@ def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
     states = program.outputs[len(program.results) :]
     # Tensors already returned: a result may not share memory with another, nor may its rows.
-    own = (*program.inputs, *(w.tensor for w in program.weights), *program.outputs)
+    # What a loop that may end early carries has no buffer that is known before.
+    carried = (
+        c.out for s in program.body if isinstance(s, Loop) and s.ends_early for c in s.carried
+    )
+    own = (*program.inputs, *(w.tensor for w in program.weights), *program.outputs, *carried)
     given = {t.name for t in own}
     read = {t.name for s in program.body for t in used(s)}
     outputs: list[Tensor] = []

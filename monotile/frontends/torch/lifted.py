@@ -1,0 +1,62 @@
+"""Tensors that torch.export has lifted twice.
+
+A tensor that a module holds as a buffer, and some other object of the model as well (a static cache of transformers, say), is two
+placeholders of the graph with one memory: a buffer that nobody reads, and a constant that the model updates. Here it is one again.
+"""
+
+import copy
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec
+
+
+def lifted_once(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` with constants that are the memory of a buffer or parameter replaced by these."""
+    specs = exported.graph_signature.input_specs
+    held = {
+        memory_of(x): k
+        for k, s in enumerate(specs)
+        if s.kind in (InputKind.BUFFER, InputKind.PARAMETER)
+        and (x := _tensor(exported, s)) is not None
+    }
+    again = {
+        k: held[memory_of(x)]
+        for k, s in enumerate(specs)
+        if s.kind is InputKind.CONSTANT_TENSOR
+        and (x := _tensor(exported, s)) is not None
+        and memory_of(x) in held
+    }
+    if not again:
+        return exported
+    graph = copy.deepcopy(exported.graph)
+    nodes: list[fx.Node] = list(graph.find_nodes(op="placeholder"))
+    for k, first in again.items():
+        nodes[k].replace_all_uses_with(nodes[first])
+        graph.erase_node(nodes[k])
+    signature = copy.deepcopy(exported.graph_signature)
+    signature.input_specs = [s for k, s in enumerate(signature.input_specs) if k not in again]
+    return ExportedProgram(
+        exported.graph_module,
+        graph,
+        signature,
+        exported.state_dict,
+        exported.range_constraints,
+        copy.deepcopy(exported.module_call_graph),
+        exported.example_inputs,
+        exported.constants,
+        verifiers=exported.verifiers,
+    )
+
+
+def memory_of(x: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are the same memory with the same layout."""
+    start = x.untyped_storage().data_ptr() or id(x)
+    return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
+
+
+def _tensor(exported: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
+    name = spec.target or ""
+    found = exported.state_dict.get(name, exported.constants.get(name))
+    return found if isinstance(found, torch.Tensor) else None

@@ -1,0 +1,54 @@
+"""A PyTorch model as its CUDA kernel on the emulator, called several times."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from monotile.config import Options
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.types import to_numpy
+from monotile.ir.program import Program
+from monotile.ir.signature import OutputLeaf, TensorLeaf
+from monotile.pipeline import for_target, schedule, transform
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Plan
+from monotile.runtime.tensors import from_numpy
+from monotile.targets.cuda.emit import emit, settle
+from monotile.targets.cuda.target import cuda_target
+from tests.codegen.emulate import emulate
+
+TARGET = cuda_target("sm_90a")
+
+
+class Emulated:
+    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a."""
+
+    program: Program
+    plan: Plan
+
+    def __init__(self, model: nn.Module, args: Sequence[torch.Tensor], workers: int = 3) -> None:
+        self.options = Options(workers=workers)
+        self.captured = capture(model, tuple(args))
+        program, self.constants = transform(
+            self.captured.program, self.captured.constants, self.options
+        )
+        self.program, context = for_target(program, TARGET)
+        plan = schedule(self.program, TARGET, self.options, context)
+        self.plan = settle(self.program, plan, TARGET, self.options)
+        verify(self.plan, self.program, TARGET)
+        self.source = emit(self.program, self.plan, TARGET, self.options)
+
+    def __call__(self, *args: torch.Tensor, seed: int = 0) -> list[torch.Tensor]:
+        """Its results, in their order."""
+        values: dict[str, np.ndarray] = {
+            n: to_numpy(x) for n, x in self.captured.parameters.items()
+        }
+        values |= self.constants
+        leaves = [x for x in self.captured.signature.inputs if isinstance(x, TensorLeaf)]
+        values |= {leaf.tensor.name: to_numpy(x) for leaf, x in zip(leaves, args, strict=True)}
+        found = emulate(self.program, self.plan, self.source, values, late=seed % 2 == 0, seed=seed)
+        outputs = self.captured.signature.outputs
+        assert all(isinstance(o, OutputLeaf) and not o.row for o in outputs)
+        return [from_numpy(found[o.index]) for o in outputs if isinstance(o, OutputLeaf)]
