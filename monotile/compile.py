@@ -13,6 +13,7 @@ from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
 from monotile.frontends.torch.orders import in_memory_order
+from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState
@@ -181,7 +182,7 @@ def _compile(
         binary=binary,
         signature=captured.signature.moved(lowered.results),
         constants={n: lowered.constants[n] for n in plan.weights if n in lowered.constants},
-        states=program.states,
+        states=state_names(program),
         tied=captured.tied,
         orders=orders | moved,
         profiled=options.profile,

@@ -45,6 +45,7 @@ from monotile.transform.legalise.state_copies import insert_state_copies
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
+from monotile.transform.roll.update_tables import update_tables
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
@@ -112,9 +113,12 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("eliminate_dead_code_again", rewrite(eliminate_dead_code),
          "Propagated copies, and weights that folding has replaced, are dead.",
          needs=("copies forwarded", "constants folded"), sets=("dead code removed",)),
+    Pass("update_tables", rewrite(update_tables),
+         "After rolling and inlining: the rows of a stack of new states are read by nobody else by then, if at all.",
+         needs=("dead code removed",), sets=("tables updated",), after=("rolled",), where=(ROLLING,)),
     Pass("insert_copies", rewrite(insert_copies),
          "Legalisation comes after copy propagation, which would remove the inserted copies.",
-         needs=("copies forwarded", "dead code removed"), sets=("own buffers",)),
+         needs=("copies forwarded", "dead code removed"), sets=("own buffers",), after=("tables updated",)),
     Pass("insert_state_copies", rewrite(insert_state_copies),
          "A state has one writer only if every result has a buffer of its own.",
          needs=("own buffers",), sets=("one writer a state",)),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from monotile.analysis.dependence import follows, loads_of
+from monotile.analysis.in_place import tables_of, updates_in
 from monotile.ir.program import Compute, Program, Scatter, Statement, Update, defined, updates, used
 
 Waits = Mapping[str, frozenset[str]]
@@ -25,31 +26,33 @@ def steady_weights(program: Program) -> frozenset[str]:
 
 
 def scattered(program: Program) -> dict[str, str]:
-    """For each state that Scatters may update in place: the name of its old value, by the name of the first Scatter.
+    """For each state that Scatters, and loops, may update in place: the name of its old value, by the name of what the first of these makes.
 
     All other readers of the old value can come before its writer. Of two states that need each other's old value,
     the first one is updated in place.
     """
     out: dict[str, str] = {}
+    makers = {t.name: s for s in program.body for t in defined(s)}
     for u in updates(program):
         chain = _chain(program, u)
-        if chain and [t.name for t in used(chain[0])].count(chain[0].base.name) == 1:
-            more = out | {chain[0].out.name: chain[0].base.name}
+        if chain and [t.name for t in used(makers[chain[0][0]])].count(chain[0][1]) == 1:
+            more = out | dict(chain[:1])
             out = more if _can_be_ordered(program, more) else out
     return out
 
 
-def _chain(program: Program, u: Update) -> list[Scatter]:
-    """The Scatters that make the new value from the old one, in order; empty if another statement makes it."""
-    made = {s.out.name: s for s in program.body if isinstance(s, Scatter)}
+def _chain(program: Program, u: Update) -> list[tuple[str, str]]:
+    """The updates in place that make the new value from the old one, in order: what each makes, and of what; empty if the new value is made in
+    another way."""
+    before = updates_in(program.body)
     uses = Counter(t.name for s in program.body for t in used(s))
     uses.update(t.name for t in program.outputs)
-    chain: list[Scatter] = []
-    base = u.result
-    while (s := made.get(base.name)) is not None and (not chain or uses[base.name] == 1):
-        chain.insert(0, s)
-        base = s.base
-    return chain if u.old == (base,) and base.shape == u.result.shape else []
+    chain: list[tuple[str, str]] = []
+    name = u.result.name
+    while name in before and (not chain or uses[name] == 1):
+        chain.insert(0, (name, before[name]))
+        name = before[name]
+    return chain if [(t.name, t.shape) for t in u.old] == [(name, u.result.shape)] else []
 
 
 def _can_be_ordered(program: Program, first: Mapping[str, str]) -> bool:
@@ -58,10 +61,11 @@ def _can_be_ordered(program: Program, first: Mapping[str, str]) -> bool:
     order: TopologicalSorter[str] = TopologicalSorter()
     for s in program.body:
         reads = [t.name for t in used(s)]
-        for t in defined(s):
-            order.add(t.name, *reads)
-            for writer in {writers[name] for name in reads if name in writers} - {t.name}:
-                order.add(writer, t.name)
+        made = {t.name for t in defined(s)}
+        for name in made:
+            order.add(name, *reads)
+            for writer in {writers[r] for r in reads if r in writers} - made:
+                order.add(writer, name)
     try:
         order.prepare()
     except CycleError:
@@ -76,9 +80,13 @@ def waits(program: Program) -> dict[str, frozenset[str]]:
     for u in updates(program):
         old = {t.name for t in u.old}
         writer = next((first[name] for name in old if name in first), u.result.name)
-        readers = (s for s in program.body if _reads(s, old))
+        readers = (s for s in program.body if _reads(s, old) and not _defines(s, writer))
         out[writer] = frozenset(t.name for s in readers for t in defined(s)) - {writer}
     return out
+
+
+def _defines(s: Statement, name: str) -> bool:
+    return any(t.name == name for t in defined(s))
 
 
 def _reads(s: Statement, old: set[str]) -> bool:
@@ -87,7 +95,7 @@ def _reads(s: Statement, old: set[str]) -> bool:
 
 def may_share(steps: Sequence[Sequence[Compute | Scatter]], program: Program) -> bool:
     """Whether these steps may be one stage: no task overwrites an old value that another task reads."""
-    tables = {w.tensor.name: w.table for w in program.weights}
+    tables = tables_of(program)
     for u in updates(program):
         old = {t.name for t in u.old}
         for k, step in enumerate(steps):

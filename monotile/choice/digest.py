@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
 
+from monotile.analysis.in_place import tables_of
 from monotile.analysis.skeleton import visit
 from monotile.ir.expr import Expr, Load, Tensor, idx
 from monotile.ir.program import Program, Statement
@@ -73,7 +74,7 @@ def digest_statements(statements: Iterable[Statement], tables: Tables, *more: ob
 
 def digest_program(program: Program, *more: object) -> str:
     """Of all of a Program. more: what else is decided about."""
-    found = Structure({w.tensor.name: w.table for w in program.weights if w.table})
+    found = Structure(tables_of(program))
     for t in program.inputs:
         found.number(t)
     found.add(program.body)

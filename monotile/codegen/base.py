@@ -13,6 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
+from monotile.analysis.in_place import tables_of
 from monotile.analysis.rounding import rounding_sensitive_operands
 from monotile.analysis.states import old_values
 from monotile.codegen.address import (
@@ -78,8 +79,9 @@ class Emitter(Expressions):
         self.computes = {
             s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
         }
-        self.tables = {w.tensor.name: w.table for w in program.weights}
-        given = frozenset(t.name for t in program.inputs) | self.tables.keys()
+        self.tables = tables_of(program)
+        given = frozenset(t.name for t in program.inputs)
+        given |= {w.tensor.name for w in program.weights}
         self.constant = given - old_values(program)
         self.loop_axes = loop_axes(program)
         self._parameters: dict[str, Base] = {}  # pointers that the function being written is given

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monotile.analysis.affine import Affine
+from monotile.analysis.in_place import tables_of
 from monotile.codegen.address import coordinates, is_pack, layout, others, readable
 from monotile.codegen.site import Site, loop_axes, point_of, range_of
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
@@ -99,7 +100,7 @@ class Views:
 
     def __post_init__(self) -> None:
         found = (s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter)))
-        tables = {w.tensor.name: w.table for w in self.program.weights}
+        tables = tables_of(self.program)
         object.__setattr__(self, "statements", {s.out.name: s for s in found})
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "loops", loop_axes(self.program))

@@ -20,8 +20,9 @@ Semantics
 - A Weight is stored as `parts`, arrays of the caller, one for each index over the leading
   `table` dimensions (none: one part): layers rolled into a Loop read their weights through this
   table of pointers, without copies.
-- A state is an input or a part of a weight that persists across calls. In the whole Program it has its value
-  from before the call; after the call its memory holds the output that is paired with it.
+- A state is an input or a part of a weight that persists across calls, or, under the name of its tensor, a weight
+  of several parts. In the whole Program it has its value from before the call; after the call its memory holds
+  the output that is paired with it.
 
 By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that statements
 of equal structure have equal bodies except for the tensors that they load.
@@ -111,7 +112,8 @@ Statement = Compute | Scatter | Loop | Branch
 
 
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
-    """states: names of inputs and of weights' parts that are updated in place; the last outputs are their new values."""
+    """states: names of inputs, of weights' parts, and of weights in several parts, that are updated in place; the last outputs are their
+    new values."""
 
     inputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
@@ -144,7 +146,13 @@ def updates(program: Program) -> tuple[Update, ...]:
 
 def _holding(program: Program, name: str) -> Iterator[Tensor]:
     yield from (t for t in program.inputs if t.name == name)
-    yield from (w.tensor for w in program.weights if name in w.parts)
+    yield from (w.tensor for w in program.weights if name in (*w.parts, w.tensor.name))
+
+
+def state_names(program: Program) -> tuple[str, ...]:
+    """The inputs and weights' parts that are states."""
+    parts = {w.tensor.name: w.parts for w in program.weights}
+    return tuple(n for name in program.states for n in parts.get(name, (name,)))
 
 
 def compute(

@@ -62,7 +62,7 @@ def _states(program: Program, at: "_Scope") -> None:
     for u in updates(program):
         at.check(bool(u.old), f"state {u.name!r} is no input and no part of a weight")
         for t in u.old:
-            shape = t.shape[tables.get(t.name, 0) :]
+            shape = t.shape[tables.get(t.name, 0) if u.name != t.name else 0 :]
             fits = (shape, t.dtype) == (u.result.shape, u.result.dtype)
             at.check(fits, f"state {u.name!r} is {_type(t)}, its new value {_type(u.result)}")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from monotile.analysis.in_place import tables_of
 from monotile.choice.chooser import MODEL, Chooser, Question
 from monotile.choice.spec import Value
 from monotile.ir.program import Program
@@ -71,8 +72,7 @@ class Context:
 
     @staticmethod
     def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
-        tables = {w.tensor.name: w.table for w in program.weights if w.table}
-        return Context(tables, target, chooser=chooser)
+        return Context(tables_of(program), target, chooser=chooser)
 
     def choose(
         self,

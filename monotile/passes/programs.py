@@ -9,7 +9,15 @@ import numpy as np
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
 from monotile.ir.printer import show
-from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, statements
+from monotile.ir.program import (
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    state_names,
+    statements,
+)
 from monotile.ir.signature import OutputLeaf
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
@@ -103,7 +111,7 @@ def stack(s: ProgramState) -> ProgramState:
 
 def arrange_parameters(s: ProgramState) -> ProgramState:
     """`arrange`, which says in what order the caller's tensors have to lie."""
-    movable = s.parameters - {*s.program.states}
+    movable = s.parameters - {*state_names(s.program)}
     program, orders = arrange(s.program, target_of(s), movable)
     return replace(s, program=program, orders=orders)
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from monotile.analysis.in_place import carried_in_place
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Branch, Loop, Program, Scatter, statements, updates, used
+from monotile.ir.program import Branch, Carry, Loop, Program, Scatter, statements, updates, used
 from monotile.plan.nodes import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
@@ -50,6 +51,7 @@ class _Builder:
         slots = {t.name: k for k, t in enumerate(program.inputs)}
         for w in program.weights:
             self.places[w.tensor.name] = [Pointer(slot)]
+            slots.setdefault(w.tensor.name, slot)
             for part in w.parts:
                 slots.setdefault(part, slot)
                 slot += 1
@@ -58,14 +60,20 @@ class _Builder:
         # What is updated in place is made where the update is wanted: a base is its Scatter's result under
         # another name (`transform.insert_base_copies` sees to it that no one else uses it).
         self.updated: dict[str, str] = {}
-        for s in reversed(list(statements(program.body))):
+        for s in statements(program.body):
             if isinstance(s, Scatter):
-                self.updated[s.base.name] = self._root(s.out.name)
+                self.updated[s.base.name] = s.out.name
+            elif isinstance(s, Loop):
+                for c in carried_in_place(s):
+                    for t in (c.init, c.param, c.result):
+                        self.updated[t.name] = c.out.name
         self.now = 0
 
     def _root(self, name: str) -> str:
         """The last of the updates in place that begin at `name`, or `name`."""
-        return self.updated.get(name, name)
+        while name in self.updated:
+            name = self.updated[name]
+        return name
 
     def level(self, nodes: Tree) -> None:
         for node in nodes:
@@ -126,7 +134,11 @@ class _Builder:
                 self.ranges[handle].last = max(self.ranges[handle].last, self.now)
 
     def _open(self, loop: Loop) -> None:
+        in_place = carried_in_place(loop)
         for c in loop.carried:
+            if c in in_place:
+                self._keep(c)
+                continue
             both = (self._reserve(c.param), self._reserve(c.param))
             axis, extent = loop.axis.name, loop.axis.extent
             first = self._far(c.init)
@@ -147,6 +159,15 @@ class _Builder:
             whole = self._far(k.out) if k.out.name in self.places else self._allocate(k.out)
             part = Slice(whole, loop.axis.name, k.value.nbytes)
             self.places.setdefault(k.value.name, []).append(part)
+
+    def _keep(self, c: Carry) -> None:
+        """What a loop updates in place lies where the last update is wanted."""
+        root = self._root(c.out.name)
+        if not self.places.get(root):
+            self._allocate(msgspec.structs.replace(c.out, name=root))
+        for name in (c.param.name, c.out.name):
+            self.places[name] = self.places[root]
+        self._touch(root)
 
     def _fork(self, branch: Branch) -> None:
         """Both sides make their results where these are read."""

@@ -63,7 +63,14 @@ class Compiled:
         pointers = (ctypes.c_void_p * max(1, len(everything)))(*(a.ctypes.data for a in everything))
         at = ctypes.c_void_p(-(-self.workspace.ctypes.data // 64) * 64)
         status = self.library.monotile_run(pointers, at)
-        return status, (*outputs, *(held[n] for n in self.program.states))
+        tables = {w.tensor.name: w for w in self.program.weights if len(w.parts) > 1}
+        states = (
+            np.stack([held[p] for p in w.parts]).reshape(w.tensor.shape)
+            if (w := tables.get(n)) is not None
+            else held[n]
+            for n in self.program.states
+        )
+        return status, (*outputs, *states)
 
     def __call__(self, values: Mapping[str, Array]) -> tuple[Array, ...]:
         status, outputs = self.status(values)

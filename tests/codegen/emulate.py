@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from monotile.codegen.source import Source
-from monotile.ir.program import Program
+from monotile.ir.program import Program, state_names
 from monotile.plan.nodes import Plan
 
 HERE = Path(__file__).resolve().parent
@@ -174,10 +174,14 @@ def emulate(
         launch_of(plan),
         late=late,
         seed=seed,
-        results=[*range(len(before), len(before) + len(outputs)), *map(slot, program.states)],
+        results=[*range(len(before), len(before) + len(outputs)), *map(slot, state_names(program))],
         memory=memory,
     )
+    count = len(program.results)
+    states = dict(zip(state_names(program), got[count:], strict=True))
+    parts = {w.tensor.name: w.parts for w in program.weights}
+    kept = (np.concatenate([states[p] for p in parts.get(n, (n,))]) for n in program.states)
     return tuple(
         b[: t.nbytes].view(t.dtype.numpy).reshape(t.shape).copy()
-        for b, t in zip(got, program.outputs, strict=True)
+        for b, t in zip((*got[:count], *kept), program.outputs, strict=True)
     )

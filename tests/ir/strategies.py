@@ -214,7 +214,9 @@ class Builder:
         )
 
     def scatter(self) -> Scatter:
-        base = self.pick(self.tensors)
+        return self.update(self.pick(self.tensors))
+
+    def update(self, base: Tensor) -> Scatter:
         out = self.tensor(base.shape, base.dtype)
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(self.shape()))
         known = [*axes, *self.loops]
@@ -239,6 +241,8 @@ class Builder:
         body = self.body(self.draw(st.integers(1, 3)), depth - 1)
         if until:
             body = (*body, compute(goes_on, lambda: self.value(DType.BOOL, [*self.loops], 2)))
+        update = self.update(self.pick(params)) if self.chance(40) else None
+        body = (*body, update) if update is not None else body
         self.loops.pop()
         inside, self.tensors = self.tensors, outside
         carried: list[Carry] = []
@@ -246,6 +250,8 @@ class Builder:
             fitting = [t for t in inside if (t.shape, t.dtype) == (init.shape, init.dtype)]
             if until and param is params[-1]:
                 fitting = [goes_on]
+            elif update is not None and param == update.base:
+                fitting = [update.out]
             result = self.pick(fitting[-3:])
             carried.append(Carry(init, param, result, self.tensor(init.shape, init.dtype)))
         value = self.pick(inside[-3:])
@@ -298,6 +304,10 @@ def programs(draw: Draw, depth: int = 2, static: bool = False) -> Program:
     outputs = draw(st.lists(st.sampled_from(b.tensors[-6:]), min_size=1, max_size=3))
     types = {t.name: (t.shape, t.dtype) for t in inputs}
     types |= {p: (w.tensor.shape[w.table :], w.tensor.dtype) for w in weights for p in w.parts}
+    # A weight in several parts is a state under its own name, or its parts are under theirs.
+    whole = [w for w in weights if len(w.parts) > 1 and draw(st.booleans())]
+    types = {n: t for n, t in types.items() if not any(n in w.parts for w in whole)}
+    types |= {w.tensor.name: (w.tensor.shape, w.tensor.dtype) for w in whole}
     states: dict[str, Tensor] = {}
     for name in draw(st.lists(st.sampled_from(sorted(types)), unique=True, max_size=2)):
         fitting = [t for t in b.tensors if (t.shape, t.dtype) == types[name]]

@@ -14,6 +14,7 @@ from monotile.ir.program import (
     Carry,
     Loop,
     Program,
+    Scatter,
     Stack,
     Statement,
     compute,
@@ -179,3 +180,31 @@ def test_no_iteration_gives_what_it_would_begin_with() -> None:
     places = plan.places | {"h": (elsewhere,), "end": (Final(elsewhere),)}
     refused("while", replace(plan, places=places), "h does not begin where x lies")
     assert param == end.of
+
+
+def _in_place() -> tuple[Program, Plan]:
+    """A loop that updates a row of what it carries in each iteration."""
+    held, old, new, end = (p.tensor(n, 3, 4) for n in ("held", "old", "new", "end"))
+    layer, i = Axis("l", 3), Axis("i0", 4)
+    first = compute(held, lambda r, c: Load(X, (c,)))
+    update = Scatter(new, old, (i,), (layer, i), Load(X, (i,)))
+    loop = Loop(layer, (Carry(held, old, new, end),), (), (update,))
+    program = p.ready(
+        Program((X,), (), (first, loop, p.pointwise("y", end)), (p.tensor("y", 3, 4),))
+    )
+    return program, p.plan_of(program, p.H100)
+
+
+def test_what_a_loop_only_updates_has_one_place() -> None:
+    _, plan = _in_place()
+    (place,) = plan.places["held"]
+    assert [plan.places[n] for n in ("old", "new", "end")] == [(place,)] * 3
+
+
+@pytest.mark.parametrize("name", ["old", "new", "end"])
+def test_updates_that_lie_elsewhere(name: str) -> None:
+    program, plan = _in_place()
+    launch = replace(plan.launch, workspace_bytes=plan.launch.workspace_bytes + 1024)
+    places = plan.places | {name: (Workspace(plan.launch.workspace_bytes),)}
+    with pytest.raises(VerificationError, match="does not lie where"):
+        verify(replace(plan, places=places, launch=launch), program, p.H100)

@@ -3,6 +3,7 @@ what they hand out is made where it is read."""
 
 from collections.abc import Iterator
 
+from monotile.analysis.in_place import carried_in_place
 from monotile.ir.program import (
     Branch,
     BranchOut,
@@ -32,8 +33,10 @@ def check_control(plan: Plan, program: Program) -> None:
         if name in runs and runs[name] != path:
             fail(f"{name} is computed {_words(runs[name])}, in the Program {_words(path)}")
     for s in statements(program.body):
-        if isinstance(s, Loop) and s.ends_early:
-            _check_carried(plan, s)
+        if isinstance(s, Loop):
+            _check_in_place(plan, s)
+            if s.ends_early:
+                _check_carried(plan, s)
         if isinstance(s, Branch):
             for o in s.outs:
                 _check_out(plan, o)
@@ -42,6 +45,8 @@ def check_control(plan: Plan, program: Program) -> None:
 def _check_carried(plan: Plan, loop: Loop) -> None:
     """Before each iteration `param` has what the last one made, or `init`; `out` lies where `param` would next."""
     for c in loop.carried:
+        if c in carried_in_place(loop):
+            continue
         (param, *more) = plan.places[c.param.name]
         if more or not isinstance(param, Rotate) or param.axis != loop.axis.name or param.phase:
             fail(f"{c.param.name} does not lie where the loop over {loop.axis.name} carries it")
@@ -56,6 +61,15 @@ def _check_carried(plan: Plan, loop: Loop) -> None:
             fail(f"{c.param.name} does not begin where {c.init.name} lies")
         if plan.places.get(c.out.name, (Final(param),)) != (Final(param),):
             fail(f"{c.out.name} does not lie where the loop over {loop.axis.name} may have left it")
+
+
+def _check_in_place(plan: Plan, loop: Loop) -> None:
+    for c in carried_in_place(loop):
+        for t in (c.param, c.result, c.out):
+            if set(plan.places.get(t.name, ())) != set(plan.places[c.init.name]):
+                fail(
+                    f"{t.name} does not lie where {c.init.name}, which the loop over {loop.axis.name} updates, does"
+                )
 
 
 def _check_out(plan: Plan, o: BranchOut) -> None:

@@ -6,10 +6,11 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 import math
 
 from monotile.analysis.dependence import follows, loads_of
+from monotile.analysis.in_place import scatters_of, updated_in, updates_in
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.uses import mentions
 from monotile.codegen.view import View, Views
-from monotile.ir.program import Compute, Program, Scatter, statements, updates
+from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
 from monotile.plan.check.control import check_control
@@ -142,15 +143,17 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
-    """What a Scatter updates in place lies where its result does, and is no one else's."""
+    """What a Scatter, or a loop, updates in place lies where its result does, and is no one else's."""
     uses, states = mentions(program), scattered(program)
-    for s in computes.values():
-        if isinstance(s, Scatter):
-            if set(plan.places[s.base.name]) != set(plan.places[s.out.name]):
-                fail(f"{s.out.name} does not lie where {s.base.name}, which it updates, does")
-            own = s.base.name in computes and uses[s.base.name] == 1
-            if not own and states.get(s.out.name) != s.base.name:
-                fail(f"{s.base.name}, which {s.out.name} updates in place, is used elsewhere")
+    every = list(statements(program.body))
+    updated = frozenset[str]().union(*(updated_in(s) for s in every if isinstance(s, Loop)))
+    ours = computes.keys() | {o for s in every if isinstance(s, Loop) for o in updates_in((s,))}
+    for result, base in ((r, b) for s in every for r, b in updates_in((s,)).items()):
+        if set(plan.places[base]) != set(plan.places[result]):
+            fail(f"{result} does not lie where {base}, which it updates, does")
+        own = base in updated or (base in ours and uses[base] == 1)
+        if not own and states.get(result) != base:
+            fail(f"{base}, which {result} updates in place, is used elsewhere")
 
 
 def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -158,15 +161,13 @@ def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Sc
     held = [*enumerate(plan.inputs)]
     held += enumerate(plan.weights, len(plan.inputs) + len(plan.outputs))
     slots = {name: slot for slot, name in reversed(held)}
-    given = {slots[u.name] for u in updates(program)}
+    slots |= {w.tensor.name: slots[w.parts[0]] for w in program.weights if len(w.parts) > 1}
+    given = {slots[name] for name in (*program.states, *state_names(program))}
     makers: dict[str, int] = {}
     for u in updates(program):
         if plan.places[u.result.name] != (Pointer(slots[u.name]),):
             fail(f"{u.result.name} does not lie where the state {u.name} does")
-        maker: Compute | Scatter | None = computes.get(u.result.name)
-        while maker is not None:
-            makers[maker.out.name] = slots[u.name]
-            maker = computes.get(maker.base.name) if isinstance(maker, Scatter) else None
+        makers |= dict.fromkeys((u.result.name, *scatters_of(program, u.result.name)), slots[u.name])  # fmt: skip
     for name in computes:
         for place in plan.places[name]:
             if (

@@ -9,6 +9,7 @@ starts from a weight in several parts, which has no single address, and none of 
 
 import msgspec
 
+from monotile.analysis.in_place import carried_in_place
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import (
     Branch,
@@ -55,7 +56,8 @@ def _begun(program: Program, taken: Names) -> Body:
 
     def wanted(s: Loop) -> dict[str, Tensor]:
         refused = parted | old if s.ends_early else parted
-        return {c.init.name: refused[c.init.name] for c in s.carried if c.init.name in refused}
+        begun = [c for c in s.carried if c not in carried_in_place(s)]
+        return {c.init.name: refused[c.init.name] for c in begun if c.init.name in refused}
 
     for s in statements(program.body):
         if isinstance(s, Loop):
@@ -77,7 +79,7 @@ def _begun(program: Program, taken: Names) -> Body:
 def _placeable(s: Statement) -> tuple[Tensor, ...]:
     """What `s` defines and can be made to lie anywhere."""
     if isinstance(s, Loop) and s.ends_early:
-        return tuple(k.out for k in s.stacked)
+        return tuple(x.out for x in (*carried_in_place(s), *s.stacked))
     return defined(s)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from monotile.analysis.states import scattered, waits
 from monotile.ir.expr import Load, Tensor
-from monotile.ir.program import Program, Scatter, Statement, compute, defined, updates
+from monotile.ir.program import Program, Statement, compute, defined, updates
 from monotile.transform.names import Names
 from monotile.transform.roll.order import topological
 
@@ -20,12 +20,11 @@ def insert_state_copies(program: Program) -> Program:
         return program
     in_place = set(scattered(program).values())
     origin = {t.name: s.origin for s in program.body for t in defined(s)}
-    bases = {s.base.name for s in program.body if isinstance(s, Scatter)}
     taken = Names(program)
     made: list[Statement] = []
     new: list[Tensor] = []
     for u in updates(program):
-        if any(t.name in in_place & bases for t in u.old):
+        if any(t.name in in_place for t in u.old):
             new.append(u.result)
             continue
         out = Tensor(taken.fresh(f"{u.result.name}_state"), u.result.shape, u.result.dtype)

@@ -13,7 +13,9 @@ def eliminate_dead_code(program: Program) -> Program:
     body = _body(program.body, live)
     kept = set(program.states)
     weights = tuple(
-        w for w in program.weights if w.tensor.name in live or not kept.isdisjoint(w.parts)
+        w
+        for w in program.weights
+        if w.tensor.name in live or not kept.isdisjoint((*w.parts, w.tensor.name))
     )
     if same(body, program.body) and len(weights) == len(program.weights):
         return program
