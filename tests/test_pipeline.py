@@ -29,6 +29,7 @@ from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from tests.cli.test_cli import invoke
 from tests.models.control_networks import cases
+from tests.transform.test_update_tables import WIDTH, Remembers
 
 OPTIONS = monotile.Options(cache=False, arrange_parameters=True)
 TARGETS = (cpu_target(workers=2), cuda_target("sm_80"), cuda_target("sm_90a"))
@@ -121,7 +122,11 @@ def loops() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return model, calls[0]
 
 
-NETWORKS = (layers, recurrent, images, attention, counter, choices, loops)
+def caches() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return Remembers("rows"), (torch.randn(1, WIDTH), torch.tensor([2]))
+
+
+NETWORKS = (layers, recurrent, images, attention, counter, choices, loops, caches)
 Network = Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]
 
 
