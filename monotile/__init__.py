@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
+    from monotile.generation.generator import Generator, generator
     from monotile.runtime.module import CompiledModule, load
 
 __version__ = "0.1.0"
@@ -37,6 +38,8 @@ _HOME = {
     "CompiledModule": "monotile.runtime.module",
     "Explanation": "monotile.dynamo.explain",
     "explain": "monotile.dynamo.explain",
+    "Generator": "monotile.generation.generator",
+    "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
@@ -58,6 +61,7 @@ __all__ = [
     "ChoiceError",
     "CompiledModule",
     "Explanation",
+    "Generator",
     "IndexOutOfRangeError",
     "InputError",
     "InternalError",
@@ -70,6 +74,7 @@ __all__ = [
     "VerificationError",
     "compile",
     "explain",
+    "generator",
     "load",
 ]
 

@@ -1,7 +1,7 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from monotile.runtime.progress import step
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
+from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import Order
 
 Choices = Mapping[Key, Value] | str | Path | None
@@ -40,10 +41,12 @@ Choices = Mapping[Key, Value] | str | Path | None
 
 @dataclass(frozen=True)
 class Given:
-    """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way."""
+    """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
+    the body of a loop."""
 
-    plan: Plan | None
-    choices: Spec | None
+    plan: Plan | None = None
+    choices: Spec | None = None
+    iterate: Iterate | None = None
 
 
 def compile(
@@ -76,6 +79,22 @@ def compile(
         with step("capturing the model", shown=options.progress):
             exported = export(model, args, kwargs, results=flatten_objects)
         return _from_cache(exported, hardware, options, given)
+
+
+def compile_loop(
+    model: Model,
+    args: Sequence[Any],
+    iterate: Iterate,
+    *,
+    target: str = "auto",
+    options: Options = Options(),
+) -> CompiledModule:
+    """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does."""
+    with gc_paused():
+        hardware = detect_target(target, options)
+        with step("capturing the model", shown=options.progress):
+            exported = export(model, args, None, results=flatten_objects)
+        return _from_cache(exported, hardware, options, Given(iterate=iterate))
 
 
 def trace(
@@ -127,7 +146,7 @@ def _from_cache(
     exported: Exported, target: Target, options: Options, given: Given
 ) -> CompiledModule:
     """The compiled model, from the cache where it is there."""
-    key = exported_key(exported, target, options, given.plan, given.choices)
+    key = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
     artifact = decode(stored) if stored else None
@@ -150,7 +169,9 @@ def _compile(
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(exported, target)
-    beginning = _beginning(captured, target, options, _chooser(given.choices))
+    beginning = replace(
+        _beginning(captured, target, options, _chooser(given.choices)), iterate=given.iterate
+    )
     dump.product("capture", beginning)
 
     lowered = lower(beginning, dump.product)

@@ -19,6 +19,7 @@ from monotile.passes.programs import (
     arrange_parameters,
     context_of,
     fold_constants,
+    repeat,
     rewrite,
     rewrite_by_choice,
     rewrite_by_cost,
@@ -34,6 +35,7 @@ from monotile.schedule.split import split_reductions
 from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
+from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.pad_channels import pad_channels
@@ -116,9 +118,12 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("update_tables", rewrite(update_tables),
          "After rolling and inlining: the rows of a stack of new states are read by nobody else by then, if at all.",
          needs=("dead code removed",), sets=("tables updated",), after=("rolled",), where=(ROLLING,)),
+    Pass("iterate", repeat,
+         "After rolling: the states of layers are tables by then, which a loop over the whole Program carries as they are.",
+         needs=("dead code removed",), sets=("iterated",), after=("tables updated",)),
     Pass("insert_copies", rewrite(insert_copies),
          "Legalisation comes after copy propagation, which would remove the inserted copies.",
-         needs=("copies forwarded", "dead code removed"), sets=("own buffers",), after=("tables updated",)),
+         needs=("copies forwarded", "dead code removed"), sets=("own buffers",), after=("tables updated", "iterated")),
     Pass("insert_state_copies", rewrite(insert_state_copies),
          "A state has one writer only if every result has a buffer of its own.",
          needs=("own buffers",), sets=("one writer a state",)),
@@ -230,12 +235,14 @@ def transform(
     options: Options,
     watch: Watch | None = None,
     chooser: Chooser = MODEL,
+    iterate: Iterate | None = None,
 ) -> tuple[Program, Constants]:
     """The passes for any target alone: the Program, and the constants with those that folding made.
 
-    watch: is given the name and the product of each pass. chooser: who is asked where there are several ways.
+    watch: is given the name and the product of each pass. chooser: who is asked where there are several ways. iterate: how the Program becomes
+    the body of a loop.
     """
-    first = ProgramState(program, options, constants=constants, chooser=chooser)
+    first = ProgramState(program, options, constants=constants, chooser=chooser, iterate=iterate)
     done = run(ANY_TARGET, first, _of(watch))
     return done.program, done.constants
 

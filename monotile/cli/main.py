@@ -22,6 +22,10 @@ _COMMANDS = {
         "monotile.cli.bench:command",
         "Time a model beside PyTorch, torch.compile and JAX, all checked.",
     ),
+    "generate": (
+        "monotile.cli.generate:command",
+        "Write on from a prompt with a language model of a folder.",
+    ),
     "explain": (
         "monotile.cli.explain:command",
         "Print how many kernels a model compiles to, and why.",

@@ -22,6 +22,7 @@ from monotile.ir.signature import OutputLeaf
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
 from monotile.targets.target import Target
+from monotile.transform.iterate import Iterate, iterate
 from monotile.transform.layout.align_axes import Order
 from monotile.transform.layout.parameters import arrange
 from monotile.transform.legalise.stack_results import stack_results
@@ -41,6 +42,7 @@ class ProgramState:
     orders:     of parameters that are to be moved: dimension k in memory is `order[k]` of the captured one.
     context:    what cutting a Program into tasks has found so far; None before the pass of that name.
     chooser:    who is asked where there are several ways.
+    iterate:    how the Program is to become the body of a loop; None where it is not to.
     """
 
     program: Program
@@ -52,6 +54,7 @@ class ProgramState:
     orders: Mapping[str, Order] = field(default_factory=dict[str, Order])
     context: Context | None = None
     chooser: Chooser = MODEL
+    iterate: Iterate | None = None
 
     def show(self) -> str:
         """The Program as text."""
@@ -101,6 +104,11 @@ def fold_constants(s: ProgramState) -> ProgramState:
     """`fold`, whose arrays are constants as well."""
     program, constants = fold(s.program, s.constants)
     return replace(s, program=program, constants=constants)
+
+
+def repeat(s: ProgramState) -> ProgramState:
+    """The Program as the body of a loop, if it is to be one."""
+    return s if s.iterate is None else replace(s, program=iterate(s.program, s.iterate))
 
 
 def stack(s: ProgramState) -> ProgramState:

@@ -22,6 +22,7 @@ from monotile.config import Options
 from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
+from monotile.transform.iterate import Iterate
 
 _SCALARS = (bool, int, float, complex, str, type(None))
 _WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -37,16 +38,19 @@ def exported_key(
     options: Options,
     plan: Plan | None = None,
     choices: Spec | None = None,
+    iterate: Iterate | None = None,
 ) -> str | None:
     """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling. choices: followed
-    on the way."""
+    on the way. iterate: how it becomes the body of a loop."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
     built_by = backend_of(target).toolchain()
     chosen = None if choices is None else to_json(choices)
-    return key("exported", str(torch.__version__), text, target, options, built_by, plan, chosen)
+    return key(
+        "exported", str(torch.__version__), text, target, options, built_by, plan, chosen, iterate
+    )
 
 
 def parameters_of(

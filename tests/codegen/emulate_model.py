@@ -17,6 +17,7 @@ from monotile.plan.nodes import Plan
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.target import cuda_target
+from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import emulate
 
 TARGET = cuda_target("sm_90a")
@@ -28,11 +29,17 @@ class Emulated:
     program: Program
     plan: Plan
 
-    def __init__(self, model: nn.Module, args: Sequence[torch.Tensor], workers: int = 3) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Sequence[torch.Tensor],
+        workers: int = 3,
+        iterate: Iterate | None = None,
+    ) -> None:
         self.options = Options(workers=workers)
         self.captured = capture(model, tuple(args))
         program, self.constants = transform(
-            self.captured.program, self.captured.constants, self.options
+            self.captured.program, self.captured.constants, self.options, iterate=iterate
         )
         self.program, context = for_target(program, TARGET)
         plan = schedule(self.program, TARGET, self.options, context)

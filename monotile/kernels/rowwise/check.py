@@ -16,7 +16,10 @@ def check(c: Checked) -> None:
     stage, step, computes, target = c.stage, c.step, c.statements, c.target
     method, anchor = step.method, step.computes[step.anchor]
     assert isinstance(method, HoldRows)
-    found = rowwise([s for n in step.computes if isinstance(s := computes[n], Compute)])
+    if sorted(method.order) != sorted(step.computes):
+        fail(f"{stage.name}: its order of evaluation is of other computes than its own")
+    # In the order that was matched: of several the match depends on where it begins.
+    found = rowwise([s for n in method.order if isinstance(s := computes[n], Compute)])
     wide = [found is not None and found.wide(found.by_name(n)) for n in step.computes]
     if found is None or wide != [k >= step.anchor for k in range(len(wide))]:
         fail(f"{stage.name}: the computes of {anchor} do not work row by row")

@@ -1,0 +1,46 @@
+"""A decoder's step for one token: read it, choose the next one, tell whether there is another step."""
+
+import torch
+from torch import Tensor, nn
+
+from monotile.generation.sampling import choose
+from monotile.transform.iterate import Iterate
+
+STOPS = 8  # ids that may end a sequence
+GIVEN, MOST, TOP_K, SEED = range(4)  # of a call's numbers
+
+
+class Step(nn.Module):
+    """decoder: with a static cache as its buffers, as transformers' TorchExportableModuleWithStaticCache: (input_ids [1, 1], cache_position
+    [1]) -> logits [1, 1, vocabulary]. capacity: of the cache, in tokens."""
+
+    def __init__(self, decoder: nn.Module, capacity: int) -> None:
+        super().__init__()
+        self.decoder, self.capacity = decoder, capacity
+
+    def forward(
+        self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """ids: [capacity] int64. at: scalar int64, the position of the token to read. goes_on: scalar bool. numbers: [4] int64: how many ids are
+        given, how many there may be in the end, `top_k` and `seed` of `sampling.choose`. stops: [STOPS] int64, padded with -1. controls:
+        `sampling.Controls`.
+
+        Gives the first three for the next step: ids with the next one, which is the given one as long as there are some.
+        """
+        del goes_on  # of the loop
+        token = ids.index_select(0, at.reshape(1))
+        logits = self.decoder(input_ids=token[None], cache_position=at.reshape(1))
+        after = (at + 1).clamp(max=self.capacity - 1)
+        seen = torch.where(torch.arange(self.capacity, device=ids.device) <= at, ids, ids[0])
+        given, most, top_k, seed = (x.clone() for x in numbers.unbind())  # no views, for torch.cond
+        chosen = choose(logits.float().reshape(-1), seen, controls, top_k, seed, after)
+        known = ids.index_select(0, after.reshape(1)).reshape(())
+        written = torch.where(after < given, known, chosen)
+        ids = ids.index_copy(0, after.reshape(1), written.reshape(1))
+        ended = (after >= given) & (written == stops).any()
+        return ids, after, (after + 1 < most) & ~ended
+
+
+def iterated(capacity: int) -> Iterate:
+    """How the step becomes a loop: its results are its first three arguments. A layer's count of what its cache holds is `at`, and not kept."""
+    return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False)

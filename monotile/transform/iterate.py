@@ -1,0 +1,69 @@
+"""A Program as the body of a loop: its results become its inputs again, and its states stay where they are.
+
+A decoder's step for one token becomes the kernel that writes all of them.
+"""
+
+import msgspec
+
+from monotile.analysis.uses import mentions
+from monotile.errors import ScheduleError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Tensor
+from monotile.ir.program import Carry, Loop, Program, updates
+from monotile.transform.names import Names
+from monotile.transform.replace import renamed, replace_all
+
+
+class Iterate(msgspec.Struct, frozen=True):
+    """inputs: for each result of the Program, in order, the number of the input that it is in the next iteration. predicate: the number of a
+    result, a scalar bool: there is another iteration where it holds, and a first one where its input does. bound: iterations at
+    most. unread: whether states that the Program overwrites without reading them are kept as well."""
+
+    inputs: tuple[int, ...]
+    predicate: int
+    bound: int
+    unread: bool = True
+
+
+def iterate(program: Program, how: Iterate) -> Program:
+    """The loop, with the results, and the states' new values, of the last iteration; the inputs' where there is none.
+
+    Raises ScheduleError where a state is a part of a weight whose other parts are none.
+    """
+    taken = Names(program)
+    carried: list[Carry] = []
+
+    def carry(init: Tensor, result: Tensor) -> Tensor:
+        if (init.shape, init.dtype) != (result.shape, result.dtype):
+            raise ScheduleError(
+                f"{result.name} cannot be {init.name} in the next iteration: they differ in type"
+            )
+        param, out = (
+            Tensor(taken.fresh(f"{init.name}_{what}"), init.shape, init.dtype)
+            for what in ("now", "then")
+        )
+        carried.append(Carry(init, param, result, out))
+        return out
+
+    pairs = zip(how.inputs, program.results, strict=True)
+    results = [carry(program.inputs[number], result) for number, result in pairs]
+    states: dict[str, Tensor] = {}
+    read = mentions(program)
+    for u in updates(program):
+        (old,) = u.old
+        if not how.unread and not read[old.name]:
+            continue
+        if old.shape != u.result.shape:
+            raise ScheduleError(
+                f"the state {u.name} cannot be kept from iteration to iteration: its layer is repeated, and reads its old value"
+            )
+        states[u.name] = carry(old, u.result)
+    goes_on = program.results[how.predicate]
+    assert goes_on.dtype is DType.BOOL
+    assert not goes_on.shape
+    moved = {c.init.name: renamed(c.param) for c in carried}
+    body = replace_all(program.body, moved)
+    axis = Axis(taken.fresh("token"), how.bound)
+    loop = Loop(axis, tuple(carried), (), body, predicate=goes_on)
+    outputs = (*results, *states.values())
+    return msgspec.structs.replace(program, body=(loop,), outputs=outputs, states=tuple(states))
