@@ -6,7 +6,17 @@ import msgspec
 
 from monotile.analysis.in_place import carried_in_place
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Branch, Carry, Loop, Program, Scatter, statements, updates, used
+from monotile.ir.program import (
+    Branch,
+    Carry,
+    Loop,
+    Program,
+    Scatter,
+    looked_at,
+    statements,
+    updates,
+    used,
+)
 from monotile.plan.nodes import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
@@ -153,8 +163,8 @@ class _Builder:
                 last = self._allocate(c.out)
             found = Rotate(axis, extent, 1, both, last=last)
             self.places.setdefault(c.result.name, []).append(found)
-        if loop.count is not None:
-            self._touch(loop.count.name)
+        for t in looked_at(loop):
+            self._touch(t.name)
         for k in loop.stacked:
             whole = self._far(k.out) if k.out.name in self.places else self._allocate(k.out)
             part = Slice(whole, loop.axis.name, k.value.nbytes)

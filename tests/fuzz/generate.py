@@ -5,6 +5,7 @@ from random import Random
 
 from tests.fuzz import indexing, networks, pointwise, products, reductions, views
 from tests.fuzz.builder import Builder, Operators
+from tests.fuzz.control import control
 from tests.fuzz.graph import Graph
 from tests.fuzz.runs import Rejected
 
@@ -25,7 +26,7 @@ def _scaled() -> Operators:
 
 OPERATORS = _scaled()
 STRUCTURES = (
-    (5, networks.layers), (3, networks.recurrence), (5, networks.branches), (2, networks.tied),
+    (5, networks.layers), (3, networks.recurrence), (5, networks.branches), (2, networks.tied), (2, control),
 )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 NAME = re.compile(r"\b[xpv]\d+\b")
 NARROW = SimpleNamespace(
@@ -29,7 +31,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-SCOPE: dict[str, Any] = {"torch": torch, "F": F, "g": generator}
+SCOPE: dict[str, Any] = {"torch": torch, "F": F, "g": generator, "while_loop": while_loop, "scan": scan}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,11 @@ def module(graph: Graph) -> str:
     parts = [
         "import torch",
         "import torch.nn.functional as F" if "F." in used else "",
+        *(
+            f"from torch._higher_order_ops.{n} import {n}"
+            for n in ("scan", "while_loop")
+            if f"{n}(" in used
+        ),
         "import monotile",
         "",
         "",

@@ -139,6 +139,19 @@ class Nested(nn.Module):
         return n, last, sums, torch_map(lambda row: row.softmax(-1), y)
 
 
+class Never(nn.Module):
+    """A loop without an iteration gives what it would have begun with, made before it or given."""
+
+    def forward(self, x: Tensor, most: Tensor) -> tuple[Tensor, ...]:
+        mean = torch.tanh((x * x).mean())
+        start = (torch.zeros((), dtype=torch.int64), x, mean)
+
+        def goes_on(n: Tensor, x: Tensor, mean: Tensor) -> Tensor:
+            return (n < most) & (x.abs().amax() > 0.05)
+
+        return while_loop(goes_on, lambda n, x, mean: (n + 1, x * 0.25, mean.clone()), start)
+
+
 class Counter(nn.Module):
     """A state that only one side of a branch changes, and one that a loop changes."""
 
@@ -182,6 +195,7 @@ def cases() -> dict[str, Case]:
         ),
         "decoder": Case(Decoder(), [(number([k]),) for k in (0, 1, 2, 5, 9)]),
         "tree": Case(TreeLSTM(), trees),
+        "never": Case(Never(), [(torch.randn(7, 7), number(n)) for n in (0, 2)]),
         "nested": Case(Nested(), [(torch.randn(3, 8), number(n)) for n in (0, 1, 2, 5)]),
     }
     for case in found.values():

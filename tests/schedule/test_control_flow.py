@@ -22,6 +22,7 @@ from monotile.ir.program import (
 )
 from monotile.kernels.registry import read_plan
 from monotile.plan.check.structure import verify
+from monotile.plan.check.values import Owners
 from monotile.plan.nodes import Body, Choose, Final, Plan, PlanNode, Repeat, Stage, Workspace
 from monotile.plan.printer import show
 from tests.schedule import programs as p
@@ -208,3 +209,14 @@ def test_updates_that_lie_elsewhere(name: str) -> None:
     places = plan.places | {name: (Workspace(plan.launch.workspace_bytes),)}
     with pytest.raises(VerificationError, match="does not lie where"):
         verify(replace(plan, places=places, launch=launch), program, p.H100)
+
+
+def test_a_value_is_read_where_nobody_else_was_written_since() -> None:
+    program = PROGRAMS["while"]
+    owners = Owners(program, p.plan_of(program, p.H100).places)
+    here, beside = ("workspace", 0, 16), ("workspace", 16, 32)
+    holds = owners.written([], "step", here)
+    assert owners.stranger(holds, "h", here) is None  # what the loop carries is one value
+    assert owners.stranger(holds, "off", beside) is None
+    assert owners.stranger(holds, "off", here) == owners.of("step")
+    assert owners.stranger(owners.written(holds, "off", here), "h", here) == owners.of("off")

@@ -17,6 +17,7 @@ from monotile.plan.access import (
     resolve_scalar,
     worker_of,
 )
+from monotile.plan.check.values import Holds, Owners
 from monotile.plan.hazards import Touch, touches
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Stage
@@ -30,15 +31,16 @@ def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter])
 @dataclass(slots=True)
 class _Done:
     """reads, writes: since the last grid barrier, and by which worker (None: by several). written: whatever has a value. lost: old values whose
-    memory has the new one."""
+    memory has the new one. holds: whose value bytes have."""
 
     reads: list[tuple[Bytes, int | None]]
     writes: list[tuple[Bytes, int | None]]
     written: list[Bytes]
     lost: set[str]
+    holds: Holds
 
     def copy(self) -> "_Done":
-        return _Done([*self.reads], [*self.writes], [*self.written], {*self.lost})
+        return _Done([*self.reads], [*self.writes], [*self.written], {*self.lost}, [*self.holds])
 
     @staticmethod
     def any_of(ways: "Sequence[_Done]") -> "_Done":
@@ -49,6 +51,7 @@ class _Done:
             list(dict.fromkeys(x for w in ways for x in w.writes)),
             [b for b in first.written if all(b in w.written for w in others)],
             set[str]().union(*(w.lost for w in ways)),
+            list(dict.fromkeys(x for w in ways for x in w.holds)),
         )
 
 
@@ -59,7 +62,8 @@ class _Replay:
         self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
     ) -> None:
         self.plan, self.computes = plan, computes
-        self.now = _Done([], [], [], set())
+        self.now = _Done([], [], [], set(), [])
+        self.owners = Owners(program, plan.places)
         self.loop_reads: list[
             Touch
         ] = []  # reads since the current loop with messages began, and its writes
@@ -90,6 +94,7 @@ class _Replay:
                 case Stage():
                     self._stage(node, iterations)
                 case Repeat() if node.messages:
+                    self.now.holds = self.owners.entered(self.now.holds, node.axis)
                     self._enter(node, iterations)
                     for i in replayed(node):
                         for stage in node.body:
@@ -108,6 +113,7 @@ class _Replay:
 
     def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
         what, ends = f"the loop over {loop.axis}", list[_Done]()
+        self.now.holds = self.owners.entered(self.now.holds, loop.axis)
         if loop.count:
             self._look(what, loop, loop.count, iterations)
         for i in replayed(loop):
@@ -137,6 +143,8 @@ class _Replay:
             if not any(overlap(b, w) for w in self.now.written):
                 fail(f"{what} looks at {name} before anything wrote it")
             self.now.reads.append((b, None))
+            if (other := self.owners.stranger(self.now.holds, name, b)) is not None:
+                fail(f"{what} looks at {name} where {other} was written since")
         if name in self.now.lost:
             fail(f"{what} looks at {name} when its memory has a state's new value")
 
@@ -203,6 +211,8 @@ class _Replay:
         """writes: of the same stage."""
         if not any(overlap(b, w) for w in self.now.written):
             fail(f"{stage.name} reads {name} before anything wrote it")
+        if (other := self.owners.stranger(self.now.holds, name, b)) is not None:
+            fail(f"{stage.name} reads {name} where {other} was written since")
         if name in self.now.lost:
             fail(f"{stage.name} reads {name} when its memory has a state's new value")
         several = math.prod(stage.grid) > 1
@@ -210,7 +220,10 @@ class _Replay:
             fail(f"{stage.name} writes over {name} while it reads it")
 
     def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
+        writes = tuple(writes)
         found = [b for _, b in writes]
+        for name, b in writes:
+            self.now.holds = self.owners.written(self.now.holds, name, b)
         self.now.writes += [(b, me) for b in found]
         self.now.written += [b for b in found if b not in self.now.written]
         for name in (n for step in stage.steps for n in step.computes):

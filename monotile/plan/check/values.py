@@ -1,0 +1,87 @@
+"""Whose value bytes hold: a tensor is read only where nobody else's was written since.
+
+Tensors that hand a value to each other (what a loop carries, what sides of a branch give, what a Scatter updates, a state and its new value)
+count as one. What is handed on in which iteration the walk of the Plan sees by the bytes; here it is about strangers that share memory.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from monotile.ir.expr import Tensor
+from monotile.ir.program import Branch, Loop, Program, Scatter, Statement, statements, updates
+from monotile.plan.access import Bytes, overlap, resolve
+from monotile.plan.nodes import Place, Rotate
+
+Holds = list[tuple[Bytes, str]]  # bytes, and one of those whose value they have
+
+
+class Owners:
+    """Of each tensor, one that stands for all that it shares a value with."""
+
+    def __init__(self, program: Program, places: Mapping[str, tuple[Place, ...]]) -> None:
+        self._of: dict[str, str] = {}
+        self._rooms: dict[str, tuple[Bytes, ...]] = {}
+        for s in statements(program.body):
+            for tensors in _one_value(s):
+                self._join(tensors)
+            if isinstance(s, Loop):
+                self._rooms[s.axis.name] = tuple(_rooms(s, places))
+        for u in updates(program):
+            self._join((u.result, *u.old))
+
+    def of(self, name: str) -> str:
+        while (up := self._of.get(name, name)) != name:
+            name = up
+        return name
+
+    def _join(self, tensors: Iterable[Tensor]) -> None:
+        first, *rest = (self.of(t.name) for t in tensors)
+        for name in rest:
+            if self.of(name) != self.of(first):
+                self._of[self.of(name)] = self.of(first)
+
+    def written(self, holds: Holds, name: str, where: Bytes) -> Holds:
+        """`holds` when `where` has the value of `name`."""
+        owner = self.of(name)
+        kept = [(b, o) for b, o in holds if o == owner or not overlap(b, where)]
+        return kept if (where, owner) in kept else [*kept, (where, owner)]
+
+    def stranger(self, holds: Holds, name: str, where: Bytes) -> str | None:
+        """Another whose value some of `where` has; None if nobody's."""
+        owner = self.of(name)
+        return next((o for b, o in holds if o != owner and overlap(b, where)), None)
+
+    def entered(self, holds: Holds, axis: str) -> Holds:
+        """`holds` as the loop begins: what it carries from iteration to iteration, and stacks, has room that was anyone's before."""
+        rooms = self._rooms.get(axis, ())
+        return [(b, o) for b, o in holds if not any(overlap(b, r) for r in rooms)]
+
+
+def _one_value(s: Statement) -> Iterable[tuple[Tensor, ...]]:
+    match s:
+        case Scatter():
+            yield s.base, s.out
+        case Loop():
+            yield from ((c.init, c.param, c.result, c.out) for c in s.carried)
+            yield from ((k.value, k.out) for k in s.stacked)
+        case Branch():
+            yield from ((o.then, o.otherwise, o.out) for o in s.outs)
+        case _:
+            pass
+
+
+def _rooms(s: Loop, places: Mapping[str, tuple[Place, ...]]) -> Iterable[Bytes]:
+    for c in s.carried:
+        for place in places.get(c.param.name, ()):
+            if isinstance(place, Rotate):
+                for p in place.places:
+                    yield from resolve(p, c.param.nbytes, _First())
+    for k in s.stacked:
+        for place in places.get(k.out.name, ()):
+            yield from resolve(place, k.out.nbytes, _First())
+
+
+class _First(dict[str, int]):
+    """The loops around in their first iteration."""
+
+    def __missing__(self, axis: str) -> int:
+        return 0
