@@ -9,7 +9,7 @@ import copy
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 
 
 def lifted_once(exported: ExportedProgram) -> ExportedProgram:
@@ -37,6 +37,13 @@ def lifted_once(exported: ExportedProgram) -> ExportedProgram:
         graph.erase_node(nodes[k])
     signature = copy.deepcopy(exported.graph_signature)
     signature.input_specs = [s for k, s in enumerate(signature.input_specs) if k not in again]
+    return with_graph(exported, graph, signature)
+
+
+def with_graph(
+    exported: ExportedProgram, graph: fx.Graph, signature: ExportGraphSignature
+) -> ExportedProgram:
+    """`exported`, which stays as it is, with another graph and signature."""
     return ExportedProgram(
         exported.graph_module,
         graph,

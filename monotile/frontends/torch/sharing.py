@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.layouts import Layouts
+from monotile.frontends.torch.lifted import with_graph
 from monotile.frontends.torch.origin import origin
 
 # Views or copies, depending on strides.
@@ -58,17 +59,7 @@ def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
     signature = copy.deepcopy(exported.graph_signature)
     for old, new in layouts.replaced:
         signature.replace_all_uses(old, new)
-    return ExportedProgram(
-        exported.graph_module,
-        graph,
-        signature,
-        exported.state_dict,
-        exported.range_constraints,
-        copy.deepcopy(exported.module_call_graph),
-        exported.example_inputs,
-        exported.constants,
-        verifiers=exported.verifiers,
-    )
+    return with_graph(exported, graph, signature)
 
 
 def _refuse_windows(graph: fx.Graph) -> None:
