@@ -1,7 +1,7 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,7 @@ def compile(
     given = Given(
         None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
     )
-    with gc_paused():
-        hardware = detect_target(target, options)
-        with step("capturing the model", shown=options.progress):
-            exported = export(model, args, kwargs, results=flatten_objects)
-        return _from_cache(exported, hardware, options, given)
+    return _compiled(model, (args, kwargs), target, options, given)
 
 
 def compile_loop(
@@ -90,11 +86,7 @@ def compile_loop(
     options: Options = Options(),
 ) -> CompiledModule:
     """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does."""
-    with gc_paused():
-        hardware = detect_target(target, options)
-        with step("capturing the model", shown=options.progress):
-            exported = export(model, args, None, results=flatten_objects)
-        return _from_cache(exported, hardware, options, Given(iterate=iterate))
+    return _compiled(model, (args, None), target, options, Given(iterate=iterate))
 
 
 def trace(
@@ -142,6 +134,20 @@ def _traced(
     return tuple(programs), tuple(plans)
 
 
+def _compiled(
+    model: Model,
+    call: tuple[Sequence[Any], Mapping[str, Any] | None],
+    target: str,
+    options: Options,
+    given: Given,
+) -> CompiledModule:
+    with gc_paused():
+        hardware = detect_target(target, options)
+        with step("capturing the model", shown=options.progress):
+            exported = export(model, *call, results=flatten_objects)
+        return _from_cache(exported, hardware, options, given)
+
+
 def _from_cache(
     exported: Exported, target: Target, options: Options, given: Given
 ) -> CompiledModule:
@@ -169,9 +175,7 @@ def _compile(
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(exported, target)
-    beginning = replace(
-        _beginning(captured, target, options, _chooser(given.choices)), iterate=given.iterate
-    )
+    beginning = _beginning(captured, target, options, _chooser(given.choices), given.iterate)
     dump.product("capture", beginning)
 
     lowered = lower(beginning, dump.product)
@@ -219,12 +223,21 @@ def _captured(exported: Exported, target: Target) -> tuple[Captured, dict[str, O
 
 
 def _beginning(
-    captured: Captured, target: Target, options: Options, chooser: Chooser
+    captured: Captured,
+    target: Target,
+    options: Options,
+    chooser: Chooser,
+    iterate: Iterate | None = None,
 ) -> ProgramState:
     """Where the passes begin."""
-    held = frozenset(captured.parameters)
     return ProgramState(
-        captured.program, options, target, captured.constants, held, chooser=chooser
+        captured.program,
+        options,
+        target,
+        captured.constants,
+        frozenset(captured.parameters),
+        chooser=chooser,
+        iterate=iterate,
     )
 
 

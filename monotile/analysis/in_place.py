@@ -65,6 +65,7 @@ def scatters_of(program: Program, name: str) -> Iterator[str]:
     yield from _scatters(dict(_makers(program.body)), name)
 
 
+@functools.lru_cache(maxsize=64)
 def tables_of(program: Program) -> dict[str, int]:
     """Leading table dimensions of every weight that has some, of what becomes of it by updates in place, and of its new value as a state."""
     out = {w.tensor.name: w.table for w in program.weights if w.table}
@@ -110,6 +111,7 @@ def _scatters(makers: dict[str, Scatter | tuple[Loop, Carry]], name: str) -> Ite
             found = makers.get(carry.init.name)
 
 
+@functools.lru_cache(maxsize=4096)
 def _uses(loop: Loop) -> tuple[Counter[str], Counter[str]]:
     """How often tensors are used as wholes in `loop`, and how often loaded from."""
     whole, loaded = Counter[str](), Counter[str]()

@@ -93,6 +93,11 @@ class Loop(msgspec.Struct, frozen=True, tag="loop", cache_hash=True):
         """Whether the number of iterations is known in the call only."""
         return self.count is not None or self.predicate is not None
 
+    @property
+    def looked_at(self) -> Tensor | None:
+        """The predicate as an iteration begins: the `param` of its carry."""
+        return next((c.param for c in self.carried if c.result == self.predicate), None)
+
 
 class BranchOut(msgspec.Struct, frozen=True, cache_hash=True):
     then: Tensor
@@ -212,8 +217,7 @@ def looked_at(s: Statement) -> tuple[Tensor, ...]:
         case Compute() | Scatter():
             return ()
         case Loop():
-            carried = (c.param for c in s.carried if c.result == s.predicate)
-            return (*((s.count,) if s.count else ()), *carried)
+            return tuple(t for t in (s.count, s.looked_at) if t is not None)
         case Branch():
             return (s.predicate,)
 

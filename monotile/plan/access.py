@@ -100,6 +100,13 @@ def resolve_scalar(places: tuple[Place, ...], iterations: dict[str, int]) -> tup
     return resolve(place, WIDEST_SCALAR, iterations)
 
 
+class FirstIterations(dict[str, int]):
+    """Iterations by axis: of loops that are not named, the first."""
+
+    def __missing__(self, axis: str) -> int:
+        return 0
+
+
 def replayed(loop: Repeat) -> list[int]:
     """The iterations that stand for all: carried values alternate between two places, and the last may have one of its own."""
     some = {0, 1, 2, 3 if loop.ends_early else loop.extent - 1}

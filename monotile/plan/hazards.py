@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from monotile.plan.access import Bytes, Old, access, overlap, replayed
+from monotile.plan.access import Bytes, FirstIterations, Old, access, overlap, replayed
 from monotile.plan.nodes import Place, Repeat, Stage
 from monotile.plan.parts import Part, Statements, read_part, written_part
 
@@ -62,16 +62,9 @@ def apart(
     for i in replayed(loop):
         for stage in loop.body:
             assert isinstance(stage, Stage)
-            found = touches(stage, loop, statements, places, _Iterations({loop.axis: i}), old)
+            found = touches(stage, loop, statements, places, FirstIterations({loop.axis: i}), old)
             reads += found.reads
             writes += found.writes
     return not any(
         w is not other and w.clashes(other) for w in writes for other in (*reads, *writes)
     )
-
-
-class _Iterations(dict[str, int]):
-    """Those of the loops round it are all 0: of one call of the loop it does not matter which."""
-
-    def __missing__(self, axis: str) -> int:
-        return 0

@@ -18,15 +18,14 @@ def stages_of(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
             case Draft():
                 out.append(_stage(node, workers))
             case Nest(loop, body):
-                count = loop.count.name if loop.count else ""
-                looked = (c.param.name for c in loop.carried if c.result == loop.predicate)
+                count, looked = (t.name if t else "" for t in (loop.count, loop.looked_at))
                 out.append(
                     Repeat(
                         loop.axis.name,
                         loop.axis.extent,
                         stages_of(body, workers),
                         count=count,
-                        predicate=next(looked, ""),
+                        predicate=looked,
                     )
                 )
             case Fork(branch, then, otherwise):

@@ -80,8 +80,8 @@ def _check_out(plan: Plan, o: BranchOut) -> None:
 
 
 def _of_loop(s: Loop) -> tuple[str, int, str, str]:
-    looked = next((c.param.name for c in s.carried if c.result == s.predicate), "")
-    return s.axis.name, s.axis.extent, s.count.name if s.count else "", looked
+    count, looked = (t.name if t is not None else "" for t in (s.count, s.looked_at))
+    return s.axis.name, s.axis.extent, count, looked
 
 
 def _of_repeat(n: Repeat) -> tuple[str, int, str, str]:

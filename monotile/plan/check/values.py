@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Branch, Loop, Program, Scatter, Statement, statements, updates
-from monotile.plan.access import Bytes, overlap, resolve
+from monotile.plan.access import Bytes, FirstIterations, overlap, resolve
 from monotile.plan.nodes import Place, Rotate
 
 Holds = list[tuple[Bytes, str]]  # bytes, and one of those whose value they have
@@ -74,14 +74,7 @@ def _rooms(s: Loop, places: Mapping[str, tuple[Place, ...]]) -> Iterable[Bytes]:
         for place in places.get(c.param.name, ()):
             if isinstance(place, Rotate):
                 for p in place.places:
-                    yield from resolve(p, c.param.nbytes, _First())
+                    yield from resolve(p, c.param.nbytes, FirstIterations())
     for k in s.stacked:
         for place in places.get(k.out.name, ()):
-            yield from resolve(place, k.out.nbytes, _First())
-
-
-class _First(dict[str, int]):
-    """The loops around in their first iteration."""
-
-    def __missing__(self, axis: str) -> int:
-        return 0
+            yield from resolve(place, k.out.nbytes, FirstIterations())
