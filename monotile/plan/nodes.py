@@ -94,6 +94,11 @@ class Method:
         return 0
 
     @property
+    def slot_bytes(self) -> int:
+        """What a warp takes at once of the weights that the step streams through the worker's ring; 0 where it streams none."""
+        return 0
+
+    @property
     def teams(self) -> int:
         """How many tasks a worker does at a time."""
         return 1
@@ -307,12 +312,32 @@ Functions = Literal["inlined", "called", "separate"]
 IndexBits = Literal[32, 64]
 
 
+class Ring(Frozen, frozen=True):
+    """On-chip memory of a worker through which weights stream, in the order in which the Plan needs them (`plan/streams.py`): each warp
+    has `slots` slots of `slot_bytes`, and asks for as many chunks ahead, across hand-offs and stages that stream nothing.
+
+    offset: of the ring in the worker's on-chip memory; first the slots' barriers (8 bytes each) and 8 bytes for each warp.
+    """
+
+    offset: int
+    slots: int
+    slot_bytes: int
+
+    ALIGN: ClassVar[int] = 128
+
+    def nbytes(self, warps: int) -> int:
+        """Of the whole ring."""
+        head = 8 * warps * (self.slots + 1)
+        return -(-head // self.ALIGN) * self.ALIGN + warps * self.slots * self.slot_bytes
+
+
 class Launch(Frozen, frozen=True):
     """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
     one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
+    ring: in `shared_bytes`, behind what stages use; None where no step streams weights.
     index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""
 
     workers: int
@@ -322,6 +347,7 @@ class Launch(Frozen, frozen=True):
     message_bytes: int = 0
     functions: Functions = "inlined"
     index_bits: IndexBits = 32
+    ring: Ring | None = None
 
 
 class Plan(Frozen, frozen=True):
