@@ -22,7 +22,7 @@ from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
-from monotile.schedule.ring import FEWEST, ring
+from monotile.schedule.ring import RESERVED, ring
 from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
@@ -181,7 +181,7 @@ def _most_on_chip(tree: Tree) -> int:
 
 def reserve_ring(s: PlanState) -> PlanState:
     """On-chip memory for the smallest ring of streamed weights."""
-    return _with_ring(s, ring(_steps(s.body), s.on_chip, s.target, FEWEST))
+    return _with_ring(s, ring(_steps(s.body), s.on_chip, s.target, RESERVED))
 
 
 def size_ring(s: PlanState) -> PlanState:

@@ -28,6 +28,7 @@ from monotile.plan.access import (
 )
 from monotile.plan.hazards import touches
 from monotile.plan.nodes import Choose, Handoff, Place, PlanNode, Repeat, Stage
+from monotile.plan.streams import streams
 from monotile.plan.walk import with_bodies
 
 _STRENGTH: dict[Handoff, int] = {"none": 0, "block": 1, "grid": 2}
@@ -177,7 +178,10 @@ class _Walker:
         self.now.writes += [(b, me) for _, b in touched.writes]
 
     def _first(self, stage: Stage, against: list[int | None]) -> int:
-        """Right after the tasks before it; a single task goes where what it waits for was made."""
+        """Right after the tasks before it; a single task goes where what it waits for was made. What streams weights begins with worker 0: who has
+        a task there asked for its weights in the one before."""
+        if any(map(streams, stage.steps)):
+            return 0
         makers = set(against)
         if math.prod(stage.grid) == 1 and len(makers) == 1 and (only := makers.pop()) is not None:
             return only

@@ -6,7 +6,11 @@ from monotile.plan.nodes import Ring, Step
 from monotile.plan.streams import streams
 from monotile.targets.target import Target
 
-FEWEST, MOST = 2, 8  # slots of a warp
+FEWEST, RESERVED, MOST = (
+    2,
+    4,
+    8,
+)  # slots of a warp: at least, kept free of all else if they fit, at most
 
 
 def ring(steps: Iterable[Step], used: int, target: Target, most: int = MOST) -> Ring | None:

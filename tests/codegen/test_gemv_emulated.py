@@ -81,7 +81,8 @@ def test_several_vectors(vectors: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "rows"), [(32, 128), (24, 1000), (1024, 33), (4096, 24), (4096 + 64, 17), (12288, 9)]
+    ("columns", "rows"),
+    [(32, 128), (24, 1000), (1024, 33), (4096, 24), (4096 + 64, 17), (12288, 9)],
 )
 def test_shapes(columns: int, rows: int) -> None:
     torch.manual_seed(2)
