@@ -22,6 +22,7 @@ from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
+from monotile.schedule.replicas import replicate
 from monotile.schedule.ring import RESERVED, ring
 from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
@@ -177,6 +178,16 @@ def list_stages(s: PlanState) -> PlanState:
 def _most_on_chip(tree: Tree) -> int:
     """Bytes on chip of the stage that needs most."""
     return max((d.shared_bytes for d in drafts_of(tree)), default=0)
+
+
+def replicate_results(s: PlanState) -> PlanState:
+    """Small results that every worker makes for itself."""
+    assert s.memory is not None
+    body, places, on_chip = replicate(s.body, s.program, s.computes, s.places, s.on_chip)
+    if body == s.body:
+        return s
+    memory = replace(s.memory, places=places)
+    return replace(s, body=body, memory=memory, on_chip=on_chip)
 
 
 def reserve_ring(s: PlanState) -> PlanState:

@@ -14,7 +14,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
   stage's first step, once that has found its addresses (`schedule/prefetch.py` says which steps can). In a Repeat with
-  `messages` tasks hand on values themselves.
+  `messages` tasks hand on values themselves. `everywhere`: each worker runs the stage's only task for itself, and keeps the results
+  on chip: what is small and wanted by all costs no hand-off then.
 - A Repeat may end early, and a Choose runs one of its bodies, as a scalar tensor says in the call. All workers read it, behind a
   hand-off after whoever wrote it and before whoever overwrites it. After a Repeat that ends early its loop variable holds the
   number of iterations that were; a carried value's `out` lies where its `param` would in that iteration.
@@ -182,6 +183,13 @@ class Shared(Frozen, frozen=True, tag="shared"):
     pitch: int
 
 
+class Replica(Frozen, frozen=True, tag="replica"):
+    """Bytes into every worker's on-chip memory, where each has a copy of its own of the whole tensor: made by a stage that runs `everywhere`,
+    read by later stages behind a barrier of the block."""
+
+    offset: int
+
+
 class Register(Frozen, frozen=True, tag="register"):
     """Never stored: used only by the step that computes it."""
 
@@ -212,7 +220,8 @@ class Final(Frozen, frozen=True, tag="final"):
     of: Rotate
 
 
-Place = Pointer | Workspace | Shared | Register | Slice | Rotate | Final
+Place = Pointer | Workspace | Shared | Replica | Register | Slice | Rotate | Final
+ON_CHIP = (Shared, Replica)
 
 
 class Stage(Frozen, frozen=True, tag="stage"):
@@ -222,6 +231,7 @@ class Stage(Frozen, frozen=True, tag="stage"):
     handoff: Handoff
     first: int
     late: bool = False
+    everywhere: bool = False
 
 
 class Resident(Frozen, frozen=True):

@@ -15,6 +15,7 @@ from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
 from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
+from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import (
@@ -28,7 +29,7 @@ from monotile.plan.nodes import (
     Stage,
     Step,
 )
-from monotile.plan.walk import bodies_of, repeats, stages_in
+from monotile.plan.walk import bodies_of, stages_in
 from monotile.targets.target import Target
 from monotile.transform.predicates import joins
 
@@ -43,6 +44,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_updates(plan, program, computes)
     _check_states(plan, program, computes)
     check_control(plan, program)
+    check_on_chip(plan, computes, target)
     stages, weights = list(stages_in(plan.body)), steady_weights(program)
     views = Views(program, plan.places, plan.body)
     if len({s.name for s in stages}) != len(stages):
@@ -76,32 +78,10 @@ def _check_launch(plan: Plan, target: Target) -> None:
         fail(f"{launch.workers} workers cannot all be resident: the target has {target.workers}")
     if target.has.scratchpad and launch.shared_bytes > target.shared_bytes:
         fail(f"{launch.shared_bytes} bytes of on-chip memory: the target has {target.shared_bytes}")
-    _check_ring(plan, target)
     if launch.index_bits not in (32, 64):
         fail(f"indices of {launch.index_bits} bits")
     if launch.functions != "inlined" and not target.has.lockstep:
         fail(f"its functions are {launch.functions}, which the target does not know")
-
-
-def _check_ring(plan: Plan, target: Target) -> None:
-    """Steps that stream have a ring of slots that hold their chunks, behind all that stages use on chip, pinned weights and messages."""
-    ring, launch = plan.launch.ring, plan.launch
-    every = [(stage, step) for stage in stages_in(plan.body) for step in stage.steps]
-    most = max((step.method.slot_bytes for _, step in every), default=0)
-    if ring is None:
-        if most:
-            fail("weights are streamed, and there is no ring")
-        return
-    begin, end = ring.offset, ring.offset + ring.nbytes(launch.threads // target.warp)
-    if min(begin, ring.slots - 1) < 0 or begin % ring.ALIGN or ring.slot_bytes % ring.ALIGN:
-        fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {begin}")
-    if most > ring.slot_bytes:
-        fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
-    if end > launch.shared_bytes:
-        fail(f"the ring ends at {end}, on-chip memory at {launch.shared_bytes}")
-    for r in (r for loop in repeats(plan.body) for r in loop.resident):
-        if r.offset < end and begin < r.offset + r.nbytes:
-            fail(f"a weight that {r.compute} keeps on chip overlaps the ring")
 
 
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -228,12 +208,6 @@ def _check_chip(
                 and step.scratch < high
             ):
                 fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
-    if (ring := plan.launch.ring) is not None:
-        begin, end = ring.offset, ring.offset + ring.nbytes(plan.launch.threads // target.warp)
-        used = [(low, high) for _, low, high in taken]
-        used += [(s.scratch, s.scratch + s.scratch_bytes) for s in stage.steps]
-        if any(low < end and begin < high for low, high in used if low < high):
-            fail(f"{stage.name} uses on-chip memory of the ring")
     ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
     if ends and max(ends) > plan.launch.shared_bytes and target.has.scratchpad:
         fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
