@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from monotile.analysis.unconditional import unconditional
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.site import Range, Site, point_of, range_of, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import lane_of
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, idx, mul
+from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv.cuts import VECTOR, at_once, held
@@ -66,12 +67,13 @@ def write(e: BlockEmitter, site: Site) -> None:
     if e.await_ != READY:
         w.write(f"{e.await_}();")
     _write_vectors(e, site, rows, vectors)
+    early = _write_early(e, site, rows, vectors)
     w.write(f"float* const sums = (float*)(scratch + {site.step.scratch});")
     if e.view.stage.handoff == "none":  # else there was a barrier since the scratch was used last
         w.write("mt::block_barrier();")
     _write_chunks(e, rows, region(vectors))
     w.write("mt::block_barrier();")
-    _finish(e, site, rows, vectors)
+    _finish(e, site, rows, vectors, early)
 
 
 def ring_type(e: BlockEmitter, ring: Ring) -> str:
@@ -225,15 +227,59 @@ def _write_chunks(e: BlockEmitter, rows: _Rows, many: int) -> None:
     w.write(f"mt::gemv_chunks<{shape}>(ring, {chunks}, vectors, {first}, {step}, ask);")
 
 
-def _finish(e: BlockEmitter, site: Site, rows: _Rows, vectors: tuple[Range, ...]) -> None:
-    """Every thread finishes outputs, the vectors of a row after each other."""
+def _outputs(rows: _Rows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:
+    """Of output n of a task, the vectors of a row after each other: its row and vector, and the ranges' variables."""
+    many = region(vectors)
+    at = unflatten(Axis("n", rows.count * many), [Axis("row", rows.count), Axis("m", many)])
+    return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
+
+
+def _write_early(
+    e: BlockEmitter, site: Site, rows: _Rows, vectors: tuple[Range, ...]
+) -> dict[Load, str]:
+    """What follows the sums reads other tensors too, a residual say: where a thread has one output, it asks for them beside the vectors.
+    Gives the variables that have them."""
+    w, total = e.writer, rows.count * region(vectors)
+    later = [s for s in site.followers if isinstance(s, Compute)]
+    wanted = [
+        x
+        for s in later
+        for x in dict.fromkeys(unconditional(s.body))
+        if x.tensor.name not in site.step.computes and not any(loads(i) for i in x.index)
+    ]
+    if not wanted or total > e.plan.launch.threads:
+        return {}
+    _, where = _outputs(rows, vectors)
+    point = placed(site.point, where)
+    found = {substitute(x, point): w.fresh("early") for x in wanted}
+    for x, name in found.items():
+        w.write(f"{e.values[x.dtype]} {name}{{}};")
+    with ExitStack() as stack:
+        head = f"if (const idx n = threadIdx.x; n < {total})"
+        stack.enter_context(w.open(head, ["n"], fence=True))
+        stack.enter_context(inside(e, site.ranges, where))
+        for x, name in found.items():
+            w.write(f"{name} = {bare(e.value(x))};")
+    return {x: name for x, name in found.items() if isinstance(x, Load)}
+
+
+def _finish(
+    e: BlockEmitter,
+    site: Site,
+    rows: _Rows,
+    vectors: tuple[Range, ...],
+    early: Mapping[Load, str],
+) -> None:
+    """Every thread finishes outputs. early: what it has of other tensors already."""
     w, many, parts = e.writer, region(vectors), rows.method.parts
     total, threads = rows.count * many, e.plan.launch.threads
+    at, where = _outputs(rows, vectors)
     head = f"for (idx n = threadIdx.x; n < {total}; n += {threads})"
     with ExitStack() as stack:
-        stack.enter_context(w.open(head, ["n"], fence=True)).pragma = "#pragma unroll 1"
-        at = unflatten(Axis("n", total), [Axis("row", rows.count), Axis("m", many)])
-        where = spread(at["row"], rows.ranges) | spread(at["m"], vectors)
+        block = stack.enter_context(w.open(head, ["n"], fence=True))
+        block.pragma = "#pragma unroll 1"
+        for x, name in early.items():
+            block.names[x] = name
         stack.enter_context(inside(e, site.ranges, where))
         row, m = bare(e.index(at["row"])), bare(e.index(at["m"]))
         text = f"mt::gemv_total<{parts}, {many}>(sums + ({row}) * {parts * many} + {m})"

@@ -41,7 +41,7 @@ def _check_ring(plan: Plan, target: Target) -> None:
         if most:
             fail("weights are streamed, and there is no ring")
         return
-    if min(ring.offset, ring.slots - 1) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
+    if min(ring.offset, ring.slots - 2) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
         fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}")
     if most > ring.slot_bytes:
         fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
