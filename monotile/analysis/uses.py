@@ -76,18 +76,29 @@ class Uses:
             self.readers[name] += 1
 
 
+def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]:
+    """How often the statements of `body`, and those inside, refer to each tensor as a whole: in updates, carries, stacks, as what decides; and
+    how often they load from it."""
+    whole, loaded = Counter[str](), Counter[str]()
+    for s in statements(body):
+        match s:
+            case Compute():
+                loaded.update(t.name for t in used(s))
+            case Scatter():
+                base, *read = used(s)
+                whole[base.name] += 1
+                loaded.update(t.name for t in read)
+            case Loop():
+                whole.update(t.name for c in s.carried for t in (c.init, c.result))
+                whole.update(k.value.name for k in s.stacked)
+                whole.update(t.name for t in (s.count, s.predicate) if t is not None)
+            case Branch():
+                whole[s.predicate.name] += 1
+                whole.update(t.name for o in s.outs for t in (o.then, o.otherwise))
+    return whole, loaded
+
+
 def mentions(program: Program) -> Counter[str]:
     """Number of references to each tensor: loads, updates, carries, stacks, outputs."""
-    found = Counter(t.name for t in program.outputs)
-    for s in statements(program.body):
-        match s:
-            case Compute() | Scatter():
-                found.update(t.name for t in used(s))
-            case Loop():
-                found.update(t.name for c in s.carried for t in (c.init, c.result))
-                found.update(k.value.name for k in s.stacked)
-                found.update(t.name for t in (s.count, s.predicate) if t is not None)
-            case Branch():
-                found.update([s.predicate.name])
-                found.update(t.name for o in s.outs for t in (o.then, o.otherwise))
-    return found
+    whole, loaded = references(program.body)
+    return Counter(t.name for t in program.outputs) + whole + loaded

@@ -89,7 +89,7 @@ class PlanState:
         return self.memory.places if self.memory else {}
 
     def as_plan(self) -> Plan:
-        """The Plan as it stands: one that is valid, from `hand_offs` on."""
+        """The Plan as it stands: one that is valid, from `settle_methods` on."""
         assert self.memory is not None
         program, target = self.program, self.target
         launch = Launch(
