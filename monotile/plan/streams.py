@@ -45,14 +45,23 @@ def streams(step: Step) -> bool:
     return step.method.slot_bytes > 0
 
 
-def stream_order(body: Sequence[PlanNode]) -> dict[str, Ahead]:
-    """For every step that streams, by its first compute: what streams after it."""
-    found: dict[str, Ahead] = {}
+@dataclass(frozen=True, slots=True)
+class Order:
+    """after: of every step that streams, by its first compute, what streams after it. before: of every stage that streams nothing, by its name,
+    what streams after it, as it begins."""
+
+    after: dict[str, Ahead] = field(default_factory=dict[str, Ahead])
+    before: dict[str, Ahead] = field(default_factory=dict[str, Ahead])
+
+
+def stream_order(body: Sequence[PlanNode]) -> Order:
+    """In which order the steps of `body` stream."""
+    found = Order()
     _visit(body, lambda _: (), found)
     return found
 
 
-def _visit(nodes: Sequence[PlanNode], after: After, found: dict[str, Ahead]) -> None:
+def _visit(nodes: Sequence[PlanNode], after: After, found: Order) -> None:
     for number, node in enumerate(nodes):
         rest = nodes[number + 1 :]
 
@@ -64,7 +73,9 @@ def _visit(nodes: Sequence[PlanNode], after: After, found: dict[str, Ahead]) -> 
                 own = [s for s in node.steps if streams(s)]
                 for k, step in enumerate(own):
                     more = tuple(Streaming(node, s) for s in own[k + 1 :])[:MOST]
-                    found[step.computes[0]] = more + then(MOST - len(more))
+                    found.after[step.computes[0]] = more + then(MOST - len(more))
+                if not own:
+                    found.before[node.name] = then(MOST)
             case Repeat():
                 _visit(node.body, _end_of(node, then), found)
             case Choose():

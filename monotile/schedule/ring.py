@@ -6,6 +6,7 @@ from monotile.plan.nodes import Ring, Step
 from monotile.plan.streams import streams
 from monotile.targets.target import Target
 
+PACE = 2  # chunks of a warp that are under way
 FEWEST, RESERVED, MOST = (
     2,
     4,
@@ -22,5 +23,5 @@ def ring(steps: Iterable[Step], used: int, target: Target, most: int = MOST) -> 
     warps = target.threads // target.warp
     offset = -(-used // Ring.ALIGN) * Ring.ALIGN
     size = -(-max(sizes) // Ring.ALIGN) * Ring.ALIGN
-    ways = (Ring(offset, slots, size) for slots in range(most, FEWEST - 1, -1))
+    ways = (Ring(offset, slots, size, min(PACE, slots)) for slots in range(most, FEWEST - 1, -1))
     return next((r for r in ways if offset + r.nbytes(warps) <= target.shared_bytes), None)
