@@ -41,9 +41,9 @@ def _check_ring(plan: Plan, target: Target) -> None:
         if most:
             fail("weights are streamed, and there is no ring")
         return
-    if min(ring.offset, ring.slots - 2) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
+    if min(ring.offset, ring.slots) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
         fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}")
-    if not 1 <= ring.pace <= ring.slots:
+    if not 2 <= ring.pace <= ring.slots:  # warps take two chunks at a time
         fail(f"a ring of {ring.slots} slots asks for {ring.pace} chunks at a time")
     if most > ring.slot_bytes:
         fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
@@ -54,8 +54,8 @@ def _check_ring(plan: Plan, target: Target) -> None:
 def _check_replicas(plan: Plan, computes: Statements) -> None:
     """Every worker makes for itself what it has for itself, and nothing else: the others' results would be made several times."""
     for stage in stages_in(plan.body):
-        names = [n for step in stage.steps for n in step.computes]
-        places = [p for n in names for p in plan.places[n]]
+        names = [n for step in stage.steps for n in step.computes if n in computes]
+        places = [p for n in names for p in plan.places.get(n, ())]
         if stage.everywhere and math.prod(stage.grid) != 1:
             fail(f"{stage.name} runs everywhere and has several tasks")
         if stage.everywhere and not all(isinstance(p, (Replica, Register, Shared)) for p in places):
@@ -86,8 +86,8 @@ def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:
     for step in stage.steps:
         if step.scratch_bytes:
             yield step.computes[0], step.scratch, step.scratch + step.scratch_bytes
-        for name in step.computes:
-            for p in plan.places[name]:
+        for name in (n for n in step.computes if n in computes):
+            for p in plan.places.get(name, ()):
                 if isinstance(p, Shared):
                     size = math.prod(b.extent for b in p.box[:-1]) * p.pitch
                     yield name, p.offset, p.offset + size * computes[name].out.dtype.itemsize
