@@ -14,6 +14,7 @@ from monotile.ir.program import (
     defined,
     statements,
     used,
+    wholes,
 )
 
 
@@ -80,14 +81,6 @@ def mentions(program: Program) -> Counter[str]:
     """Number of references to each tensor: loads, updates, carries, stacks, outputs."""
     found = Counter(t.name for t in program.outputs)
     for s in statements(program.body):
-        match s:
-            case Compute() | Scatter():
-                found.update(t.name for t in used(s))
-            case Loop():
-                found.update(t.name for c in s.carried for t in (c.init, c.result))
-                found.update(k.value.name for k in s.stacked)
-                found.update(t.name for t in (s.count, s.predicate) if t is not None)
-            case Branch():
-                found.update([s.predicate.name])
-                found.update(t.name for o in s.outs for t in (o.then, o.otherwise))
+        own = used(s) if isinstance(s, (Compute, Scatter)) else wholes(s)
+        found.update(t.name for t in own)
     return found

@@ -19,11 +19,11 @@ class Step(nn.Module):
         self.decoder, self.capacity = decoder, capacity
 
     def forward(
-        self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor
+        self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor, news: Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """ids: [capacity] int64. at: scalar int64, the position of the token to read. goes_on: scalar bool. numbers: [4] int64: how many ids are
         given, how many there may be in the end, `top_k` and `seed` of `sampling.choose`. stops: [STOPS] int64, padded with -1. controls:
-        `sampling.Controls`.
+        `sampling.Controls`. news: [capacity] int64, gets each token for whoever watches. stop: scalar int64, 0 as long as that one wants more.
 
         Gives the first three for the next step: ids with the next one, which is the given one as long as there are some.
         """
@@ -37,10 +37,11 @@ class Step(nn.Module):
         known = ids.index_select(0, after.reshape(1)).reshape(())
         written = torch.where(after < given, known, chosen)
         ids = ids.index_copy(0, after.reshape(1), written.reshape(1))
+        news.index_copy_(0, after.reshape(1), written.reshape(1))
         ended = (after >= given) & (written == stops).any()
-        return ids, after, (after + 1 < most) & ~ended
+        return ids, after, (after + 1 < most) & ~ended & (stop == 0)
 
 
 def iterated(capacity: int) -> Iterate:
     """How the step becomes a loop: its results are its first three arguments. A layer's count of what its cache holds is `at`, and not kept."""
-    return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False)
+    return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False, watched=(6, 7))

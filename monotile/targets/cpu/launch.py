@@ -2,7 +2,9 @@
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import torch
 
@@ -53,3 +55,24 @@ class CpuKernel:
         status = self._run(state.pointers, state.workspace)
         if status:
             raise IndexOutOfRangeError(self._checks[status - 1])
+
+
+class CpuCall:
+    """A call in a thread of its own, which does not keep the process alive: the kernel runs without Python's lock."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._future: Future[Any] = Future()
+        self._call = call
+        threading.Thread(target=self._run, name="monotile-call", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._call())
+        except BaseException as error:  # raised where the result is asked for
+            self._future.set_exception(error)
+
+    def finished(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> Any:
+        return self._future.result()
