@@ -115,7 +115,7 @@ class CompiledModule:
         """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.
 
         Meanwhile the host may use what the model was compiled to have watched (`compile_loop`), and nothing else that the kernel updates. On a
-        GPU the call is in PyTorch's current stream like any other; on the CPU it has a thread of its own.
+        GPU the call is in PyTorch's current stream like any other; on the CPU it has a thread of its own, which the process waits for.
         """
         return backend_of(self.target).begin(lambda: self(*args, **kwargs), self._device)
 

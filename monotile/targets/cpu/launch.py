@@ -1,7 +1,10 @@
 """Running a shared object: one call of one native function."""
 
+import atexit
 import ctypes
+import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -58,12 +61,15 @@ class CpuKernel:
 
 
 class CpuCall:
-    """A call in a thread of its own, which does not keep the process alive: the kernel runs without Python's lock."""
+    """A call in a thread of its own: the kernel runs without Python's lock. The process waits for it before it ends."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._future: Future[Any] = Future()
         self._call = call
-        threading.Thread(target=self._run, name="monotile-call", daemon=True).start()
+        # A daemon: else the process would wait for it before anything that is registered to be done at its end, such as stopping it.
+        self._thread = threading.Thread(target=self._run, name="monotile-call", daemon=True)
+        _threads().add(self._thread)
+        self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -75,4 +81,13 @@ class CpuCall:
         return self._future.done()
 
     def result(self) -> Any:
+        self._thread.join()
         return self._future.result()
+
+
+@functools.cache
+def _threads() -> "weakref.WeakSet[threading.Thread]":
+    """Of calls. None may still run when the interpreter ends, which ends threads in the midst of their C++."""
+    found: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+    atexit.register(lambda: [t.join() for t in list(found)])
+    return found

@@ -224,6 +224,7 @@ class CudaCall:
     """A call in PyTorch's current stream of a GPU."""
 
     def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
+        self._call = call  # with its arguments, which may lie in the host's memory
         with torch.cuda.device(device):
             self._given = call()
             self._over = torch.cuda.Event()
