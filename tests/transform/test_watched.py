@@ -177,6 +177,15 @@ def test_a_snapshot_has_a_stage_of_its_own(target: Target) -> None:
         verify_plan(bad, program, target)
 
 
+def test_what_is_seen_is_not_read() -> None:
+    noted = Scatter(Tensor("noted", (8,), I64), NEWS, (), (Load(N, ()),), Load(N, ()))
+    first = compute(scalar("first", I64), lambda: Load(noted.out, (idx(0),)))
+    program = Program((N, NEWS), (), (noted, first), (first.out, noted.out), ("news",), ("news",))
+    plan = schedule(program, p.CPU, Options())
+    with pytest.raises(VerificationError, match="first loads noted, which lies where the host"):
+        verify_plan(plan, program, p.CPU)
+
+
 def test_accesses_are_volatile_in_both_languages() -> None:
     for target, emit in zip(p.TARGETS, (emit_c, emit_cuda), strict=True):
         program, plan = planned(target)

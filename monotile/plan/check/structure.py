@@ -44,7 +44,6 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_updates(plan, program, computes)
     _check_states(plan, program, computes)
     check_control(plan, program)
-    check_watched(plan, program, computes)
     stages, weights = list(stages_in(plan.body)), steady_weights(program)
     views = Views(program, plan.places, plan.body)
     if len({s.name for s in stages}) != len(stages):
@@ -66,6 +65,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
         fail(f"no stage computes {', '.join(sorted(missing))}")
+    check_watched(plan, program, computes)
     check_messages(plan, program, computes)
     replay(plan, program, computes)
 
