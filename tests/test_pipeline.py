@@ -192,7 +192,7 @@ def test_what_may_be_left_out() -> None:
 
 
 def check_plan_state(s: PlanState) -> None:
-    """What can be said of a Plan that is not finished; from `hand_offs` on it is one."""
+    """What can be said of a Plan that is not finished; from `settle_methods` on it is one that is valid."""
     drafts = list(pipeline.plans.drafts_of(s.tree))
     made = [x.out.name for d in drafts for x in d.group.statements()]
     assert sorted(made) == sorted(s.computes)
@@ -225,7 +225,7 @@ def test_every_product_is_valid(network: Network, target: Target) -> None:
         check_plan_state(s)
         assert s.show()
         done.append(name)
-        if "hand_offs" in done:
+        if "settle_methods" in done:
             verify_plan(s.as_plan(), s.program, s.target)
 
     lowered = lower(beginning(network, target), program)

@@ -8,11 +8,10 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from monotile.ir.expr import loads
+from monotile.analysis.uses import references
 from monotile.ir.program import (
     Branch,
     Carry,
-    Compute,
     Loop,
     Program,
     Scatter,
@@ -114,21 +113,7 @@ def _scatters(makers: dict[str, Scatter | tuple[Loop, Carry]], name: str) -> Ite
 @functools.lru_cache(maxsize=4096)
 def _uses(loop: Loop) -> tuple[Counter[str], Counter[str]]:
     """How often tensors are used as wholes in `loop`, and how often loaded from."""
-    whole, loaded = Counter[str](), Counter[str]()
-    for s in (*statements(loop.body), loop):
-        match s:
-            case Compute():
-                loaded.update(x.tensor.name for x in loads(s.body))
-            case Scatter():
-                whole[s.base.name] += 1
-                loaded.update(x.tensor.name for e in (*s.index, s.value) for x in loads(e))
-            case Loop():
-                whole.update(c.result.name for c in s.carried)
-                whole.update(k.value.name for k in s.stacked)
-                if s is not loop:
-                    whole.update(c.init.name for c in s.carried)
-                    whole.update([s.count.name] if s.count is not None else [])
-            case Branch():
-                whole.update(t.name for o in s.outs for t in (o.then, o.otherwise))
-                whole.update([s.predicate.name])
+    whole, loaded = references(loop.body)
+    whole.update(c.result.name for c in loop.carried)
+    whole.update(k.value.name for k in loop.stacked)
     return whole, loaded

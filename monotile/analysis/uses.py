@@ -77,10 +77,19 @@ class Uses:
             self.readers[name] += 1
 
 
+def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]:
+    """How often the statements of `body`, and those inside, refer to each tensor as a whole: in updates, carries, stacks, as what decides; and
+    how often they load from it."""
+    whole, loaded = Counter[str](), Counter[str]()
+    for s in statements(body):
+        own = wholes(s)
+        whole.update(t.name for t in own)
+        if isinstance(s, (Compute, Scatter)):
+            loaded.update(t.name for t in used(s)[len(own) :])
+    return whole, loaded
+
+
 def mentions(program: Program) -> Counter[str]:
     """Number of references to each tensor: loads, updates, carries, stacks, outputs."""
-    found = Counter(t.name for t in program.outputs)
-    for s in statements(program.body):
-        own = used(s) if isinstance(s, (Compute, Scatter)) else wholes(s)
-        found.update(t.name for t in own)
-    return found
+    whole, loaded = references(program.body)
+    return Counter(t.name for t in program.outputs) + whole + loaded

@@ -13,6 +13,7 @@ from monotile.plan.nodes import (
     Place,
     Pointer,
     Register,
+    Replica,
     Rotate,
     Shared,
     Slice,
@@ -61,7 +62,7 @@ def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout
                 Affine(()) if b.stage is None else affine(task[b.stage]).scale(b.tile) for b in box
             )
             return Layout(origin, tuple(strides))
-        case Pointer() | Workspace():
+        case Pointer() | Workspace() | Replica():
             return _dense(shape)
         case Slice(of) | Final(of):
             return layout(of, shape, task)
@@ -85,7 +86,7 @@ def place_axes(place: Place) -> frozenset[str]:
     match place:
         case Pointer() | Workspace() | Register():
             return frozenset()
-        case Shared():
+        case Shared() | Replica():
             return frozenset({"scratch"})
         case Slice(of, axis):
             return place_axes(of) | {loop_variable(axis)}
@@ -104,7 +105,7 @@ def base(place: Place, part: str) -> str:
             return f"(char*)MT_POINTER({entry})"
         case Workspace(offset):
             return f"workspace + {offset}" if offset else "workspace"
-        case Shared(offset):
+        case Shared(offset) | Replica(offset):
             return f"scratch + {offset}" if offset else "scratch"
         case Slice(of, axis, stride):
             return f"{base(of, part)} + {loop_variable(axis)} * (size_t){stride}"
@@ -149,7 +150,7 @@ def alignment(place: Place) -> int:
     match place:
         case Pointer() | Register():
             return WIDEST
-        case Workspace(offset) | Shared(offset):
+        case Workspace(offset) | Shared(offset) | Replica(offset):
             return math.gcd(offset, WIDEST)
         case Slice(of, _, stride):
             return math.gcd(alignment(of), stride)

@@ -99,14 +99,16 @@ class BlockEmitter(VectorEmitter):
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
             first = self.first_task(stage)
-            if tasks <= workers:
+            if stage.everywhere:
+                loop = "if (const idx task = 0; true)"
+            elif tasks <= workers:
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
                 loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
             with w.open(loop, ["task"], fence=True):
                 self.write_coordinates(stage)
                 yield
-            if late:
+            if late and not stage.everywhere:
                 with w.open("else", fence=True):
                     w.write(self.await_text())
 

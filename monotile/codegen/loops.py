@@ -1,17 +1,16 @@
 """Loops over a step's region, written so that a C compiler vectorises the innermost one."""
 
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from monotile.analysis.affine import Affine, affine
-from monotile.codegen.address import readable, stored
-from monotile.codegen.expression import is_index
+from monotile.analysis.affine import affine
 from monotile.codegen.guards import guard_of
-from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.lines import Lines, block_start
+from monotile.codegen.site import Point, Range, Site
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
+from monotile.codegen.view import Views
 from monotile.codegen.writer import Block
 from monotile.config import Options
 from monotile.errors import InternalError
@@ -19,29 +18,20 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
-    Const,
     Expr,
     Load,
     add,
-    children,
     idx,
-    loads,
     mul,
     substitute,
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, value_of
-from monotile.plan.nodes import Plan
+from monotile.plan.nodes import Plan, Stage
 from monotile.targets.target import Target
-
-SHORTEST = (
-    4  # an innermost loop with fewer iterations than this is not worth cutting a flattened one for
-)
 
 WORTH_CUTTING = 16  # iterations of a loop that is cut at the ends of a condition
 CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the other
-
-Point = Mapping[str, Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +45,19 @@ class Row:
 
 
 class Loops(StageEmitter):
-    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
+    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name. lines: of the stage that is being
+    written."""
+
+    lines: Lines
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
         self.kernels: dict[str, str] = {}
+        self._views = Views(program, plan.places, plan.body)
+
+    def sites(self, stage: Stage) -> Iterator[Site]:
+        self.lines = Lines(self._views.of(stage))
+        yield from super().sites(stage)
 
     def kernel(
         self, template: str, m: int, n: int, dtype: DType, storage: Mapping[str, str]
@@ -104,8 +102,9 @@ class Loops(StageEmitter):
     def blocks(self, name: str, extent: int, count: str, size: int) -> Generator[tuple[Expr, str]]:
         """A loop that cuts `count` positions (at most `extent`) into blocks of `size`: where a block begins, and
         text of how long it is. No loop where there is only one block."""
+        start = block_start(name, extent, size)
         if extent <= size:
-            yield idx(0), count
+            yield start, count
             return
         variable = Axis(name, -(-extent // size))
         even = count.isdigit() and int(count) % size == 0
@@ -114,7 +113,7 @@ class Loops(StageEmitter):
             taken = str(size)
             if not even:
                 taken = self.short(f"mt_min_idx({size}, {count} - {name} * {size})")
-            yield mul(variable, idx(size)), taken
+            yield start, taken
 
     @contextmanager
     def rows(
@@ -130,7 +129,7 @@ class Loops(StageEmitter):
         A flattened dimension is not straight: quotients and remainders of the position stand in its addresses.
         Where these change only every so many positions, counted from `origin` on, the loop is cut there.
         """
-        row = self._row(variable, origin, point, uses)
+        row = self.lines.row(variable, origin, point, uses)
         if row is None:
             yield Row(variable, "0", count, variable)
             return
@@ -215,66 +214,6 @@ class Loops(StageEmitter):
             bodies = [substitute(e, dict(here)) for e in uses]
             self.each(row, bodies, lambda: write(here, row.at))
 
-    def straightened(
-        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
-    ) -> tuple[Axis, Point]:
-        """The innermost loop that `rows` would give, and the point in terms of it."""
-        row = self._row(variable, origin, point, uses)
-        if row is None:
-            return variable, point(variable)
-        x = Axis(variable.name, row)
-        outer = Axis(f"{variable.name}o", 1 << 24)
-        return x, point(Binary("sub", add(mul(outer, idx(row)), x), origin))
-
-    def _row(
-        self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
-    ) -> int | None:
-        """How many positions run straight, where not all do but that many always."""
-        whole = dict(point(variable))
-        flat = [substitute(e, whole) for e in uses]
-        if all(self.straight(e, variable) for e in flat):
-            return None
-        row = math.gcd(*(n for e in flat for n in self._periods(e, variable)))
-        if row < min(SHORTEST, variable.extent) or interval(origin) is None:
-            return None
-        outer, x = Axis(f"{variable.name}o", 1 << 24), Axis(variable.name, row)
-        here = dict(point(Binary("sub", add(mul(outer, idx(row)), x), origin)))
-        return row if all(self.straight(substitute(e, here), x) for e in uses) else None
-
-    def _periods(self, e: Expr, variable: Axis) -> Iterator[int]:
-        """After how many steps of `variable` the quotients and remainders in `e` change."""
-        match e:
-            case Binary("floordiv" | "mod", x, Const(value)):
-                step = affine(x).coefficient(variable)
-                if step:
-                    yield int(value) // math.gcd(int(value), step)
-            case _:
-                pass
-        for c in children(e):
-            yield from self._periods(c, variable)
-
-    def straight(self, e: Expr, variable: Axis) -> bool:
-        """Whether every index in `e` is a sum in which `variable` stands alone."""
-        if isinstance(e, Load):
-            if any(loads(i) for i in e.index):
-                return all(self.straight(i, variable) for i in e.index)
-            table = e.index[: self.tables.get(e.tensor.name, 0)]
-            if any(affine(i).mentions(variable) for i in table):
-                return False
-            return plain(self.offset(e), variable)
-        if is_index(e):
-            return plain(affine(e), variable)
-        return all(self.straight(c, variable) for c in children(e))
-
-    def offset(self, e: Load) -> Affine:
-        """Of a Load without data-dependent indices; of a tensor in a register, its own."""
-        table = self.tables.get(e.tensor.name, 0)
-        places = stored(self.plan.places[e.tensor.name])
-        if not places:
-            return Affine(())
-        place = readable(places, own=e.tensor.name in self._own)
-        return self.layout(e.tensor, place).offset(e.index[table:])
-
     def uses(self, site: Site) -> list[Expr]:
         """Everything that is read or written for one element of the step, as expressions over its axes."""
         s = site.anchor
@@ -287,32 +226,11 @@ class Loops(StageEmitter):
         stores = [Load(s.out, s.axes) for s in (*anchor, *site.followers)]
         return [*(value_of(s) for s in site.followers), *stores]
 
-    def ordered(self, site: Site) -> list[Range]:
-        """The site's ranges, the one that holds the last axis innermost."""
-        last = len(site.anchor.axes) - 1
-        return sorted(site.ranges, key=lambda r: last in r.dim.axes)
-
-    def moved(self, site: Site, r: Range, local: Expr) -> Point:
-        """The site's point with `local` as the position in the part of `r` that the task has."""
-        axes = [site.anchor.axes[p] for p in r.dim.axes]
-        return {**site.point, **unflatten(add(r.origin, local), axes)}
-
 
 def _multiple(e: Expr, of: int) -> bool:
     """Whether `e` is a multiple of `of` whatever its atoms are."""
     total = affine(e)
     return total.constant % of == 0 and all(k % of == 0 for _, k in total.terms)
-
-
-def plain(a: Affine, variable: Axis) -> bool:
-    return all(
-        atom == variable or not Affine(((atom, 1),)).mentions(variable) for atom, _ in a.terms
-    )
-
-
-def stride(a: Affine, variable: Axis) -> int | None:
-    """The coefficient of `variable`, None where it does not stand alone."""
-    return a.coefficient(variable) if plain(a, variable) else None
 
 
 def write_element(e: Loops, site: Site, point: Point) -> None:

@@ -9,6 +9,8 @@ from monotile.ir.expr import Axis, Binary, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.plan.nodes import Dim, Step
 
+Point = Mapping[str, Expr]  # what stands for each axis of a step
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -39,7 +41,7 @@ class Site:
     anchor: Compute | Scatter
     followers: tuple[Compute | Scatter, ...]
     ranges: tuple[Range, ...]
-    point: Mapping[str, Expr]
+    point: Point
 
 
 def at_start(site: Site, r: Range) -> Site:
@@ -47,6 +49,18 @@ def at_start(site: Site, r: Range) -> Site:
     start: dict[str, Expr] = {r.variable.name: idx(0)}
     point = {name: substitute(e, start) for name, e in site.point.items()}
     return replace(site, point=point)
+
+
+def ordered(site: Site) -> list[Range]:
+    """The site's ranges, the one that holds the last axis innermost."""
+    last = len(site.anchor.axes) - 1
+    return sorted(site.ranges, key=lambda r: last in r.dim.axes)
+
+
+def moved(site: Site, r: Range, local: Expr) -> Point:
+    """The site's point with `local` as the position in the part of `r` that the task has."""
+    axes = [site.anchor.axes[p] for p in r.dim.axes]
+    return {**site.point, **unflatten(add(r.origin, local), axes)}
 
 
 def unflatten(value: Expr, axes: Sequence[Axis]) -> dict[str, Expr]:

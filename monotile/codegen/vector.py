@@ -32,7 +32,7 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.plan.nodes import Place, Shared, Step
+from monotile.plan.nodes import ON_CHIP, Place, Step
 
 LANE = "lane"
 _PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
@@ -119,7 +119,7 @@ class VectorEmitter(StageEmitter):
                 start = plus(*self.address(tensor, first, place))
             else:
                 start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
-            in_memory = first is not None and not isinstance(place, Shared)
+            in_memory = first is not None and not isinstance(place, ON_CHIP)
             if self.stored_if and in_memory:
                 store = f"mt::store_if({self.stored_if}, {start}, {pack});"
             else:
@@ -271,7 +271,7 @@ class VectorEmitter(StageEmitter):
     def on_chip(self, tensor: Tensor) -> bool:
         """Whether the current stage reads `tensor` from on-chip memory."""
         place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)
-        return isinstance(place, Shared)
+        return isinstance(place, ON_CHIP)
 
     def address_of(self, e: Load, point: Mapping[str, Expr], *, summed: bool = False) -> str:
         """Text of the address of what `e` loads, in the place that other stages' results are read from. summed: as one sum

@@ -9,7 +9,7 @@ from monotile.codegen.address import coordinates, is_pack, layout, others, reada
 from monotile.codegen.site import Site, loop_axes, point_of, range_of
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter, statements
-from monotile.plan.nodes import Place, PlanNode, Resident, Shared, Stage, Step
+from monotile.plan.nodes import ON_CHIP, Place, PlanNode, Resident, Stage, Step
 from monotile.plan.walk import repeats
 
 
@@ -56,7 +56,7 @@ class View:
 
     def on_chip(self, tensor: Tensor) -> bool:
         """Whether that is on-chip memory."""
-        return isinstance(self.place(tensor), Shared)
+        return isinstance(self.place(tensor), ON_CHIP)
 
     def offset(self, tensor: Tensor, index: Sequence[Expr], place: Place) -> Affine:
         """Elements from the base of a part of `tensor` in `place` to the element at `index`."""

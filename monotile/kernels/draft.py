@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from monotile.analysis.in_place import tables_of
+from monotile.analysis.streaming import streamed_weights
 from monotile.choice.chooser import MODEL, Chooser, Question
 from monotile.choice.spec import Value
 from monotile.ir.program import Program
@@ -55,7 +56,8 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some.
+    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some. streamed: weights that
+    every use reads from memory anew (`analysis/streaming.py`).
 
     drafts: groups that were cut so far. memo: what depends on the number of workers. of_worker: what does not, shared
     by the contexts of parts of the machine. chooser: who is asked where there are several ways.
@@ -69,10 +71,14 @@ class Context:
     memo: Memo = field(default_factory=Memo, repr=False)
     of_worker: Memo = field(default_factory=Memo, repr=False)
     chooser: Chooser = field(default=MODEL, repr=False)
+    streamed: frozenset[str] = frozenset()
 
     @staticmethod
     def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
-        return Context(tables_of(program), target, chooser=chooser)
+        cached = target.l2_bytes * target.model.common.resident
+        on_chip = target.workers * target.shared_bytes
+        streamed = streamed_weights(program, cached, on_chip)
+        return Context(tables_of(program), target, chooser=chooser, streamed=streamed)
 
     def choose(
         self,

@@ -11,6 +11,7 @@ from monotile.kernels.attention.family import ATTENTION
 from monotile.kernels.draft import Context
 from monotile.kernels.elementwise.family import ELEMENTWISE
 from monotile.kernels.family import Family, Match, RowSite, Statements
+from monotile.kernels.gemv.family import GEMV
 from monotile.kernels.matmul.family import MATMUL
 from monotile.kernels.reduction.family import REDUCTION
 from monotile.kernels.rowwise.family import ROWWISE
@@ -20,6 +21,7 @@ from monotile.plan.nodes import Method, Plan, Stage, Step
 
 FAMILIES: tuple[Family, ...] = (
     ATTENTION,
+    GEMV,
     MATMUL,
     TRANSPOSE,
     SCATTER,

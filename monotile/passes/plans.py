@@ -13,14 +13,17 @@ from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
-from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Stage
+from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Ring, Stage, Step
 from monotile.plan.printer import show, show_body, show_each_place
-from monotile.plan.walk import nodes_in, with_bodies
+from monotile.plan.streams import streams
+from monotile.plan.walk import nodes_in, stages_in, with_bodies
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
+from monotile.schedule.replicas import replicate
+from monotile.schedule.ring import RESERVED, ring
 from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
@@ -42,6 +45,7 @@ class PlanState:
     body:       the Plan's nodes, from `stages` on.
     on_chip:    bytes of on-chip memory that a worker uses so far. message_bytes: of global memory for messages.
     by_barriers: the state before messages, where there are some, until it is decided whether they are worth it.
+    ring:       on-chip memory through which weights stream, from `reserve_ring` on.
     plan:       the Plan, from `launch` on.
     """
 
@@ -58,6 +62,7 @@ class PlanState:
     on_chip: int = 0
     message_bytes: int = 0
     by_barriers: "PlanState | None" = None
+    ring: Ring | None = None
     plan: Plan | None = None
 
     @staticmethod
@@ -84,7 +89,7 @@ class PlanState:
         return self.memory.places if self.memory else {}
 
     def as_plan(self) -> Plan:
-        """The Plan as it stands: one that is valid, from `hand_offs` on."""
+        """The Plan as it stands: one that is valid, from `settle_methods` on."""
         assert self.memory is not None
         program, target = self.program, self.target
         launch = Launch(
@@ -93,6 +98,7 @@ class PlanState:
             shared_bytes=self.on_chip,
             workspace_bytes=self.memory.workspace_bytes,
             message_bytes=self.message_bytes,
+            ring=self.ring,
         )
         return Plan(
             target=target.name,
@@ -128,6 +134,8 @@ class PlanState:
             )
         if self.message_bytes != before.message_bytes:
             words.append(f"{before.message_bytes} -> {self.message_bytes} bytes of messages")
+        if self.ring and self.ring != before.ring:
+            words.append(f"a ring of {self.ring.slots} x {self.ring.slot_bytes} bytes a warp")
         if self.on_chip != before.on_chip:
             words.append(f"{before.on_chip} -> {self.on_chip} bytes on chip")
         if self.plan and not before.plan:
@@ -141,8 +149,14 @@ def computes_of(program: Program) -> dict[str, Compute | Scatter]:
 
 
 def group_and_cut(s: PlanState) -> PlanState:
-    """Statements to stages, stages to tasks. Raises ScheduleError where no way of cutting fits on chip."""
-    return replace(s, tree=build(s.program, s.context))
+    """Statements to stages, stages to tasks; none streams weights where the others leave no room for a ring. Raises ScheduleError where no
+    way of cutting fits on chip."""
+    tree = build(s.program, s.context)
+    steps = [step for d in drafts_of(tree) for step in d.steps]
+    if any(map(streams, steps)) and ring(steps, _most_on_chip(tree), s.target) is None:
+        context = Context(s.context.tables, s.target, chooser=s.context.chooser)
+        return replace(s, tree=build(s.program, context), context=context)
+    return replace(s, tree=tree)
 
 
 def share(s: PlanState) -> PlanState:
@@ -157,8 +171,48 @@ def place_tensors(s: PlanState) -> PlanState:
 
 def list_stages(s: PlanState) -> PlanState:
     """The tree as the Plan's nodes."""
-    on_chip = max((d.shared_bytes for d in drafts_of(s.tree)), default=0)
+    on_chip = _most_on_chip(s.tree)
     return replace(s, body=stages_of(s.tree, s.target.workers), on_chip=on_chip)
+
+
+def _most_on_chip(tree: Tree) -> int:
+    """Bytes on chip of the stage that needs most."""
+    return max((d.shared_bytes for d in drafts_of(tree)), default=0)
+
+
+def replicate_results(s: PlanState) -> PlanState:
+    """Small results that every worker makes for itself."""
+    assert s.memory is not None
+    body, places, on_chip = replicate(s.body, s.program, s.computes, s.places, s.on_chip)
+    if body == s.body:
+        return s
+    memory = replace(s.memory, places=places)
+    return replace(s, body=body, memory=memory, on_chip=on_chip)
+
+
+def reserve_ring(s: PlanState) -> PlanState:
+    """On-chip memory for the smallest ring of streamed weights."""
+    return _with_ring(s, ring(_steps(s.body), s.on_chip, s.target, RESERVED))
+
+
+def size_ring(s: PlanState) -> PlanState:
+    """The ring in all on-chip memory that is left: where it is, if nothing lies behind it, or behind all else."""
+    if s.ring is None:
+        return s
+    end = s.ring.offset + s.ring.nbytes(s.target.threads // s.target.warp)
+    used = s.ring.offset if s.on_chip <= end else s.on_chip
+    return _with_ring(s, ring(_steps(s.body), used, s.target) or s.ring)
+
+
+def _with_ring(s: PlanState, found: Ring | None) -> PlanState:
+    if found is None:
+        return s
+    end = found.offset + found.nbytes(s.target.threads // s.target.warp)
+    return replace(s, ring=found, on_chip=max(end, s.on_chip))
+
+
+def _steps(body: tuple[PlanNode, ...]) -> list[Step]:
+    return [step for stage in stages_in(body) for step in stage.steps]
 
 
 def spread_copies(s: PlanState) -> PlanState:

@@ -7,11 +7,13 @@ import msgspec
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
 from monotile.plan.nodes import (
+    ON_CHIP,
     Final,
     Place,
     Pointer,
     Register,
     Repeat,
+    Replica,
     Rotate,
     Shared,
     Slice,
@@ -21,11 +23,12 @@ from monotile.plan.nodes import (
 
 Bytes = tuple[str, int, int]  # space, first byte, byte after the last
 WORKSPACE = "workspace"
+REPLICA = "replica"  # the space of what every worker has on chip for itself
 WIDEST_SCALAR = 8  # bytes
 
 
 def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
-    """The global bytes of a tensor of `nbytes` at `p`; none for what lives on chip or has no elements."""
+    """The bytes of a tensor of `nbytes` at `p` that outlive a stage; none for what lives on chip within one, or has no elements."""
     if nbytes == 0:
         return ()
     match p:
@@ -33,6 +36,8 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
             return ((f"pointer {slot}", 0, nbytes),)
         case Workspace(offset):
             return ((WORKSPACE, offset, offset + nbytes),)
+        case Replica(offset):
+            return ((REPLICA, offset, offset + nbytes),)
         case Shared() | Register():
             return ()
         case Slice(of, axis, stride):
@@ -130,6 +135,8 @@ def overlap(a: Bytes, b: Bytes) -> bool:
 
 def worker_of(stage: Stage, plan_workers: int) -> int | None:
     """The one worker that runs the stage, or None if several do."""
+    if stage.everywhere:
+        return None
     tasks = 1
     for count in stage.grid:
         tasks *= count
@@ -139,6 +146,6 @@ def worker_of(stage: Stage, plan_workers: int) -> int | None:
 def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:
     """Whether the stage uses on-chip memory."""
     return any(
-        step.scratch_bytes or any(isinstance(p, Shared) for n in step.computes for p in places[n])
+        step.scratch_bytes or any(isinstance(p, ON_CHIP) for n in step.computes for p in places[n])
         for step in stage.steps
     )

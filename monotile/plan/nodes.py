@@ -14,7 +14,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
 - `handoff` is what a worker waits for before its first task of the stage: "none", "block" (what this
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
   stage's first step, once that has found its addresses (`schedule/prefetch.py` says which steps can). In a Repeat with
-  `messages` tasks hand on values themselves.
+  `messages` tasks hand on values themselves. `everywhere`: each worker runs the stage's only task for itself, and keeps the results
+  on chip: what is small and wanted by all costs no hand-off then.
 - A Repeat may end early, and a Choose runs one of its bodies, as a scalar tensor says in the call. All workers read it, behind a
   hand-off after whoever wrote it and before whoever overwrites it. After a Repeat that ends early its loop variable holds the
   number of iterations that were; a carried value's `out` lies where its `param` would in that iteration.
@@ -91,6 +92,11 @@ class Method:
     @property
     def anchor(self) -> int:
         """The number of the anchor among the step's computes: those before it are not stored, but for what a row has one of."""
+        return 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a warp takes at once of the weights that the step streams through the worker's ring; 0 where it streams none."""
         return 0
 
     @property
@@ -177,6 +183,13 @@ class Shared(Frozen, frozen=True, tag="shared"):
     pitch: int
 
 
+class Replica(Frozen, frozen=True, tag="replica"):
+    """Bytes into every worker's on-chip memory, where each has a copy of its own of the whole tensor: made by a stage that runs `everywhere`,
+    read by later stages behind a barrier of the block."""
+
+    offset: int
+
+
 class Register(Frozen, frozen=True, tag="register"):
     """Never stored: used only by the step that computes it."""
 
@@ -207,7 +220,8 @@ class Final(Frozen, frozen=True, tag="final"):
     of: Rotate
 
 
-Place = Pointer | Workspace | Shared | Register | Slice | Rotate | Final
+Place = Pointer | Workspace | Shared | Replica | Register | Slice | Rotate | Final
+ON_CHIP = (Shared, Replica)
 
 
 class Stage(Frozen, frozen=True, tag="stage"):
@@ -217,6 +231,7 @@ class Stage(Frozen, frozen=True, tag="stage"):
     handoff: Handoff
     first: int
     late: bool = False
+    everywhere: bool = False
 
 
 class Resident(Frozen, frozen=True):
@@ -307,12 +322,32 @@ Functions = Literal["inlined", "called", "separate"]
 IndexBits = Literal[32, 64]
 
 
+class Ring(Frozen, frozen=True):
+    """On-chip memory of a worker through which weights stream, in the order in which the Plan needs them (`plan/streams.py`): each warp
+    has `slots` slots of `slot_bytes`, and asks for as many chunks ahead, across hand-offs and stages that stream nothing.
+
+    offset: of the ring in the worker's on-chip memory; first the slots' barriers (8 bytes each) and 8 bytes for each warp.
+    """
+
+    offset: int
+    slots: int
+    slot_bytes: int
+
+    ALIGN: ClassVar[int] = 128
+
+    def nbytes(self, warps: int) -> int:
+        """Of the whole ring."""
+        head = 8 * warps * (self.slots + 1)
+        return -(-head // self.ALIGN) * self.ALIGN + warps * self.slots * self.slot_bytes
+
+
 class Launch(Frozen, frozen=True):
     """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
     one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
+    ring: in `shared_bytes`, behind what stages use; None where no step streams weights.
     index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""
 
     workers: int
@@ -322,6 +357,7 @@ class Launch(Frozen, frozen=True):
     message_bytes: int = 0
     functions: Functions = "inlined"
     index_bits: IndexBits = 32
+    ring: Ring | None = None
 
 
 class Plan(Frozen, frozen=True):

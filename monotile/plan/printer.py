@@ -18,6 +18,7 @@ from monotile.plan.nodes import (
     Pointer,
     Register,
     Repeat,
+    Replica,
     Rotate,
     Shared,
     Slice,
@@ -47,6 +48,9 @@ def show_stages(plan: Plan) -> str:
     )
     if launch.message_bytes:
         head += f", {launch.message_bytes} of messages"
+    if launch.ring is not None:
+        ring = launch.ring
+        head += f", a ring of {ring.slots} x {ring.slot_bytes} bytes a warp at {ring.offset}"
     head += f", {launch.index_bits}-bit indices"
     if launch.functions != "inlined":
         head += f", functions {launch.functions}"
@@ -89,7 +93,7 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                     yield f"{indent}  keeps load {r.load} of {r.compute} {where}: {r.nbytes} bytes at {r.offset}"
                 yield from _nodes(inner, indent + "  ")
             case Stage():
-                first = f"workers from {node.first}"
+                first = "everywhere" if node.everywhere else f"workers from {node.first}"
                 wait = _WAIT[node.handoff] + (", late" if node.late else "")
                 yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {wait}"
                 yield from (f"{indent}  {_step(s)}" for s in node.steps)
@@ -126,6 +130,8 @@ def show_place(p: Place) -> str:
             return f"workspace {offset}"
         case Shared(offset, box):
             return f"on chip {offset} {[d.extent for d in box]}"
+        case Replica(offset):
+            return f"on chip {offset} of every worker"
         case Register():
             return "register"
         case Slice(of, axis, stride):

@@ -17,6 +17,8 @@ import msgspec
 
 from monotile.ir.program import Compute, Scatter, is_snapshot
 from monotile.plan.access import (
+    REPLICA,
+    Access,
     Bytes,
     Old,
     access,
@@ -28,6 +30,7 @@ from monotile.plan.access import (
 )
 from monotile.plan.hazards import touches
 from monotile.plan.nodes import Choose, Handoff, Place, PlanNode, Repeat, Stage
+from monotile.plan.streams import streams
 from monotile.plan.walk import with_bodies
 
 _STRENGTH: dict[Handoff, int] = {"none": 0, "block": 1, "grid": 2}
@@ -71,6 +74,11 @@ class _Pending:
             ways[0].next_worker if len({w.next_worker for w in ways}) == 1 else 0,
             any(w.chip_used for w in ways),
         )
+
+    def passed_block(self) -> None:
+        self.chip_used = False
+        self.reads = [x for x in self.reads if x[0][0] != REPLICA]
+        self.writes = [x for x in self.writes if x[0][0] != REPLICA]
 
     def passed_grid(self) -> None:
         self.reads, self.writes, self.next_worker, self.chip_used = [], [], 0, False
@@ -155,6 +163,7 @@ class _Walker:
 
     def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
         touched = access(stage, self.statements, self.places, iterations, self.old)
+        near = self._waits_for_itself(touched)
         against = [w for _, b in touched.reads for w in self._conflicts(b, self.now.writes)]
         for _, b in touched.writes:
             against += self._conflicts(b, self.now.writes) + self._conflicts(b, self.now.reads)
@@ -166,7 +175,7 @@ class _Walker:
         handoff: Handoff = "none"
         if against:
             handoff = "block" if me is not None and set(against) == {me} else "grid"
-        elif chip and self.now.chip_used:
+        elif near or (chip and self.now.chip_used):
             handoff = "block"
         if _STRENGTH[handoff] < _STRENGTH[known.handoff]:
             handoff = known.handoff
@@ -174,7 +183,7 @@ class _Walker:
         if handoff == "grid":
             self.now.passed_grid()
         if handoff != "none":
-            self.now.chip_used = False
+            self.now.passed_block()
         self.now.chip_used |= chip
         if not self._is_aside(stage):
             self.now.next_worker = (known.first + math.prod(known.grid)) % self.workers
@@ -182,7 +191,10 @@ class _Walker:
         self.now.writes += [(b, me) for _, b in touched.writes]
 
     def _first(self, stage: Stage, against: list[int | None]) -> int:
-        """Right after the tasks before it; a single task goes where what it waits for was made."""
+        """Right after the tasks before it; a single task goes where what it waits for was made. What streams weights begins with worker 0: who has
+        a task there asked for its weights in the one before."""
+        if any(map(streams, stage.steps)):
+            return 0
         if self._is_aside(stage):
             return self.workers - 1
         makers = set(against)
@@ -193,8 +205,22 @@ class _Walker:
     def _is_aside(self, stage: Stage) -> bool:
         return not self.aside.isdisjoint(stage.steps[0].computes)
 
+    def _waits_for_itself(self, touched: Access) -> bool:
+        """Whether a worker's threads have to be done with what it has on chip for itself."""
+        reads, writes = (
+            [b for _, b in x if b[0] == REPLICA] for x in (touched.reads, touched.writes)
+        )
+        pending = [
+            *((b, self.now.writes) for b in reads),
+            *((b, self.now.reads + self.now.writes) for b in writes),
+        ]
+        return any(overlap(b, other) for b, before in pending for other, _ in before)
+
     @staticmethod
     def _conflicts(b: Bytes, pending: list[tuple[Bytes, int | None]]) -> list[int | None]:
+        """Whose uses of the same bytes have to come first; not of what each worker has for itself."""
+        if b[0] == REPLICA:
+            return []
         return [worker for other, worker in pending if overlap(b, other)]
 
     def finish(self, nodes: tuple[PlanNode, ...]) -> tuple[PlanNode, ...]:

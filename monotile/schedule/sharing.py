@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from monotile.kernels.draft import Context, Draft
+from monotile.plan.streams import streams
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import Fork, Nest, Tree
@@ -40,8 +41,12 @@ def _inside(node: Nest | Fork, context: Context) -> Nest | Fork:
 
 
 def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
-    """`run`, cut anew where its tasks are more than the workers."""
+    """`run`, cut anew where its tasks are more than the workers. What streams weights has all workers: memory is no faster for some."""
     workers = context.target.workers
+    streaming = [d for d in run if any(map(streams, d.steps))]
+    run = [d for d in run if d not in streaming]
+    if streaming:
+        return streaming + _side_by_side(run, context)
     if 1 < len(run) <= workers and sum(d.tasks for d in run) > workers:
         return _Sharing(run, context).best()
     return run
@@ -153,6 +158,7 @@ class _Sharing:
                 target,
                 of_worker=self.context.of_worker,
                 chooser=self.context.chooser,
+                streamed=self.context.streamed,
             )
         return self.contexts[workers]
 

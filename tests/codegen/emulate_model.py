@@ -17,6 +17,7 @@ from monotile.plan.nodes import Plan
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import emulate
 
@@ -36,17 +37,18 @@ class Emulated:
         args: Sequence[torch.Tensor],
         workers: int = 3,
         iterate: Iterate | None = None,
+        target: Target = TARGET,
     ) -> None:
         self.options = Options(workers=workers)
         self.captured = capture(model, tuple(args))
         program, self.constants = transform(
             self.captured.program, self.captured.constants, self.options, iterate=iterate
         )
-        self.program, context = for_target(program, TARGET)
-        plan = schedule(self.program, TARGET, self.options, context)
-        self.plan = settle(self.program, plan, TARGET, self.options)
-        verify(self.plan, self.program, TARGET)
-        self.source = emit(self.program, self.plan, TARGET, self.options)
+        self.program, context = for_target(program, target)
+        plan = schedule(self.program, target, self.options, context)
+        self.plan = settle(self.program, plan, target, self.options)
+        verify(self.plan, self.program, target)
+        self.source = emit(self.program, self.plan, target, self.options)
 
     def __call__(self, *args: torch.Tensor, seed: int = 0) -> list[torch.Tensor]:
         """Its results, in their order."""

@@ -11,7 +11,7 @@ from monotile.ir.expr import Axis
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.vectors import exact_width, fitting
-from monotile.plan.nodes import Dim, Frozen, Place, Shared
+from monotile.plan.nodes import ON_CHIP, Dim, Frozen, Place
 
 WIDEST = 4  # sums at once
 WORD = 4  # bytes that a shift moves: an element is no wider
@@ -110,7 +110,7 @@ def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, 
                 continue  # there every vector is aligned
             index = [site.point[a.name] for a in s.axes]
             straight = view.strides(s.out, index, place, (r.variable,)) == (1,)
-            if size > WORD or isinstance(place, Shared) or not straight:
+            if size > WORD or isinstance(place, ON_CHIP) or not straight:
                 return ()
             found.append(RowResult(s, place, start))
             end = start + width * size

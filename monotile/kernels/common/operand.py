@@ -16,7 +16,8 @@ class Operand(Frozen, frozen=True):
             the right), or "none".
     vector: elements one copy moves.
     copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
-            memory), "element" (evaluated one by one into shared memory).
+            memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
+            direction allows it).
     """
 
     major: Literal["k", "mn", "none"]

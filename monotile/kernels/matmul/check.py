@@ -3,6 +3,7 @@
 import math
 
 from monotile.analysis.contraction import contraction
+from monotile.codegen.lines import Lines
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import why_not
@@ -12,6 +13,7 @@ from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
 from monotile.kernels.matmul.sides import exact_sides
+from monotile.kernels.matmul.tiles import COMPUTED, tiles_of, why_not_read
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
 
@@ -44,9 +46,11 @@ def check(c: Checked) -> None:
 
 
 def _check_tile(c: Checked, m: Matmul) -> None:
-    """A block of columns is whole vectors, and a thread's stack holds the sums."""
+    """A block of columns is whole vectors, a thread's stack holds the sums, and the tiles can read the operands so."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
+    if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer"):
+        fail(f"{c.stage.name}: no tiles compute {anchor.out.name} by {m.instruction}")
     size, (rows, columns) = anchor.body.dtype.itemsize, m.sums or (m.block_m, m.block_n)
     if m.instruction == "outer" and m.block_n * size % c.target.vector_bytes:
         fail(f"{c.stage.name}: {m.block_n} columns of {anchor.out.name} are no whole vectors")
@@ -54,6 +58,8 @@ def _check_tile(c: Checked, m: Matmul) -> None:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are no whole blocks")
     if rows > up(ROWS, m.block_m) or rows * max(columns - m.block_n, 0) * size > SUMS_BYTES:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
+    if why := why_not_read(tiles_of(c.view.site(c.step), anchor, m), Lines(c.view)):
+        fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
 
 
 def _why_not_ahead(m: Matmul, c: Checked) -> str | None:

@@ -5,46 +5,15 @@ chunk each panel of block_n columns is taken in once, and all rows advance past 
 The sums of a rectangle are finished (and what follows the product computed) row by row at the end.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from monotile.analysis.contraction import factors
 from monotile.codegen.base import STORAGE
-from monotile.codegen.loops import Loops, Point, stride
-from monotile.codegen.site import Range, Site, at_start, unflatten
+from monotile.codegen.loops import Loops
+from monotile.codegen.site import Point, Site, at_start, moved, unflatten
 from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
-from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.matmul.method import Matmul
-
-STORAGE_NAME = {DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One factor over one rectangle and one chunk of K.
-
-    factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
-    in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
-    stride: elements from one depth to the next, and from one line to the next, where it is read from memory in
-    place; None where that is no constant.
-    """
-
-    factor: Expr
-    start: Expr
-    at: Callable[[Expr], Point]
-    value: Expr
-    line: Axis
-    depth: Axis
-    along_depth: int | None
-    along_line: int | None
-
-    @property
-    def load(self) -> Load:
-        assert isinstance(self.value, Load)
-        return self.value
+from monotile.kernels.matmul.tiles import COMPUTED, STORAGE_NAME, Side, tiles_of
 
 
 def write(e: Loops, site: Site) -> None:
@@ -62,23 +31,17 @@ class _Product:
         if not isinstance(c, Compute):
             raise InternalError(f"{c.out.name} is no sum of products")
         self.e, self.site, self.method, self.c = e, site, method, c
-        self.m, self.n = site.ranges[method.m], site.ranges[method.n]
-        self.left, self.right = factors(c, swapped=method.swapped)
+        self.tiles = tiles_of(site, c, method)
+        self.m, self.n, self.bk = self.tiles.m, self.tiles.n, self.tiles.block_k
+        self.rows, self.columns = self.tiles.rows, self.tiles.columns
+        self.bm, self.bn = method.block_m, method.block_n
         self.dtype = c.body.dtype
-        if self.dtype not in (DType.F32, DType.F64):
+        if self.dtype not in COMPUTED:
             raise InternalError(f"{c.out.name}: no product in {self.dtype}")
         self.kind = e.values[self.dtype]
-        self.k = [c.reduce[p] for p in method.k]
-        self.depth = 1
-        for a in self.k:
-            self.depth *= a.extent
-        self.bm = method.block_m
-        self.bn = method.block_n
-        self.bk = min(method.block_k, self.depth)
-        self.rows, self.columns = method.sums or (self.bm, self.bn)
 
     def write(self) -> None:
-        e = self.e
+        e, depth = self.e, self.tiles.depth
         batches = [r for r in self.site.ranges if r is not self.m and r is not self.n]
         size = self.rows * self.columns
         e.writer.write(f"_Alignas(64) {self.kind} sums[{size}];")
@@ -88,38 +51,14 @@ class _Product:
                 e.blocks("mo", self.m.variable.extent, count_m, self.rows) as (m0, mc),
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
-                with e.blocks("ko", self.depth, str(self.depth), self.bk) as (k0, kc):
-                    rows, columns = Axis("row", self.rows), Axis("column", self.columns)
-                    left = self._side(self.left, self.m, self.n, m0, k0, rows)
-                    right = self._side(self.right, self.n, self.m, n0, k0, columns)
+                with e.blocks("ko", depth, str(depth), self.bk) as (k0, kc):
+                    left, right = self.tiles.sides(e.lines, m0, n0, k0)
                     first = "true" if k0 == idx(0) else "ko == 0"
                     if self.method.instruction == "dot":
                         self._dot(left, right, mc, nc, kc, first)
                     else:
                         self._outer(left, right, n0, mc, nc, kc, first)
                 self._finish(m0, n0, mc, nc)
-
-    def _side(
-        self, factor: Expr, r: Range, other: Range, start: Expr, k0: Expr, line: Axis
-    ) -> Side:
-        fixed = at_start(self.site, other).point
-        depth = Axis("depth", self.bk)
-        axes = [self.c.axes[p] for p in r.dim.axes]
-        lines = unflatten(add(r.origin, add(start, line)), axes)
-
-        def at(position: Expr) -> Point:
-            return {**fixed, **lines, **unflatten(add(k0, position), self.k)}
-
-        value = substitute(factor, dict(at(depth)))
-        along_depth = along_line = None
-        if (
-            isinstance(value, Load)
-            and value.dtype in STORAGE_NAME
-            and not any(loads(i) for i in value.index)
-        ):
-            offset = self.e.offset(value)
-            along_depth, along_line = stride(offset, depth), stride(offset, line)
-        return Side(factor, k0, at, value, line, depth, along_depth, along_line)
 
     def _in_place(self, side: Side, line: Axis) -> str:
         """Text of the address of a line of the side at depth 0, where `along_depth` is known."""
@@ -144,9 +83,10 @@ class _Product:
             )
             e.writer.write(f"{names}[i] = {text};")
 
-    def _pack_lines(self, side: Side, into: str, count: str, kc: str) -> None:
-        """Write the evaluation of a side into rows of block_k elements."""
+    def _packed(self, side: Side, into: str, lines: int, count: str, kc: str) -> str:
+        """Write the evaluation of a side into an array `into` of so many `lines` of block_k elements; gives its name."""
         e = self.e
+        e.writer.write(f"_Alignas(64) {self.kind} {into}[{lines * self.bk}];")
 
         def write(here: Point, at: Expr) -> None:
             text = convert(e.body(side.factor, here), side.value.dtype, self.dtype)
@@ -155,18 +95,15 @@ class _Product:
 
         with e.writer.open(*e.counted(side.line, count)):
             e.along(side.depth, kc, side.start, side.at, [side.factor], write)
+        return into
 
     def _dot(self, left: Side, right: Side, mc: str, nc: str, kc: str, first: str) -> None:
         e = self.e
         a_block = b_block = ""
-        if left.along_depth != 1:
-            a_block = "left"
-            e.writer.write(f"_Alignas(64) {self.kind} left[{self.rows * self.bk}];")
-            self._pack_lines(left, "left", mc, kc)
-        if right.along_depth != 1:
-            b_block = "right"
-            e.writer.write(f"_Alignas(64) {self.kind} right[{self.columns * self.bk}];")
-            self._pack_lines(right, "right", nc, kc)
+        if self.method.left.copy != "direct":
+            a_block = self._packed(left, "left", self.rows, mc, kc)
+        if self.method.right.copy != "direct":
+            b_block = self._packed(right, "right", self.columns, nc, kc)
         a = SUFFIX[self.dtype] if a_block else STORAGE_NAME[left.value.dtype]
         b = SUFFIX[self.dtype] if b_block else STORAGE_NAME[right.value.dtype]
         name = e.kernel("dot", self.bm, self.bn, self.dtype, {"A": a, "B": b})
@@ -182,16 +119,9 @@ class _Product:
     ) -> None:
         e = self.e
         a_block, a_step = "", left.along_depth
-        if a_step is None or left.value.dtype is not self.dtype:
-            a_block, a_step = "left", 1
-            e.writer.write(f"_Alignas(64) {self.kind} left[{self.rows * self.bk}];")
-            self._pack_lines(left, "left", mc, kc)
-        direct = (
-            self.method.right.copy == "direct"
-            and right.along_line == 1
-            and right.along_depth is not None
-            and self._whole_panels()
-        )
+        if self.method.left.copy != "direct":
+            a_block, a_step = self._packed(left, "left", self.rows, mc, kc), 1
+        direct = self.method.right.copy == "direct"
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
         name = e.kernel("outer", self.bm, vectors, self.dtype, {"B": b})
@@ -211,15 +141,10 @@ class _Product:
                     f"{name}(a, {a_step}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first});"
                 )
 
-    def _whole_panels(self) -> bool:
-        """Whether every panel of the right side has all its columns."""
-        dim = self.n.dim
-        return dim.extent % dim.tile == 0 and dim.tile % self.bn == 0
-
     def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:
         """Write the taking in of block_n columns from `nb` on as `right`[depth][column - nb]."""
         e = self.e
-        if right.along_depth == 1 and isinstance(right.value, Load):
+        if self.method.right.major == "k":
             self._lines(right, "lines", "", "nb", nc, self.bn)
             e.writer.write(
                 f"mt_pack_transposed_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
@@ -228,7 +153,7 @@ class _Product:
         j, nb = Axis("j", self.bn), Axis("nb", self.columns)
         axes = [self.c.axes[p] for p in self.n.dim.axes]
         start = add(self.n.origin, add(n0, nb))
-        depth = unflatten(add(right.start, right.depth), self.k)
+        depth = unflatten(add(right.start, right.depth), self.tiles.k)
         fixed = at_start(self.site, self.m).point
 
         def point(local: Expr) -> Point:
@@ -253,7 +178,7 @@ class _Product:
         e, site = self.e, self.site
         row, column = Axis("row", self.rows), Axis("column", self.columns)
         with e.writer.open(*e.counted(row, mc)):
-            across = e.moved(site, self.m, add(m0, row))
+            across = moved(site, self.m, add(m0, row))
             axes = [self.c.axes[p] for p in self.n.dim.axes]
 
             def point(local: Expr) -> Point:

@@ -5,7 +5,6 @@ from typing import Literal
 
 from monotile.analysis.contraction import factors
 from monotile.analysis.masked import masked
-from monotile.codegen.address import alignment, readable
 from monotile.codegen.site import Range, Site, at_start, unflatten
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
@@ -14,7 +13,6 @@ from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_operands import Matrix, Side, write_addresses, write_side
 from monotile.kernels.common.cuda_threads import placed
-from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.sides import element_of
 
@@ -92,9 +90,6 @@ def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
     at = unflatten(matrix.k, matrix.axes)
     column = mul(at.pop(run.name), idx(method.block_n // method.runs))
     point = placed(p.site.point, {p.n.variable.name: column}) | at
-    place = readable(e.plan.places[found.load.tensor.name], own=False)
-    width = min(16, alignment(place)) // p.element.itemsize
-    check_rows = _reaches_over(p.m, method.block_m)
-    side = Side(p.element, Operand("k", width, "async"), check_rows)
+    side = Side(p.element, method.left, check_rows=_reaches_over(p.m, method.block_m))
     write_addresses(e, point, matrix, found, side)
     return side.text

@@ -26,7 +26,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     products are done and before its sums are stored: these stay clear of so many stages of the ring, and it is the only step of its stage then.
     At "use" an operand whose lines leave the last-level cache first.
     On the CPU a block is one register tile, and slices, warps and depth are 1. sums: rows and columns, in whole blocks, of the sums that
-    stay in the cache while chunks of k go by; None for those of one block, as of a Plan in the making.
+    stay in the cache while chunks of k go by; None for those of one block, as of a Plan in the making. An operand is read in place if it is
+    "direct", else it is packed; a packed right one of an outer product is turned, vector by vector, if it lies along "k".
     """
 
     reads_shared: ClassVar[bool] = False

@@ -1,13 +1,16 @@
-"""How warps read the operands of a product, and how threads take its sums; on the CPU, how many sums stay in the cache."""
+"""How warps read the operands of a product, and how threads take its sums; on the CPU, how many sums stay in the cache, and which operands
+are packed."""
 
 import msgspec
 
+from monotile.codegen.lines import Lines
 from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import epilogue_of
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.sides import exact_sides
+from monotile.kernels.matmul.tiles import tile_sides, tiles_of
 from monotile.plan.nodes import Method
 
 ROWS = 128  # of the sums that stay in the cache
@@ -15,11 +18,15 @@ SUMS_BYTES = 1 << 17
 
 
 def settle(where: Settling) -> Method:
-    """The method with exact operands and its epilogue, or with its sums."""
+    """The method with exact operands, and its epilogue or its sums."""
     m, view = where.step.method, where.view
     assert isinstance(m, Matmul)
     if where.target.has.register_tiles:
-        return msgspec.structs.replace(m, sums=_sums(where, m))
+        anchor = where.anchor
+        assert isinstance(anchor, Compute)
+        m = msgspec.structs.replace(m, sums=_sums(where, m))
+        left, right = tile_sides(tiles_of(view.site(where.step), anchor, m), Lines(view))
+        return msgspec.structs.replace(m, left=left, right=right)
     block, threads = (m.block_m, m.block_n), where.target.threads // m.teams
     found = epilogue_of(view, view.site(where.step), m.m, m.n, block, threads)
     left, right = exact_sides(where.step, view)

@@ -9,6 +9,7 @@ from monotile.kernels.reduction.cuts import MOST_PARTS
 from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.prefetch import pinnable
+from monotile.kernels.reduction.simd import why_not
 from monotile.kernels.reduction.weights import held_early, weights_of
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Dim, Stage
@@ -29,7 +30,11 @@ def check(c: Checked) -> None:
     order = r.order or tuple(range(len(anchor.reduce)))
     if sorted(order) != list(range(len(anchor.reduce))):
         fail(f"{stage.name}: the order {r.order} of what {anchor.out.name} sums over")
-    if target.has.lockstep and (why := _at_once(c, r)):
+    if target.has.lockstep:
+        why = "loops are for threads by themselves" if r.simd else _at_once(c, r)
+    else:
+        why = why_not(anchor, r, c.view.site(step))
+    if why:
         fail(f"{stage.name}: {anchor.out.name} cannot be reduced so: {why}")
     if r.side_by_side and not _side_by_side(r, target):
         fail(f"{stage.name}: a thread cannot have {r.outputs} outputs of {anchor.out.name} so")

@@ -1,25 +1,26 @@
 """Reductions on the CPU: lanes of partial results along the reduction, or a strip of outputs side by side."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from monotile.codegen.loops import Loops, Point, Row, stride
-from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.loops import Loops, Row
+from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, add, idx, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
+from monotile.kernels.reduction.simd import (
+    POSITIONS,
+    adds_floats,
+    flattened,
+    outputs_along,
+    reduced,
+    size,
+)
 
-# Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
-# error of a float sum of n terms grows like that of 32 + 32 + n / 16384 additions. Loops round each other have a partial sum each.
-PART, PARTS = 512, 32
-LEAST = 32  # the same of outputs side by side, at least
-FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
-SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
-STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 
@@ -44,118 +45,84 @@ def write(e: Loops, site: Site) -> None:
     assert isinstance(method, Reduce)
     if not isinstance(c, Compute) or c.combiner is None:
         raise InternalError(f"{c.out.name} is no reduction")
-    order = [c.reduce[p] for p in method.order or range(len(c.reduce))]
-    ranges = e.ordered(site)
-    values = c.combiner not in ("argmax", "argmin")
-    if values and ranges and _outputs_are_lanes(e, site, c, ranges[-1], order):
-        _side_by_side(e, site, c, ranges, order)
+    order, simd = reduced(c, method), method.simd or AlongTerms()
+    if isinstance(simd, AlongOutputs):
+        _side_by_side(e, site, c, order, simd)
         return
-    with e.over(ranges):
-        total = _accumulate(e, c, site.point, order)
-        e.finish(site, site.point, total, c.body.dtype if values else DType.I64)
-
-
-def _outputs_are_lanes(e: Loops, site: Site, c: Compute, last: Range, order: list[Axis]) -> bool:
-    """Whether vectors had better run along neighbouring outputs than along the terms of one: where only that way
-    they read neighbouring elements, or where the terms are few."""
-    flat = Axis("r", _size(order))
-    here = substitute(c.body, {**site.point, **unflatten(flat, order)})
-    run = flat
-    if len(order) > 1 and not e.straight(here, flat):
-        run = order[-1]
-        here = substitute(c.body, dict(site.point))
-    terms = _lanes(e, here, run)
-    x, point = e.straightened(*_along(e, site, c, last))
-    outputs = _lanes(e, substitute(c.body, dict(point)), x)
-    return outputs >= terms and 1 < outputs and terms < FEW
-
-
-def _along(
-    e: Loops, site: Site, c: Compute, last: Range
-) -> tuple[Axis, Expr, Callable[[Expr], Point], list[Expr]]:
-    """What `Loops.rows` wants to know about the innermost range of outputs."""
-    return last.variable, last.origin, lambda at: e.moved(site, last, at), [c.body]
-
-
-def _lanes(e: Loops, body: Expr, along: Axis) -> int:
-    """What a vector along `along` is worth: its iterations, a part of them where some load skips elements, 1 where
-    some load does not move by a constant."""
-    widest = 1
-    for x in loads(body):
-        step = None if any(loads(i) for i in x.index) else stride(e.offset(x), along)
-        if step is None or abs(step) > SKIPPED:
-            return 1
-        widest = max(widest, abs(step))
-    return along.extent // (1 if widest == 1 else SKIPPED) if e.straight(body, along) else 1
+    with e.over(ordered(site)):
+        total = _accumulate(e, c, site.point, order, simd)
+        e.finish(site, site.point, total, DType.I64 if c.combiner in POSITIONS else c.body.dtype)
 
 
 def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:
     return e.body(c.body, point)
 
 
-def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
+def _kind(e: Loops, c: Compute) -> str:
+    """The C type of a partial result."""
+    return "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
+
+
+def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis], simd: AlongTerms) -> str:
     """Write the reduction at one output; gives the text of its result."""
     assert c.combiner is not None
-    if c.combiner in ("argmax", "argmin"):
+    if c.combiner in POSITIONS:
         return _position(e, c, point, order)
-    kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
     total = e.writer.fresh("s")
-    e.writer.write(f"{kind} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
-    # One loop over all reduce axes where memory runs straight along them, else a loop for each.
-    flat = Axis("r", _size(order))
-    whole = {**point, **unflatten(flat, order)}
-    if len(order) == 1 or e.straight(substitute(c.body, dict(whole)), flat):
-        _run(e, c, {**point}, order, flat, total, kind)
+    e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+    if simd.flat:
+        _run(e, c, point, order, total, simd.parts)
     else:
         outer = [Axis(f"r{k}", a.extent) for k, a in enumerate(order[:-1])]
         inside = dict(point) | {a.name: v for a, v in zip(order, outer, strict=False)}
-        _nest(e, c, inside, outer, order[-1], total, kind)
+        _nest(e, c, inside, [*outer, order[-1]], total, simd.parts)
     e.writer.define(total)
     return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
 
 
 def _nest(
-    e: Loops, c: Compute, point: Point, outer: list[Axis], last: Axis, total: str, kind: str
+    e: Loops, c: Compute, point: Point, loops: list[Axis], total: str, parts: tuple[int, ...]
 ) -> None:
-    """Write the loops over `outer` and `last`, which add to `total`."""
-    if not outer:
-        _run(e, c, point, [last], Axis("r", last.extent), total, kind)
+    """Write `loops`, one inside the other, which add to `total`; the last has `parts`."""
+    first, *rest = loops
+    if not rest:
+        _run(e, c, point, loops, total, parts)
         return
-    first, *rest = outer
     with (
         e.writer.open(*e.counted(first, str(first.extent))),
-        _partial(e, c, total, kind, wanted=bool(rest)) as into,
+        _partial(e, c, total, wanted=len(rest) > 1) as into,
     ):
-        _nest(e, c, point, rest, last, into, kind)
+        _nest(e, c, point, rest, into, parts)
 
 
 @contextmanager
-def _partial(e: Loops, c: Compute, total: str, kind: str, *, wanted: bool) -> Generator[str]:
+def _partial(e: Loops, c: Compute, total: str, *, wanted: bool) -> Generator[str]:
     """The name of a partial sum that is added to `total` at the end; that of `total` if none is wanted, or it is no float sum."""
-    if not wanted or not _adds_floats(c):
+    if not wanted or not adds_floats(c):
         yield total
         return
     part = e.writer.fresh("s")
-    e.writer.write(f"{kind} {part} = {bare(literal(identity('sum', c.body.dtype)))};")
+    e.writer.write(f"{_kind(e, c)} {part} = {bare(literal(identity('sum', c.body.dtype)))};")
     yield part
     e.writer.write(f"{total} = {total} + {part};")
 
 
 def _run(
-    e: Loops, c: Compute, point: Point, axes: list[Axis], flat: Axis, total: str, kind: str
+    e: Loops, c: Compute, point: Point, axes: list[Axis], total: str, parts: tuple[int, ...]
 ) -> None:
-    """Write the innermost loop of a reduction over `axes`, flattened to `flat`."""
+    """Write the innermost loop of a reduction over `axes`, flattened to one."""
     assert c.combiner is not None
-    real = c.body.dtype.is_float
+    real, kind = c.body.dtype.is_float, _kind(e, c)
     with ExitStack() as stack:
         origin: Expr = idx(0)
-        variable, count, extent = flat, str(flat.extent), flat.extent
-        for name, size in (("rm", PART * PARTS), ("ro", PART)):
-            if _adds_floats(c) and extent > 2 * size:
-                start, count = stack.enter_context(e.blocks(name, extent, count, size))
-                total = stack.enter_context(_partial(e, c, total, kind, wanted=size > PART))
-                variable, extent = Axis(flat.name, size), size
-                origin = add(origin, start)
+        variable = flattened(axes)
+        count = str(variable.extent)
+        for left, terms in zip(range(len(parts), 0, -1), parts, strict=True):
+            name = "ro" if left == 1 else "rm"
+            start, count = stack.enter_context(e.blocks(name, variable.extent, count, terms))
+            total = stack.enter_context(_partial(e, c, total, wanted=left > 1))
+            variable = Axis(variable.name, terms)
+            origin = add(origin, start)
         here = {**point, **unflatten(add(origin, variable), axes)}
         if not real:
             with e.writer.open(*e.counted(variable, count)):
@@ -197,7 +164,7 @@ def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
     best, at = e.writer.fresh("best"), e.writer.fresh("at")
     e.writer.write(f"{kind} {best} = {bare(literal(extreme))};")
     e.writer.write(f"idx {at} = 0;")
-    flat = Axis("r", _size(order))
+    flat = flattened(order)
     here = {
         **point,
         **unflatten(flat, list(c.reduce)),
@@ -215,51 +182,50 @@ def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
     return at
 
 
-def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: list[Axis]) -> None:
+def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: AlongOutputs) -> None:
     """Write a reduction in strips of outputs along the innermost range."""
-    *outer, last = ranges
-    kind = "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
-    variable, origin, at, uses = _along(e, site, c, last)
+    *outer, last = ordered(site)
+    variable, origin, at, uses = outputs_along(site, c, last)
     with ExitStack() as stack:
         stack.enter_context(e.over(outer))
         row = stack.enter_context(e.rows(variable, e.count(last), origin, at, uses))
-        size = min(STRIP, row.x.extent)
-        lane = Axis("j", size)
+        lane = Axis("j", simd.count)
         length = row.high if row.low == "0" else e.short(f"{row.high} - {row.low}")
-        start, taken = stack.enter_context(e.blocks("jo", row.x.extent, length, size))
+        start, taken = stack.enter_context(e.blocks("jo", row.x.extent, length, simd.count))
         first = idx(0) if row.low == "0" else Axis(row.low, row.x.extent)
         position = {row.x.name: add(first, add(start, lane))}
         point = {name: substitute(v, position) for name, v in at(row.at).items()}
-        strip = Strip(e.writer.fresh("s"), kind, lane, taken)
+        strip = Strip(e.writer.fresh("s"), _kind(e, c), lane, taken)
         _write_strip(e, c, strip)
-        _add_all(e, c, point, order, strip)
+        _add_all(e, c, point, order, strip, simd.part)
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
 
 
-def _add_all(e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip) -> None:
-    """Write the loops over `order`, which combine all terms with a strip; long sums by way of a strip of parts of them."""
+def _add_all(
+    e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip, part: int
+) -> None:
+    """Write the loops over `order`, which combine all terms with a strip; in sums of `part` terms by way of a strip of these."""
     loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
     here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
-    terms, last = _size(order), loops[-1]
-    most = _part_of(terms)
-    if not _adds_floats(c) or terms <= 2 * most:
+    last = loops[-1]
+    if not part:
         with _opened(e, loops[:-1]):
             _add_terms(e, c, here, last, str(last.extent), strip)
         return
-    inside = next((k for k in range(len(loops)) if _size(loops[k:]) <= most), len(loops) - 1)
-    blocks = e.blocks("ro", last.extent, str(last.extent), most)
+    inside = next((k for k in range(len(loops)) if size(loops[k:]) <= part), len(loops) - 1)
+    blocks = e.blocks("ro", last.extent, str(last.extent), part)
     with _opened(e, loops[:inside]), blocks as (start, count):
-        part = replace(strip, name=e.writer.fresh("s"))
-        _write_strip(e, c, part)
-        run = Axis(last.name, min(last.extent, most))
+        parts = replace(strip, name=e.writer.fresh("s"))
+        _write_strip(e, c, parts)
+        run = Axis(last.name, min(last.extent, part))
         here[order[-1].name] = add(start, run)
         with _opened(e, loops[inside:-1]):
-            _add_terms(e, c, here, run, count, part)
+            _add_terms(e, c, here, run, count, parts)
         with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
-            e.writer.write(f"{strip.slot} += {part.slot};")
+            e.writer.write(f"{strip.slot} += {parts.slot};")
             e.simd(block)
 
 
@@ -269,20 +235,6 @@ def _opened(e: Loops, loops: list[Axis]) -> Generator[None]:
         for v in loops:
             stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
         yield
-
-
-def _adds_floats(c: Compute) -> bool:
-    """Whether the order of terms matters to the result's error."""
-    return c.combiner == "sum" and c.body.dtype.is_float
-
-
-def _part_of(terms: int) -> int:
-    """How many of `terms` are added one after the other where no lanes share them: about twice the root. Values that are small beside
-    the total, as those of some channels may be, would each be rounded away."""
-    part = LEAST
-    while part < PART and part * part < 4 * terms:
-        part *= 2
-    return part
 
 
 def _write_strip(e: Loops, c: Compute, strip: Strip) -> None:
@@ -305,10 +257,3 @@ def _add_terms(e: Loops, c: Compute, point: Point, over: Axis, count: str, strip
 
     with e.writer.open(*e.counted(over, count)):
         e.each(Row(lane, "0", strip.count, lane), [substitute(c.body, dict(point))], write)
-
-
-def _size(axes: list[Axis]) -> int:
-    total = 1
-    for a in axes:
-        total *= a.extent
-    return total

@@ -7,6 +7,41 @@ import msgspec
 from monotile.plan.nodes import Frozen, Method, Prefetch
 
 
+class AlongTerms(Frozen, frozen=True, tag="terms"):
+    """Vectors of a thread run along the terms of one output, and their lanes are added up at the end.
+
+    flat: one loop runs over all reduce axes in the order; else a loop over each with a partial sum of its own, and vectors run along the last.
+    parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
+    partial sums; () for a sum in one, as of all that is no sum of floats.
+    """
+
+    flat: bool = True
+    parts: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """In a few words."""
+        text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
+        return f"{text}, partial sums of {' / '.join(map(str, self.parts))}" if self.parts else text
+
+
+class AlongOutputs(Frozen, frozen=True, tag="outputs"):
+    """Vectors of a thread run along `count` neighbouring outputs, whose partial results lie side by side; a loop runs over each reduce axis.
+
+    part: about so many terms make a partial sum of each; 0 for sums in one, as of all that is no sum of floats.
+    """
+
+    count: int
+    part: int = 0
+
+    def describe(self) -> str:
+        """In a few words."""
+        text = f"vectors along {self.count} outputs"
+        return f"{text}, partial sums of {self.part}" if self.part else text
+
+
+Simd = AlongTerms | AlongOutputs
+
+
 class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
 
@@ -20,6 +55,7 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     exact: `outputs` is what divides a task's part and leaves no thread idle; of one output as of several.
     unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, iterations of its loop that
     follow in straight line.
+    simd: of a thread that reduces by itself on the CPU; None for blocks of threads, and for `AlongTerms()` in a Plan in the making.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -36,6 +72,7 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     unroll: int = 1
     exact: bool = False
     unrolled: tuple[int, ...] = ()
+    simd: Simd | None = None
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
@@ -65,6 +102,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
         elif self.side_by_side:
             text = f"reduce, {self.outputs} outputs side by side"
             text += f" in {self.windows} windows" if self.windows > 1 else ""
+        elif self.simd is not None:
+            text = f"reduce, {self.simd.describe()}"
         else:
             text = f"reduce, {self.lanes} lanes x{self.vector}"
             text += (

@@ -1,4 +1,5 @@
-"""How many outputs a group of lanes reduces at once, and how many loads are on their way: found when all else is known."""
+"""How many outputs a group of lanes reduces at once, and how many loads are on their way; on the CPU, how vectors run: found when all else
+is known."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site
 from monotile.ir.expr import (
     Axis,
@@ -36,6 +38,7 @@ from monotile.kernels.reduction.cuts import (
 )
 from monotile.kernels.reduction.form import Form, differs, form_of
 from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.simd import simd_of
 from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
@@ -43,14 +46,14 @@ DIVISION = 5  # instructions of one
 
 
 def settle(where: Settling) -> Method:
-    """The method with as many outputs at once as cost least."""
+    """The method with as many outputs at once as cost least, or with its vectors."""
     method, view = where.step.method, where.view
     assert isinstance(method, Reduce)
-    if not where.target.has.lockstep:
-        return method
     site = view.site(where.step)
     if not isinstance(site.anchor, Compute):
         return method
+    if not where.target.has.lockstep:
+        return msgspec.structs.replace(method, simd=simd_of(site, site.anchor, method, Lines(view)))
     if method.side_by_side:
         return _neighbours(method, where)
     order = method.order or tuple(range(len(site.anchor.reduce)))

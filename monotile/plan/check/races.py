@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from monotile.analysis.states import old_values, scattered
 from monotile.ir.program import Compute, Program, Scatter, updates
 from monotile.plan.access import (
+    REPLICA,
     WORKSPACE,
     Bytes,
     access,
@@ -72,7 +73,8 @@ class _Replay:
             for place in plan.places[t.name]:
                 self.now.written.extend(resolve(place, t.nbytes, {}))
         self.own = {
-            WORKSPACE: plan.launch.workspace_bytes
+            WORKSPACE: plan.launch.workspace_bytes,
+            REPLICA: plan.launch.shared_bytes,
         }  # what may be written, and how much of it
         for k, t in enumerate(program.results):
             self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
@@ -185,6 +187,9 @@ class _Replay:
         me = worker_of(stage, self.plan.launch.workers)
         if stage.handoff == "grid":
             self.now.reads, self.now.writes = [], []
+        if stage.handoff == "block":
+            self.now.reads = [x for x in self.now.reads if x[0][0] != REPLICA]
+            self.now.writes = [x for x in self.now.writes if x[0][0] != REPLICA]
         for name, b in touched.writes:
             self._check_own(stage, name, b)
         for name, b in touched.reads:

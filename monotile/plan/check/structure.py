@@ -15,6 +15,7 @@ from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
 from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
+from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
@@ -44,6 +45,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_updates(plan, program, computes)
     _check_states(plan, program, computes)
     check_control(plan, program)
+    check_on_chip(plan, computes, target)
     stages, weights = list(stages_in(plan.body)), steady_weights(program)
     views = Views(program, plan.places, plan.body)
     if len({s.name for s in stages}) != len(stages):

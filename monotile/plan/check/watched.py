@@ -15,8 +15,14 @@ def check_watched(plan: Plan, program: Program, computes: Mapping[str, Compute |
     changing = program.changing
     for stage in stages_in(plan.body):
         made = [computes[name] for step in stage.steps for name in step.computes]
-        if len(made) > 1 and any(is_snapshot(s, changing) for s in made):
+        if not any(is_snapshot(s, changing) for s in made):
+            continue
+        if len(made) > 1:
             fail(f"{stage.name} computes more than a snapshot of what the host may change")
+        if stage.everywhere:
+            fail(
+                f"{stage.name} gives every worker a snapshot of its own of what the host may change"
+            )
     seen = watched_tensors(program, plan.places) - changing
     for name in seen & computes.keys():
         if len(plan.places[name]) > 1 or not isinstance(computes[name], Scatter):

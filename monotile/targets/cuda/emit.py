@@ -20,6 +20,7 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
+from monotile.kernels.gemv.cuda import ring_type
 from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
@@ -251,6 +252,9 @@ class CudaEmitter(BlockEmitter):
             w.write("mt::GridBarrier grid(p.sync);")
             if self.slots:
                 w.write("unsigned tag = mt::last_tag(p.sync);")
+            if (ring := self.plan.launch.ring) is not None:
+                kind = ring_type(self, ring)
+                w.write(f"{kind}::start(mt::ptx::shared_memory() + {ring.offset});")
             with self.profiling.run(w):
                 self.walk(self.plan.body)
             if self.slots:

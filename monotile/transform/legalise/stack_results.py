@@ -6,7 +6,8 @@ own, and the generated code would grow with depth again.
 
 import msgspec
 
-from monotile.ir.expr import Const, Load, Tensor
+from monotile.analysis.rows import copied_row
+from monotile.ir.expr import Const, Tensor
 from monotile.ir.program import Compute, Loop, Program, Statement, used
 from monotile.ir.signature import OutputLeaf
 
@@ -60,15 +61,10 @@ def _overlaps(row: Row, taken: list[Row]) -> bool:
 
 
 def _row(s: Compute) -> Row | None:
-    """The tensor and the leading indices of which `s` is a copy, if it is one."""
-    if s.combiner is not None or not isinstance(s.body, Load):
+    """The tensor of which `s` is a copy of a row, and which, if it is one that is known."""
+    found = copied_row(s)
+    if found is None:
         return None
-    whole, indices = s.body.tensor, s.body.index
-    count = len(whole.shape) - len(s.axes)
-    if count <= 0 or whole.dtype != s.out.dtype or whole.shape[count:] != s.out.shape:
-        return None
-    for axis, index in zip(s.axes, indices[count:], strict=True):
-        if index != axis and not (axis.extent == 1 and isinstance(index, Const)):
-            return None
-    row = [int(i.value) for i in indices[:count] if isinstance(i, Const)]
-    return (whole, tuple(row)) if len(row) == count else None
+    whole, index = found
+    row = tuple(int(i.value) for i in index if isinstance(i, Const))
+    return (whole, row) if len(row) == len(index) else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monotile.analysis.rows import copied_row
 from monotile.analysis.uses import mentions
 from monotile.ir.expr import Axis, Const, Expr, Load, Tensor, map_loads
 from monotile.ir.program import (
@@ -103,15 +104,8 @@ def _rows(program: Program, whole: Tensor) -> dict[str, int]:
 
 def _row(s: Compute, whole: Tensor) -> Expr | None:
     """The first index, where `s` is a copy of a row of `whole`."""
-    if s.combiner is not None or not isinstance(s.body, Load) or s.body.tensor != whole:
-        return None
-    if s.out.shape != whole.shape[1:] or s.out.dtype is not whole.dtype:
-        return None
-    first, *rest = s.body.index
-    for axis, index in zip(s.axes, rest, strict=True):
-        if index != axis and not (axis.extent == 1 and isinstance(index, Const)):
-            return None
-    return first
+    found = copied_row(s)
+    return found[1][0] if found is not None and found[0] == whole and len(found[1]) == 1 else None
 
 
 def _table(

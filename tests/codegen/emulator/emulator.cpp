@@ -66,6 +66,21 @@ void wait_copies(int pending) {
     for (auto& c : groups[i]) perform(c);
   if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
 }
+Arrival& arrival(uint32_t barrier) {
+  auto found = current->block->arrivals.find(barrier);
+  if (found == current->block->arrivals.end()) fail("a barrier that was not started");
+  return found->second;
+}
+void copy_to(uint32_t barrier, Copy c) {
+  arrival(barrier).copies.push_back(c);
+  if (!late_copies) let_arrive(barrier);
+}
+void let_arrive(uint32_t barrier) {
+  auto& a = arrival(barrier);
+  for (auto& c : a.copies) perform(c), a.arrived += c.bytes;
+  a.copies.clear();
+  if (a.expected && a.arrived == a.expected) ++a.phase, a.expected = a.arrived = 0;
+}
 void multiply(std::function<void()> product) {
   if (late_copies)
     current->products.back().push_back(std::move(product));
@@ -109,7 +124,12 @@ const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shar
       swapcontext(&scheduler, &current->context);
       if (failure) return failure;
     }
-    if (!left) return nullptr;
+    if (!left) {
+      for (auto& b : blocks)
+        for (auto& [barrier, a] : b.arrivals)
+          if (a.expected) return "bulk copies are under way at the end";
+      return nullptr;
+    }
     if (turn > 20'000'000 / long(threads.size())) return "deadlock";
     if (turn % 16 == 0) {
       std::shuffle(order.begin(), order.end(), random);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <vector>
@@ -45,6 +46,11 @@ struct Copy {
   const char* from;
   int bytes, size;
 };
+// What arrives on a barrier in shared memory: copies on their way, the bytes that its phase waits for and that have come.
+struct Arrival {
+  std::vector<Copy> copies;
+  unsigned phase = 0, expected = 0, arrived = 0;
+};
 struct Warp {
   Barrier barrier;
   uint32_t words[2][8][32];
@@ -53,6 +59,7 @@ struct Block {
   std::vector<char> memory;
   Barrier barriers[16];
   std::vector<Warp> warps;
+  std::map<uint32_t, Arrival> arrivals;
   alignas(8) char noted[64];
   char* shared() { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 127) & ~uintptr_t(127)); }
 };
@@ -80,6 +87,12 @@ uint32_t (*exchange(const uint32_t* mine, int count))[32];
 void copy(Copy c);
 void commit_copies();
 void wait_copies(int pending);
+// The started barrier at that shared address.
+Arrival& arrival(uint32_t barrier);
+// A copy that arrives there, late or at once.
+void copy_to(uint32_t barrier, Copy c);
+// Performs the copies on their way there, and ends the phase if all of its bytes have come.
+void let_arrive(uint32_t barrier);
 void multiply(std::function<void()> product);
 void commit_products();
 void wait_products(int pending);

@@ -1,4 +1,5 @@
-// Instructions that came with sm_90a: matrix products of a warpgroup, four warps whose operands lie in shared memory.
+// Instructions that came with sm_90a: matrix products of a warpgroup, four warps whose operands lie in shared memory; copies of whole
+// pieces into shared memory, and the barriers on which they arrive.
 #pragma once
 #include "cuda/device/types.cuh"
 
@@ -147,5 +148,29 @@ MT_WGMMA_REGISTERS(bf16)
 #undef MT_WGMMA_BOTH
 #undef MT_WGMMA_OF
 #undef MT_WGMMA_REGISTERS
+
+// A barrier in shared memory whose phases end when the bytes that one thread said to expect have arrived.
+__device__ __forceinline__ void arrival_start(u32 barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+// Makes the starts visible to the copies that arrive there.
+__device__ __forceinline__ void arrival_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void arrival_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits for the end of the phase of that parity.
+__device__ __forceinline__ void arrival_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Copies `bytes`, a multiple of 16, from global to shared memory.
+__device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
 
 }  // namespace mt::ptx

@@ -63,4 +63,24 @@ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
   });
 }
 
+// Copies are done at the wait that covers them, or at once.
+inline void arrival_start(u32 barrier) { emulator::current->block->arrivals[barrier] = {}; }
+inline void arrival_fence() {}
+inline void arrival_expect(u32 barrier, u32 bytes) {
+  auto& arrival = emulator::arrival(barrier);
+  if (arrival.expected) emulator::fail("a barrier expects two chunks at a time");
+  arrival.expected = bytes;
+}
+inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16) emulator::fail("misaligned bulk copy");
+  if (policy != evict_first_policy()) emulator::fail("a copy under no policy");
+  emulator::copy_to(barrier, {emulator::shared(to), static_cast<const char*>(from), int(bytes), int(bytes)});
+}
+inline void arrival_wait(u32 barrier, u32 parity) {
+  while (emulator::arrival(barrier).phase % 2 == parity) {
+    emulator::let_arrive(barrier);
+    emulator::yield();
+  }
+}
+
 }  // namespace mt::ptx

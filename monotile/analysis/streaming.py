@@ -1,0 +1,50 @@
+"""Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, and
+no loop reads the same of them often enough to keep it on chip."""
+
+from collections.abc import Iterator
+
+from monotile.analysis.states import steady_weights
+from monotile.ir.expr import Load, axes_of, loads
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    statements,
+    value_of,
+)
+
+
+def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset[str]:
+    """Their names. cached: bytes that stay in the last-level cache from call to call. on_chip: bytes that all workers can keep."""
+    if sum(w.tensor.nbytes for w in program.weights) <= cached:
+        return frozenset()
+    kept = {
+        x.tensor.name
+        for loop in statements(program.body)
+        if isinstance(loop, Loop)
+        for x in _same_each_time(loop)
+        if x.tensor.nbytes <= on_chip
+    }
+    return steady_weights(program) - kept
+
+
+def _same_each_time(loop: Loop) -> Iterator[Load]:
+    """What the loop's body reads alike in every iteration."""
+    axes = {loop.axis, *(s.axis for s in statements(loop.body) if isinstance(s, Loop))}
+    for s in statements(loop.body):
+        for x in _loads(s):
+            if not axes & frozenset().union(*map(axes_of, x.index)):
+                yield x
+
+
+def _loads(s: Statement) -> tuple[Load, ...]:
+    match s:
+        case Compute():
+            return tuple(loads(s.body))
+        case Scatter():
+            return tuple(loads(value_of(s)))
+        case Loop() | Branch():
+            return ()

@@ -1,0 +1,58 @@
+"""What a step with streamed weights may be."""
+
+import math
+
+from monotile.ir.program import Compute
+from monotile.kernels.family import Checked, Statements
+from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, VECTOR, held, scratch_bytes
+from monotile.kernels.gemv.method import Gemv
+from monotile.kernels.gemv.problem import stored
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Dim, Stage
+
+
+def check(c: Checked) -> None:
+    """The matrix is a weight that the launch does not change, warps share its rows evenly, and a worker has one task at most."""
+    stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
+    assert isinstance(method, Gemv)
+    name = anchor.out.name
+    found = stored(anchor, method.second) if isinstance(anchor, Compute) and anchor.reduce else None
+    if found is None or found.matrix.tensor.name not in c.steady:
+        fail(f"{stage.name}: {name} is no matrix of weights times a few vectors")
+        return
+    if "tma" not in target.instructions:
+        fail(f"{stage.name}: the target cannot stream the weights of {name}")
+    if method.parts not in PARTS or method.parts * target.warp > target.threads or method.rows < 1:
+        fail(f"{stage.name}: {method.parts} warps cannot share {method.rows} rows for {name}")
+    if found.row_bytes % (method.parts * VECTOR):
+        fail(f"{stage.name}: {method.parts} warps cannot share the columns of {name} evenly")
+    if method.rows > target.warp or method.chunk_bytes != method.rows * found.row_bytes // method.parts:  # fmt: skip
+        fail(f"{stage.name}: {method.rows} rows for {name} are not {method.chunk_bytes} bytes")
+    if any(d.lead for d in c.step.dims):
+        fail(f"{stage.name}: {name} cannot have rows in front")
+    vectors, rows = (sides := sides_of(c.step.dims, found.m)) and (size(sides[0]), size(sides[1]))
+    if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
+        fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
+    columns = found.along.extent // method.parts
+    if vectors * held(columns, found.matrix.dtype.itemsize, target) > MOST_HELD:
+        fail(f"{stage.name}: threads cannot hold {vectors} vectors of {columns} for {name}")
+    if c.step.scratch_bytes < scratch_bytes(method, rows, vectors, target):
+        fail(f"{stage.name}: {c.step.scratch_bytes} bytes do not hold the sums of {name}")
+    if math.prod(stage.grid) > target.workers:
+        fail(f"{stage.name}: a worker streams the weights of several tasks for {name}")
+
+
+def sides_of(dims: tuple[Dim, ...], m: tuple[int, ...]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """The dims of vectors, and those of rows of the matrix."""
+    vectors = tuple(d for d in dims if d.axes and set(d.axes) <= set(m))
+    return vectors, tuple(d for d in dims if d not in vectors)
+
+
+def size(dims: tuple[Dim, ...]) -> int:
+    """Elements of a whole tile."""
+    return math.prod(d.extent if d.stage is None else d.tile for d in dims)
+
+
+def why_not_late(_stage: Stage, _statements: Statements) -> str | None:
+    """It can: what it asks for before it waits are weights."""
+    return None

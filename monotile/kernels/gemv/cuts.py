@@ -1,0 +1,117 @@
+"""The ways to cut a product with streamed weights into tasks: so many rows for each worker."""
+
+import math
+from collections.abc import Iterator
+
+from monotile.ir.program import Compute
+from monotile.kernels.common import cost
+from monotile.kernels.draft import Context, Draft
+from monotile.kernels.family import RowSite
+from monotile.kernels.gemv.method import Gemv
+from monotile.kernels.gemv.problem import Problem, problem
+from monotile.kernels.group import Group
+from monotile.plan.nodes import Dim, Step
+from monotile.targets.target import Target
+
+MOST_HELD = 64  # registers of a thread for elements of the vectors
+CHUNK = 4096  # bytes that a warp takes at once, about
+VECTOR = 16  # bytes of one access
+PARTS = (1, 2, 4, 8)  # warps that share a row
+
+
+def cut(group: Group, context: Context) -> Iterator[Draft]:
+    """One task a worker, each with as many rows of the matrix; nothing where the group is no such product."""
+    anchor, target = group.steps[0][0], context.target
+    if len(group.steps) != 1 or not isinstance(anchor, Compute):
+        return
+    found = _found(anchor, context)
+    if found is None:
+        return
+    vectors = math.prod(anchor.axes[p].extent for p in found.m)
+    rows = math.prod(anchor.axes[p].extent for p in found.n)
+    method = choose(found, vectors, -(-rows // target.workers), target)
+    if method is None:
+        return
+    tile = min(rows, cost.round_up(-(-rows // target.workers), at_once(method, target)))
+    dims = (Dim(found.n, rows, tile, 0),)
+    if found.m:
+        dims += (Dim(found.m, vectors, vectors, None),)
+    names = tuple(s.out.name for s in group.steps[0])
+    scratch = scratch_bytes(method, tile, vectors, target)
+    step = Step(names, dims, method, scratch_bytes=scratch)
+    seconds = _seconds(found, tile, group.steps[0], vectors, target)
+    yield Draft(group, (-(-rows // tile),), (step,), {}, scratch, seconds)
+
+
+def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """As a step of a task with several, of which each worker has one at most."""
+    anchor, target = site.anchor, context.target
+    found = _found(anchor, context) if isinstance(anchor, Compute) else None
+    if found is None or any(site.lead.values()):
+        return None
+    tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
+    extents = site.extents
+    vectors = math.prod(extents[anchor.axes[p].name] for p in found.m)
+    rows = math.prod(extents[anchor.axes[p].name] for p in found.n)
+    method = choose(found, vectors, rows, target)
+    if method is None or tasks > target.workers:
+        return None
+    scratch = scratch_bytes(method, rows, vectors, target)
+    step = Step(site.names, site.dims, method, scratch_bytes=scratch)
+    return step, _seconds(found, rows, site.step, vectors, target)
+
+
+def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | None:
+    """The method for so many rows a task; None where threads cannot hold their part of the vectors. As few warps as can share a row, as
+    their sums have to meet; more where there are few rows."""
+    size = found.matrix.dtype.itemsize
+    warps = target.threads // target.warp
+    fitting = [
+        p
+        for p in PARTS
+        if p <= warps
+        and found.row_bytes % (p * VECTOR) == 0
+        and vectors * held(found.along.extent // p, size, target) <= MOST_HELD
+        and found.row_bytes // p <= 2 * CHUNK
+    ]
+    small = [p for p in fitting if found.row_bytes // p <= CHUNK] or fitting[-1:]
+    if not small:
+        return None
+    parts = next((p for p in small if warps // p <= rows), small[-1])
+    chunk, at_a_time = found.row_bytes // parts, 1
+    while chunk * at_a_time * 2 <= CHUNK and warps // parts * at_a_time * 2 <= rows:
+        at_a_time *= 2
+    return Gemv(parts, at_a_time, found.second, chunk * at_a_time)
+
+
+def held(columns: int, size: int, target: Target) -> int:
+    """Elements of one vector that a thread holds of so many columns, whose weights have `size` bytes."""
+    vector = VECTOR // size
+    return -(-columns // (target.warp * vector)) * vector
+
+
+def at_once(method: Gemv, target: Target) -> int:
+    """Rows that all warps of a worker take at once."""
+    return target.threads // target.warp // method.parts * method.rows
+
+
+def scratch_bytes(method: Gemv, rows: int, vectors: int, target: Target) -> int:
+    """A sum for each row, vector and part of its columns."""
+    return 4 * cost.round_up(rows, at_once(method, target)) * method.parts * vectors
+
+
+def _found(anchor: object, context: Context) -> Problem | None:
+    if "tma" not in context.target.instructions or not isinstance(anchor, Compute):
+        return None
+    return problem(anchor, context.streamed)
+
+
+def _seconds(
+    found: Problem, rows: int, step: tuple[object, ...], vectors: int, target: Target
+) -> float:
+    """What it takes to bring the weights on chip, and to start and end."""
+    model = target.model.common
+    after = (len(step) - 1) * model.after_plain * rows * vectors
+    finish = after / (target.flops["fma"] / 2 / target.workers)
+    moved = rows * found.row_bytes / target.worker_bandwidth
+    return target.latency_seconds + moved + finish

@@ -1,0 +1,18 @@
+"""The family, as the rest of the compiler sees it."""
+
+from monotile.kernels.family import Family
+from monotile.kernels.gemv.check import check, why_not_late
+from monotile.kernels.gemv.cuda import write
+from monotile.kernels.gemv.cuts import cut, in_rows
+from monotile.kernels.gemv.method import Gemv
+
+GEMV = Family(
+    name="gemv",
+    methods=(Gemv,),
+    cut=cut,
+    exclusive=True,
+    in_rows=in_rows,
+    check=check,
+    why_not_late=why_not_late,
+    write={"cuda": write},
+)

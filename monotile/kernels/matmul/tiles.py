@@ -1,0 +1,159 @@
+"""A product in register tiles on the CPU: how its operands lie, and whether the tiles read them in place."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from monotile.analysis.contraction import factors
+from monotile.codegen.lines import Lines, block_start, stride
+from monotile.codegen.site import Point, Range, Site, at_start, unflatten
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, add, loads, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.matmul.method import Matmul
+
+COMPUTED = (DType.F32, DType.F64)  # types of sums
+# Of the types that tiles and packing read from memory.
+STORAGE_NAME = {DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One factor over one rectangle of sums and one chunk of K.
+
+    factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
+    in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
+    along_depth, along_line: elements from one depth to the next, and from one line to the next, where it is a Load that tiles can read;
+    None where that is no constant.
+    """
+
+    factor: Expr
+    start: Expr
+    at: Callable[[Expr], Point]
+    value: Expr
+    line: Axis
+    depth: Axis
+    along_depth: int | None
+    along_line: int | None
+
+    @property
+    def load(self) -> Load:
+        assert isinstance(self.value, Load)
+        return self.value
+
+    @property
+    def major(self) -> Literal["k", "mn", "none"]:
+        """Along which direction neighbours lie."""
+        return "k" if self.along_depth == 1 else "mn" if self.along_line == 1 else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A step that is a product. m, n: its rows and columns. k: the axes that it sums over, in order. depth: values of these; block_k: of a chunk.
+    rows, columns: of the sums that stay in the cache."""
+
+    site: Site
+    method: Matmul
+    anchor: Compute
+    m: Range
+    n: Range
+    k: tuple[Axis, ...]
+    depth: int
+    block_k: int
+    rows: int
+    columns: int
+
+    @property
+    def whole_panels(self) -> bool:
+        """Whether every panel of the right side has all its columns."""
+        dim = self.n.dim
+        return dim.extent % dim.tile == 0 and dim.tile % self.method.block_n == 0
+
+    def sides(self, lines: Lines, m0: Expr, n0: Expr, k0: Expr) -> tuple[Side, Side]:
+        """The left and the right operand, over the sums from row m0 and column n0 on, and a chunk of K from k0 on."""
+        left, right = factors(self.anchor, swapped=self.method.swapped)
+        row, column = Axis("row", self.rows), Axis("column", self.columns)
+        down = self._lines(self.m, self.n, add(m0, row))
+        across = self._lines(self.n, self.m, add(n0, column))
+        return (
+            self._side(lines, left, down, row, k0),
+            self._side(lines, right, across, column, k0),
+        )
+
+    def _lines(self, r: Range, other: Range, line: Expr) -> Point:
+        """All axes of the sums at a line of range `r`."""
+        axes = [self.anchor.axes[p] for p in r.dim.axes]
+        return {**at_start(self.site, other).point, **unflatten(add(r.origin, line), axes)}
+
+    def _side(self, lines: Lines, factor: Expr, point: Point, line: Axis, k0: Expr) -> Side:
+        depth = Axis("depth", self.block_k)
+
+        def at(position: Expr) -> Point:
+            return {**point, **unflatten(add(k0, position), self.k)}
+
+        value = substitute(factor, dict(at(depth)))
+        along_depth = along_line = None
+        if (
+            isinstance(value, Load)
+            and value.dtype in STORAGE_NAME
+            and not any(loads(i) for i in value.index)
+        ):
+            offset = lines.offset(value)
+            along_depth, along_line = stride(offset, depth), stride(offset, line)
+        return Side(factor, k0, at, value, line, depth, along_depth, along_line)
+
+
+def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
+    """A step with that anchor and method."""
+    k = tuple(anchor.reduce[p] for p in method.k)
+    depth = math.prod(a.extent for a in k)
+    rows, columns = method.sums or (method.block_m, method.block_n)
+    m, n, block_k = site.ranges[method.m], site.ranges[method.n], min(method.block_k, depth)
+    return Tiles(site, method, anchor, m, n, k, depth, block_k, rows, columns)
+
+
+def tile_sides(tiles: Tiles, lines: Lines) -> tuple[Operand, Operand]:
+    """How tiles can read the left and the right operand at best: in place, but for a right one of rows times vectors of columns that the
+    method wants packed; else packed."""
+    left, right = _ways(tiles, lines)
+    wanted = tiles.method.instruction == "dot" or tiles.method.right.copy == "direct"
+    return left[0], next(w for w in right if wanted or w.copy == "element")
+
+
+def why_not_read(tiles: Tiles, lines: Lines) -> str:
+    """Why tiles cannot read the operands as the method says; "" where they can."""
+    method = tiles.method
+    for name, side, ways in zip(
+        ("left", "right"), (method.left, method.right), _ways(tiles, lines), strict=True
+    ):
+        if side not in ways:
+            return f"the {name} one is not {side.describe()}"
+    return ""
+
+
+def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """The ways in which tiles can read the left and the right operand, the best first."""
+    starts = (
+        block_start("mo", tiles.m.variable.extent, tiles.rows),
+        block_start("no", tiles.n.variable.extent, tiles.columns),
+        block_start("ko", tiles.depth, tiles.block_k),
+    )
+    left, right = tiles.sides(lines, *starts)
+    if tiles.method.instruction == "dot":
+        lie = left.along_depth == 1, right.along_depth == 1
+        return _read(left, in_place=lie[0]), _read(right, in_place=lie[1])
+    steps = left.along_depth is not None and left.value.dtype is tiles.anchor.body.dtype
+    panels = right.along_depth is not None and right.along_line == 1 and tiles.whole_panels
+    return _read(left, in_place=steps), _read(right, in_place=panels)
+
+
+def _read(side: Side, *, in_place: bool) -> tuple[Operand, ...]:
+    """In place or packed: in the direction in which it lies, or value by value."""
+    copies: tuple[Literal["direct", "element"], ...] = ("direct", "element")
+    return tuple(
+        Operand(major, 1, copy)
+        for copy in copies[not in_place :]
+        for major in dict.fromkeys((side.major, "none"))
+    )

@@ -1,0 +1,115 @@
+"""Reductions of a thread by itself: whether vectors run along terms or outputs, and how long partial sums are."""
+
+import math
+from collections.abc import Callable
+
+from monotile.codegen.lines import Lines, stride
+from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
+from monotile.ir.expr import Axis, Expr, loads, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
+
+POSITIONS = ("argmax", "argmin")
+# Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
+# error of a float sum of n terms grows like that of 32 + 32 + n / 16384 additions.
+PART, PARTS = 512, 32
+LEAST = 32  # the same of outputs side by side, at least
+FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
+SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
+STRIP = 64  # outputs that are accumulated side by side
+STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
+
+
+def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
+    """Vectors run along neighbouring outputs where only that way they read neighbouring elements, or where the terms are few; else
+    along the terms, in one loop over all reduce axes where memory runs straight along them."""
+    order = reduced(c, method)
+    if c.combiner in POSITIONS or not order:
+        return AlongTerms()
+    flat = flattened(order)
+    body = substitute(c.body, {**site.point, **unflatten(flat, order)})
+    straight = len(order) == 1 or lines.straight(body, flat)
+    run, body = (flat, body) if straight else (order[-1], substitute(c.body, dict(site.point)))
+    count = _outputs(site, c, _lanes(lines, body, run), lines)
+    if count:
+        return AlongOutputs(count, _part_of(flat.extent) if adds_floats(c) else 0)
+    parts = (n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
+    return AlongTerms(straight, tuple(parts))
+
+
+def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
+    """Outputs along which vectors had better run than along the terms of one, where a vector is worth `terms` of these; 0 for none."""
+    ranges = ordered(site)
+    if not ranges:
+        return 0
+    x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
+    outputs = _lanes(lines, substitute(c.body, dict(point)), x)
+    better = outputs >= terms and 1 < outputs and terms < FEW
+    return min(STRIP, x.extent) if better else 0
+
+
+def _lanes(lines: Lines, body: Expr, along: Axis) -> int:
+    """What a vector along `along` is worth: its iterations, a part of them where some load skips elements, 1 where
+    some load does not move by a constant."""
+    widest = 1
+    for x in loads(body):
+        step = None if any(loads(i) for i in x.index) else stride(lines.offset(x), along)
+        if step is None or abs(step) > SKIPPED:
+            return 1
+        widest = max(widest, abs(step))
+    return along.extent // (1 if widest == 1 else SKIPPED) if lines.straight(body, along) else 1
+
+
+def _part_of(terms: int) -> int:
+    """How many of `terms` are added one after the other where no lanes share them, about twice the root: values that are small beside
+    the total, as those of some channels may be, would each be rounded away. 0 for all of a few."""
+    part = LEAST
+    while part < PART and part * part < 4 * terms:
+        part *= 2
+    return part if terms > 2 * part else 0
+
+
+def why_not(c: Compute, method: Reduce, site: Site) -> str:
+    """Why a thread cannot reduce so by itself; "" where it can."""
+    simd, order = method.simd or AlongTerms(), reduced(c, method)
+    parts = simd.parts if isinstance(simd, AlongTerms) else (simd.part,) if simd.part else ()
+    if parts and not adds_floats(c):
+        return "only sums of floats have partial sums"
+    if len(parts) > 2 or any(n < 1 for n in parts) or list(parts) != sorted(set(parts))[::-1]:
+        return f"partial sums of {parts} terms"
+    if isinstance(simd, AlongTerms):
+        one = c.combiner in POSITIONS or not order
+        return "its terms are one loop" if one and not simd.flat else ""
+    if c.combiner in POSITIONS or not order:
+        return "its vectors cannot run along outputs"
+    if not site.ranges:
+        return "there are no outputs side by side"
+    most = min(ordered(site)[-1].variable.extent, STRIP_BYTES // c.body.dtype.itemsize)
+    return "" if 1 <= simd.count <= most else f"{simd.count} outputs side by side of {most}"
+
+
+def reduced(c: Compute, method: Reduce) -> list[Axis]:
+    """The reduce axes in the method's order."""
+    return [c.reduce[p] for p in method.order or range(len(c.reduce))]
+
+
+def flattened(order: list[Axis]) -> Axis:
+    """One axis for all of `order`."""
+    return Axis("r", size(order))
+
+
+def size(axes: list[Axis]) -> int:
+    """Values of all `axes` together."""
+    return math.prod(a.extent for a in axes)
+
+
+def adds_floats(c: Compute) -> bool:
+    """Whether the order of terms matters to the result's error."""
+    return c.combiner == "sum" and c.body.dtype.is_float
+
+
+def outputs_along(
+    site: Site, c: Compute, last: Range
+) -> tuple[Axis, Expr, Callable[[Expr], Point], list[Expr]]:
+    """What `Loops.rows` and `Lines.straightened` want to know about the innermost range of outputs."""
+    return last.variable, last.origin, lambda at: moved(site, last, at), [c.body]

@@ -1,0 +1,91 @@
+"""What lies in on-chip memory from stage to stage: the ring of streamed weights, pinned weights, and what every worker has for itself."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from monotile.ir.program import Compute, Scatter
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Plan, Register, Replica, Shared, Stage
+from monotile.plan.walk import repeats, stages_in
+from monotile.targets.target import Target
+
+Statements = Mapping[str, Compute | Scatter]
+Span = tuple[str, int, int]  # what, first byte, byte after the last
+
+
+def check_on_chip(plan: Plan, computes: Statements, target: Target) -> None:
+    """Raises VerificationError where two of these share bytes, or a stage uses them for itself."""
+    _check_ring(plan, target)
+    _check_replicas(plan, computes)
+    ring, own = _ring(plan, target), list(_replicas(plan, computes))
+    kept = [(f"a weight that {r.compute} keeps on chip", r.offset, r.offset + r.nbytes) for loop in repeats(plan.body) for r in loop.resident]  # fmt: skip
+    for what, low, high in (*ring, *own):
+        if high > plan.launch.shared_bytes:
+            fail(f"{what} ends at {high}, on-chip memory at {plan.launch.shared_bytes}")
+        for other, low2, high2 in kept + (ring if (what, low, high) in own else []):
+            if low < high2 and low2 < high:
+                fail(f"{what} and {other} share on-chip memory")
+    for stage in stages_in(plan.body):
+        for what, low, high in (*ring, *own):
+            for _, low2, high2 in _used(stage, plan, computes):
+                if low < high2 and low2 < high:
+                    fail(f"{stage.name} uses on-chip memory of {what}")
+
+
+def _check_ring(plan: Plan, target: Target) -> None:
+    """Steps that stream have a ring of slots that hold their chunks."""
+    ring = plan.launch.ring
+    steps = (step for stage in stages_in(plan.body) for step in stage.steps)
+    most = max((step.method.slot_bytes for step in steps), default=0)
+    if ring is None:
+        if most:
+            fail("weights are streamed, and there is no ring")
+        return
+    if min(ring.offset, ring.slots - 2) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
+        fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}")
+    if most > ring.slot_bytes:
+        fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
+    if not target.has.scratchpad:
+        fail("the target has no on-chip memory for a ring")
+
+
+def _check_replicas(plan: Plan, computes: Statements) -> None:
+    """Every worker makes for itself what it has for itself, and nothing else: the others' results would be made several times."""
+    for stage in stages_in(plan.body):
+        names = [n for step in stage.steps for n in step.computes]
+        places = [p for n in names for p in plan.places[n]]
+        if stage.everywhere and math.prod(stage.grid) != 1:
+            fail(f"{stage.name} runs everywhere and has several tasks")
+        if stage.everywhere and not all(isinstance(p, (Replica, Register, Shared)) for p in places):
+            fail(f"{stage.name} runs everywhere and writes what is not each worker's own")
+        if not stage.everywhere and any(isinstance(p, Replica) for p in places):
+            fail(f"{stage.name} does not run everywhere and makes what every worker has for itself")
+        if stage.everywhere and any(isinstance(computes[n], Scatter) for n in names):
+            fail(f"{stage.name} runs everywhere and updates a tensor")
+
+
+def _ring(plan: Plan, target: Target) -> list[Span]:
+    ring = plan.launch.ring
+    if ring is None:
+        return []
+    nbytes = ring.nbytes(plan.launch.threads // target.warp)
+    return [("the ring", ring.offset, ring.offset + nbytes)]
+
+
+def _replicas(plan: Plan, computes: Statements) -> Iterator[Span]:
+    for name, places in plan.places.items():
+        for p in places:
+            if isinstance(p, Replica) and name in computes:
+                yield name, p.offset, p.offset + computes[name].out.nbytes
+
+
+def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:
+    """What a stage uses for itself alone."""
+    for step in stage.steps:
+        if step.scratch_bytes:
+            yield step.computes[0], step.scratch, step.scratch + step.scratch_bytes
+        for name in step.computes:
+            for p in plan.places[name]:
+                if isinstance(p, Shared):
+                    size = math.prod(b.extent for b in p.box[:-1]) * p.pitch
+                    yield name, p.offset, p.offset + size * computes[name].out.dtype.itemsize

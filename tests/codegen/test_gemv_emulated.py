@@ -1,0 +1,99 @@
+"""Streamed weights on the emulator against PyTorch: shapes, types, loops, several vectors, and stages that stream nothing in between."""
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from monotile.kernels.gemv.method import Gemv
+from monotile.plan.nodes import Plan
+from monotile.plan.walk import stages_in
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import TARGET, Emulated
+from tests.models.accuracy import error, exact
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+# A last-level cache that no network's weights fit, and too little room on chip to keep them there.
+SMALL = msgspec.structs.replace(TARGET, l2_bytes=1 << 10)
+
+
+class Block(nn.Module):
+    """A decoder's layer without its attention: products of one row with normalisations, a gate and residuals."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner)
+        self.down, self.scale = nn.Linear(inner, width), nn.Parameter(torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.scale
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Network(nn.Module):
+    """`layers` of these, and a head."""
+
+    def __init__(self, layers: int, width: int, inner: int, head: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(width, inner) for _ in range(layers))
+        self.head = nn.Linear(width, head, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.tanh())
+
+
+def streamed(plan: Plan) -> list[Gemv]:
+    """The methods of all steps that stream."""
+    steps = (s for stage in stages_in(plan.body) for s in stage.steps)
+    return [s.method for s in steps if isinstance(s.method, Gemv)]
+
+
+def check(model: nn.Module, x: Tensor, workers: int = 3) -> Emulated:
+    """Compiles `model`, and compares with float64, with copies at once and as late as they may be."""
+    fast = Emulated(model, (x,), workers, target=SMALL)
+    right = exact(model, (x,))
+    with torch.no_grad():
+        theirs = error(model(x), right)
+    limit = 1e-6 if x.dtype is torch.float32 else 1.5 * theirs
+    for seed in (1, 2):
+        assert error(fast(x, seed=seed), right) <= limit
+    return fast
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_layers_stream_one_after_the_other(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Network(4, 96, 200, 331).to(dtype).eval()
+    fast = check(model, torch.randn(1, 96).to(dtype))
+    assert len(streamed(fast.plan)) >= 3
+    assert fast.plan.launch.ring is not None
+
+
+@pytest.mark.parametrize("vectors", [2, 3, 8])
+def test_several_vectors(vectors: int) -> None:
+    torch.manual_seed(1)
+    model = Network(2, 96, 136, 72).half().eval()
+    fast = check(model, torch.randn(vectors, 96).half())
+    assert len(streamed(fast.plan)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [(32, 128), (24, 1000), (1024, 33), (4096, 24), (4096 + 64, 17), (12288, 9)],
+)
+def test_shapes(columns: int, rows: int) -> None:
+    torch.manual_seed(2)
+    model = nn.Linear(columns, rows).bfloat16().eval()
+    fast = check(model, torch.randn(1, columns).bfloat16(), workers=2)
+    assert streamed(fast.plan)
+
+
+def test_more_workers_than_tasks() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 8), nn.Tanh(), nn.Linear(8, 300)
+    )
+    check(model.eval(), torch.randn(1, 64), workers=7)
