@@ -85,7 +85,10 @@ def compile_loop(
     target: str = "auto",
     options: Options = Options(),
 ) -> CompiledModule:
-    """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does."""
+    """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does.
+
+    What `iterate.watched` names is an example like any other here; a call may give it in host memory instead (`runtime.tensors.host_tensor`).
+    """
     return _compiled(model, (args, None), target, options, Given(iterate=iterate))
 
 
@@ -208,6 +211,7 @@ def _compile(
         signature=captured.signature.moved(lowered.results),
         constants={n: lowered.constants[n] for n in plan.weights if n in lowered.constants},
         states=state_names(program),
+        watched=program.watched,
         tied=captured.tied,
         orders=orders | moved,
         profiled=options.profile,

@@ -14,6 +14,7 @@ from monotile.ir.program import (
     defined,
     statements,
     used,
+    wholes,
 )
 
 
@@ -81,20 +82,10 @@ def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]
     how often they load from it."""
     whole, loaded = Counter[str](), Counter[str]()
     for s in statements(body):
-        match s:
-            case Compute():
-                loaded.update(t.name for t in used(s))
-            case Scatter():
-                base, *read = used(s)
-                whole[base.name] += 1
-                loaded.update(t.name for t in read)
-            case Loop():
-                whole.update(t.name for c in s.carried for t in (c.init, c.result))
-                whole.update(k.value.name for k in s.stacked)
-                whole.update(t.name for t in (s.count, s.predicate) if t is not None)
-            case Branch():
-                whole[s.predicate.name] += 1
-                whole.update(t.name for o in s.outs for t in (o.then, o.otherwise))
+        own = wholes(s)
+        whole.update(t.name for t in own)
+        if isinstance(s, (Compute, Scatter)):
+            loaded.update(t.name for t in used(s)[len(own) :])
     return whole, loaded
 
 

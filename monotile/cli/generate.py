@@ -40,8 +40,9 @@ def command(
     )  # fmt: skip
     lm.generate(ids, 1, **sampling)  # the first call loads the kernel
     begin = time.perf_counter()
-    written = lm.generate(ids, max_new_tokens, seed=seed, **sampling)
-    click.echo(found.text(written))
+    for text in found.texts(ids, lm.stream(ids, max_new_tokens, seed=seed, **sampling)):
+        click.echo(text, nl=False)
+    click.echo()
     click.echo(_speed(lm, ids.shape[1], time.perf_counter() - begin), err=True)
 
 

@@ -46,6 +46,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, statements, used
+from monotile.plan.access import watched_tensors
 from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage
 from monotile.targets.target import Target
 
@@ -82,7 +83,8 @@ class Emitter(Expressions):
         self.tables = tables_of(program)
         given = frozenset(t.name for t in program.inputs)
         given |= {w.tensor.name for w in program.weights}
-        self.constant = given - old_values(program)
+        self.watched = watched_tensors(program, plan.places)
+        self.constant = given - old_values(program) - self.watched
         self.loop_axes = loop_axes(program)
         self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
         self._names: list[str] = []  # of all its pointers
@@ -157,8 +159,11 @@ class Emitter(Expressions):
         return known
 
     def _kind(self, tensor: Tensor) -> str:
-        """The type of pointers into `tensor`."""
-        return f"{'const ' if tensor.name in self.constant else ''}{STORAGE[tensor.dtype]}*"
+        """The type of pointers into `tensor`. What the host uses meanwhile is volatile: each access is made, once, where it is written, and
+        for all to see: for CUDA as `ld.relaxed.sys` and `st.relaxed.sys` (PTX ISA, memory consistency model)."""
+        volatile = "volatile " if tensor.name in self.watched else ""
+        constant = "const " if tensor.name in self.constant else ""
+        return f"{volatile}{constant}{STORAGE[tensor.dtype]}*"
 
     def _base(self, b: Base) -> str:
         number = self.index(b.part)

@@ -307,7 +307,7 @@ class VectorEmitter(StageEmitter):
     ) -> tuple[Expr, ...] | None:
         """The index of lane 0, if the open vector's lanes are a pack in memory: see `first_of`."""
         vector = self._vector
-        if vector is None or self.facts:
+        if vector is None or self.facts or tensor.name in self.watched:
             return None
         inside = vector.inner.defines
         return self.first_of(tensor, index, place, vector.lane, inside, aligned=aligned)

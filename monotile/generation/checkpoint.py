@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,18 @@ class Checkpoint:
         """The tokens of `text`, [1, n] int64."""
         return torch.tensor([self.tokenizer(text)["input_ids"]], dtype=torch.int64)
 
-    def text(self, ids: torch.Tensor) -> str:
-        """Of tokens [1, n]."""
-        return str(self.tokenizer.decode(ids[0]))
+    def texts(self, ids: torch.Tensor, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of `ids`, [1, n], and what each of `tokens` adds to it. A token that ends within a character adds nothing yet."""
+        written: list[int] = ids[0].tolist()
+        text = shown = str(self.tokenizer.decode(written))
+        yield shown
+        for token in tokens:
+            written.append(token)
+            text = str(self.tokenizer.decode(written))
+            if not text.endswith("\ufffd"):
+                yield text[len(shown) :]
+                shown = text
+        yield text[len(shown) :]
 
 
 def load_checkpoint(folder: str | Path, dtype: str | None, device: torch.device) -> Checkpoint:

@@ -12,6 +12,7 @@ from monotile.config import Options
 from monotile.errors import CaptureError, InputError
 from monotile.generation.sampling import Controls
 from monotile.generation.step import STOPS, Step, iterated
+from monotile.generation.stream import Stream, Writing
 from monotile.runtime.module import CompiledModule
 
 
@@ -52,8 +53,7 @@ def generator(
 class Generator:
     """What `generator` gives. One sequence at a time: all calls use one cache.
 
-    kernel: the CompiledModule. decoder: the model with its cache. capacity: in tokens. length: tokens of the sequence whose keys and values
-    the cache holds.
+    kernel: the CompiledModule. decoder: the model with its cache. capacity: in tokens.
     """
 
     def __init__(self, model: nn.Module, capacity: int, target: str, options: Options) -> None:
@@ -63,11 +63,13 @@ class Generator:
             raise InputError(
                 f"a capacity of {capacity} tokens: {type(model).__name__} takes 2 to {longest}"
             )
-        self.capacity, self.length = capacity, 0
+        self.capacity, self._length = capacity, 0
+        self._writing: Writing | None = None
         self._vocabulary = int(getattr(config, "vocab_size", 2**31))
         self._stops = _stops(model)
         self._device = next(model.parameters()).device
         self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
+        self._unwatched = (torch.zeros_like(self._ids), torch.zeros_like(self._ids[0]))
         self.decoder = _with_cache(model, capacity, self._device)
         step, call = Step(self.decoder, capacity).eval(), self.call(self._ids[:1], 1)
         how = iterated(capacity)
@@ -89,12 +91,55 @@ class Generator:
         eos_token_id: instead of the model's own. follow: the last sequence goes on: its keys and values are still in the cache, and
         `ids` come after its last token. sampling: see `Sampling`. Raises InputError for what does not fit.
         """
-        prompt = self._prompt(ids, max_new_tokens, follow)
-        stops = self._stops if eos_token_id is None else _listed(eos_token_id)
-        call = self.call(prompt, max_new_tokens, stops, self.length if follow else 0, seed, **sampling)  # fmt: skip
-        self._ids, last, _ = self.kernel(*call)
-        self.length = int(last)
-        return self._ids[None, : self.length + 1].clone()
+        call, _ = self._asked(ids, max_new_tokens, seed, eos_token_id, follow, sampling)
+        self._ended(self.kernel(*call))
+        return self._ids[None, : self._length + 1].clone()
+
+    def stream(
+        self,
+        ids: Tensor,
+        max_new_tokens: int = 20,
+        *,
+        seed: int = 0,
+        eos_token_id: int | Sequence[int] | None = None,
+        follow: bool = False,
+        **sampling: Unpack[Sampling],
+    ) -> Stream:
+        """The tokens of the answer one by one, each while the one kernel writes on. Takes and raises what `generate` does.
+
+        Who leaves early, or calls the generator again, stops the kernel: see `Stream`. What is written until then is the last sequence.
+        """
+        call, given = self._asked(ids, max_new_tokens, seed, eos_token_id, follow, sampling)
+        self._writing = Writing(self.kernel, call[:-2], self.capacity, self._ended)
+        return Stream(self._writing, given)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the last sequence whose keys and values the cache holds."""
+        if self._writing is not None and self._writing.told:
+            self._writing.close()
+        return self._length
+
+    def _asked(
+        self,
+        ids: Tensor,
+        more: int,
+        seed: int,
+        ends: int | Sequence[int] | None,
+        follow: bool,
+        sampling: Sampling,
+    ) -> tuple[tuple[Tensor, ...], int]:
+        """The kernel's arguments, and how many tokens are given, once a stream that is open has ended."""
+        if self._writing is not None:
+            self._writing.close()
+        prompt = self._prompt(ids, more, follow)
+        stops = self._stops if ends is None else _listed(ends)
+        call = self.call(prompt, more, stops, self._length if follow else 0, seed, **sampling)
+        return call, prompt.shape[0]
+
+    def _ended(self, results: tuple[Tensor, ...]) -> None:
+        self._ids, last, _ = results
+        self._length, self._writing = int(last), None
 
     def call(
         self,
@@ -115,7 +160,7 @@ class Generator:
         controls[Controls.MIN_P], controls[Controls.PENALTY] = chosen["min_p"], chosen["repetition_penalty"]  # fmt: skip
         ends = [*stops, *[-1] * (STOPS - len(stops))]
         given = (begun, begun + 1 < most, numbers, ends, controls)
-        return (ids, *(torch.tensor(x, device=self._device) for x in given))
+        return (ids, *(torch.tensor(x, device=self._device) for x in given), *self._unwatched)
 
     def _prompt(self, ids: Tensor, more: int, follow: bool) -> Tensor:
         """All ids before the answer."""
@@ -129,7 +174,7 @@ class Generator:
         if not 0 <= low <= high < self._vocabulary:
             raise InputError(f"ids from {low} to {high}: the vocabulary has {self._vocabulary}")
         new = ids[0].to(self._device)
-        prompt = torch.cat((self._ids[: self.length + 1], new)) if follow else new
+        prompt = torch.cat((self._ids[: self._length + 1], new)) if follow else new
         if prompt.shape[0] + more > self.capacity:
             raise InputError(
                 f"{prompt.shape[0]} tokens and {more} more are over the capacity of {self.capacity}: make a generator with a larger one"

@@ -19,15 +19,16 @@ class Step(nn.Module):
         self.decoder, self.capacity = decoder, capacity
 
     def forward(
-        self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor
+        self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor, *watched: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """ids: [capacity] int64. at: scalar int64, the position of the token to read. goes_on: scalar bool. numbers: [4] int64: how many ids are
         given, how many there may be in the end, `top_k` and `seed` of `sampling.choose`. stops: [STOPS] int64, padded with -1. controls:
-        `sampling.Controls`.
+        `sampling.Controls`. watched: `news`, [capacity] int64, which gets each token, and `stop`, a scalar int64, 0 as long as there may be more.
 
         Gives the first three for the next step: ids with the next one, which is the given one as long as there are some.
         """
         del goes_on  # of the loop
+        news, stop = watched
         token = ids.index_select(0, at.reshape(1))
         logits = self.decoder(input_ids=token[None], cache_position=at.reshape(1))
         after = (at + 1).clamp(max=self.capacity - 1)
@@ -36,11 +37,12 @@ class Step(nn.Module):
         chosen = choose(logits.float().reshape(-1), seen, controls, top_k, seed, after)
         known = ids.index_select(0, after.reshape(1)).reshape(())
         written = torch.where(after < given, known, chosen)
+        news.index_copy_(0, after.reshape(1), written.reshape(1))
         ids = ids.index_copy(0, after.reshape(1), written.reshape(1))
         ended = (after >= given) & (written == stops).any()
-        return ids, after, (after + 1 < most) & ~ended
+        return ids, after, (after + 1 < most) & ~ended & (stop == 0)
 
 
 def iterated(capacity: int) -> Iterate:
     """How the step becomes a loop: its results are its first three arguments. A layer's count of what its cache holds is `at`, and not kept."""
-    return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False)
+    return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False, watched=(6, 7))

@@ -29,7 +29,7 @@ GRID_LIMIT = 1 << 22  # elements of a grid that are evaluated at once
 def evaluate(program: Program, values: Mapping[str, Array]) -> tuple[Array, ...]:
     """The outputs of `program`; the last ones are the new values of its states.
 
-    values: arrays by name: every input tensor and every part of every weight.
+    values: arrays by name: every input tensor and every part of every weight. A watched input's array may change meanwhile.
     A Stack is zero for iterations that did not run.
     Raises InputError for a missing or ill-shaped value, IndexOutOfRangeError for an index computed
     from data that is out of range, VerificationError for an invalid Program.

@@ -51,7 +51,7 @@ TIGHT = 10
 
 def show(program: Program) -> str:
     """The whole Program as text, with a newline at the end."""
-    lines = [f"input {t.name}: {show_type(t)}" for t in program.inputs]
+    lines = [_input(t, program.watched) for t in program.inputs]
     lines += [_weight(w) for w in program.weights]
     for s in program.body:
         lines += show_statement(s)
@@ -64,6 +64,10 @@ def show_type(t: Tensor) -> str:
     """ "f16[128, 768]"; "f16" for a scalar."""
     shape = f"[{', '.join(map(str, t.shape))}]" if t.shape else ""
     return SHORT[t.dtype] + shape
+
+
+def _input(t: Tensor, watched: Sequence[str]) -> str:
+    return f"input {t.name}: {show_type(t)}{' watched' if t.name in watched else ''}"
 
 
 def _weight(w: Weight) -> str:

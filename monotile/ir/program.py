@@ -23,6 +23,11 @@ Semantics
 - A state is an input or a part of a weight that persists across calls, or, under the name of its tensor, a weight
   of several parts. In the whole Program it has its value from before the call; after the call its memory holds
   the output that is paired with it.
+- A watched input is memory that the host uses while the Program runs. One that is no state is a scalar that the host may
+  change: only a snapshot of it is read, a Compute `out = watched` and nothing else, which takes the value of the time at which it runs: anew in
+  each iteration of the loops around it. Snapshots of one list of statements may be one. One that is a state is written and never loaded: Scatters, and
+  loops, update it in place, and each element that they write is there for the host as soon as it is written, while
+  the Program goes on; in which order several elements come is not defined.
 
 By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that statements
 of equal structure have equal bodies except for the tensors that they load.
@@ -33,7 +38,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Tensor, loads
+from monotile.ir.expr import Axis, Expr, Load, Tensor, loads
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -118,18 +123,24 @@ Statement = Compute | Scatter | Loop | Branch
 
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
     """states: names of inputs, of weights' parts, and of weights in several parts, that are updated in place; the last outputs are their
-    new values."""
+    new values. watched: names of inputs that the host uses meanwhile."""
 
     inputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
     body: tuple[Statement, ...]
     outputs: tuple[Tensor, ...]
     states: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
 
     @property
     def results(self) -> tuple[Tensor, ...]:
         """The outputs that are not new values of states."""
         return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The watched inputs that the host may change."""
+        return frozenset(self.watched).difference(self.states)
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -172,6 +183,11 @@ def compute(
     axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(out.shape))
     inner = tuple(Axis(f"r{k}", n) for k, n in enumerate(reduce))
     return Compute(out, axes, inner, combiner, body(*axes, *inner), origin)
+
+
+def is_snapshot(s: Statement, changing: frozenset[str]) -> bool:
+    """Whether `s` takes the value that one of the inputs `changing` has when it runs."""
+    return isinstance(s, Compute) and isinstance(s.body, Load) and s.body.tensor.name in changing
 
 
 def value_of(s: Compute | Scatter) -> Expr:
@@ -220,6 +236,21 @@ def looked_at(s: Statement) -> tuple[Tensor, ...]:
             return tuple(t for t in (s.count, s.looked_at) if t is not None)
         case Branch():
             return (s.predicate,)
+
+
+def wholes(s: Statement) -> tuple[Tensor, ...]:
+    """The tensors that `s` itself uses other than by a Load, inside its bodies too."""
+    match s:
+        case Compute():
+            return ()
+        case Scatter():
+            return (s.base,)
+        case Loop():
+            carried = (t for c in s.carried for t in (c.init, c.result))
+            ends = (t for t in (s.count, s.predicate) if t is not None)
+            return (*carried, *(k.value for k in s.stacked), *ends)
+        case Branch():
+            return (s.predicate, *(t for o in s.outs for t in (o.then, o.otherwise)))
 
 
 def _free(body: tuple[Statement, ...], results: list[Tensor], own: set[Tensor]) -> Iterator[Tensor]:

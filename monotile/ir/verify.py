@@ -1,6 +1,6 @@
 """The verifier of Programs: names, types, shapes, and indices as far as they can be proven out of range."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 
 import msgspec
@@ -32,7 +32,19 @@ from monotile.ir.expr import (
     children,
 )
 from monotile.ir.intervals import type_range
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, updates
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    is_snapshot,
+    statements,
+    updates,
+    used,
+    wholes,
+)
 
 
 def verify(program: Program) -> None:
@@ -52,6 +64,35 @@ def verify(program: Program) -> None:
     for t in program.outputs:
         _Scope(f"output {t.name!r}", names, visible, {}).use(t)
     _states(program, here)
+    _watched(program, here)
+
+
+def _watched(program: Program, at: "_Scope") -> None:
+    given = {t.name: t for t in program.inputs}
+    for name in program.watched:
+        t = given.get(name)
+        at.check(t is not None, f"watched {name!r} is no input")
+        at.check(program.watched.count(name) == 1, f"{name!r} is watched twice")
+        small = t is not None and t.dtype in (DType.F16, DType.BF16)
+        at.check(not small, f"watched {name!r} has elements of {t and t.dtype}")
+        scalar = t is not None and not t.shape
+        at.check(name in program.states or scalar, f"watched {name!r} is neither scalar nor state")
+    changing = program.changing
+    for s in statements(program.body):
+        if isinstance(s, (Compute, Scatter)):
+            loaded = used(s)[len(wholes(s)) :]
+            wrong = {t.name for t in loaded}.intersection(program.watched)
+            at.check(
+                not wrong or is_snapshot(s, changing),
+                f"watched {_some(wrong)} is read by {s.out.name!r}, which is no snapshot of it",
+            )
+    whole = {t.name for s in statements(program.body) for t in wholes(s)}
+    wrong = changing & (whole | {t.name for t in program.outputs})
+    at.check(not wrong, f"watched {_some(wrong)} is used without a snapshot of it")
+
+
+def _some(names: Set[str]) -> str:
+    return repr(min(names, default=""))
 
 
 def _states(program: Program, at: "_Scope") -> None:

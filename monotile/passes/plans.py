@@ -234,7 +234,9 @@ def messages(s: PlanState) -> PlanState:
 
 def hand_offs(s: PlanState) -> PlanState:
     """First workers and barriers."""
-    return replace(s, body=synchronise(s.body, s.computes, s.places, s.target.workers, s.old))
+    changing, workers = s.program.changing, s.target.workers
+    body = synchronise(s.body, s.computes, s.places, workers, s.old, changing)
+    return replace(s, body=body)
 
 
 def pin_weights(s: PlanState) -> PlanState:

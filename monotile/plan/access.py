@@ -72,6 +72,12 @@ def overwritten(program: Program) -> Old:
     return {u.result.name: u.old for u in updates(program)}
 
 
+def watched_tensors(program: Program, places: Mapping[str, tuple[Place, ...]]) -> frozenset[str]:
+    """What lies where the host looks: the watched inputs, and what has a place of one of them."""
+    inputs = {p for name in program.watched for p in places[name]}
+    return frozenset(name for name, found in places.items() if inputs.intersection(found))
+
+
 def access(
     stage: Stage,
     statements: dict[str, Compute | Scatter],

@@ -19,7 +19,8 @@ class Arguments:
     """Checks and flattens arguments, with everything precomputed that is known before a call.
 
     signature: of the model. wanted: the names of the Program's inputs, in the launch's order. orders: memory order of the
-    dimensions of those inputs that the kernel does not read row-major.
+    dimensions of those inputs that the kernel does not read row-major. watched: those that may lie in the host's memory, for it to use
+    during the call.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Arguments:
         wanted: Sequence[str],
         device: torch.device,
         orders: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        watched: Sequence[str] = (),
     ) -> None:
         self._signature = signature
         self._device = device
@@ -49,6 +51,11 @@ class Arguments:
         read = [place.pop(name) for name in wanted]
         self._tensors = [*read, *place.values()]  # unused arguments are checked too
         self._read = len(read)
+        self._watched = frozenset(
+            i
+            for i, leaf in enumerate(signature.inputs)
+            if isinstance(leaf, TensorLeaf) and leaf.tensor.name in watched
+        )
         self._flat = _is_flat(signature)
 
     def leaves(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Sequence[object]:
@@ -89,7 +96,7 @@ class Arguments:
                 or not isinstance(x, torch.Tensor)  # already implied; for the type checker
                 or x.dtype is not dtype
                 or x.shape != shape
-                or x.device != device
+                or (x.device != device and not (position in self._watched and x.is_pinned()))
                 or x.layout is not torch.strided
                 or (x.requires_grad and torch.is_grad_enabled())
             ):
@@ -97,6 +104,8 @@ class Arguments:
             if order is not None:
                 x = x.permute(order)
             if not x.is_contiguous() or x.is_neg() or x.data_ptr() % ALIGNMENT:
+                if position in self._watched:
+                    raise self._unwatchable(position)
                 x = kernel_readable(x)
             found.append(x)
         del found[self._read :]
@@ -106,6 +115,12 @@ class Arguments:
         """The caller's tensors with their names, in the launch's order."""
         found = ((self._signature.names[k], leaves[k]) for k, *_ in self._tensors[: self._read])
         return [(name, x) for name, x in found if isinstance(x, torch.Tensor)]
+
+    def _unwatchable(self, position: int) -> InputError:
+        return InputError(
+            f"{self._signature.names[position]} is used during the call, so the kernel cannot take a copy: it has to be"
+            f" contiguous, and its address a multiple of {ALIGNMENT} bytes"
+        )
 
     def _mismatch(self, position: int, given: object) -> InputError:
         leaf, name = self._signature.inputs[position], self._signature.names[position]
@@ -131,6 +146,8 @@ class Arguments:
             hint = f"convert it with .to(torch.{leaf.tensor.dtype.value}), or compile again"
         elif given.device != self._device:
             hint = f'move it with .to("{self._device}")'
+            if position in self._watched:
+                hint += ", or to see it during the call to page-locked memory with .pin_memory()"
         else:
             return InputError(
                 f"{name} requires a gradient, and Monotile computes none: call under torch.no_grad(),"

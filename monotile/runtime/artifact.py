@@ -23,6 +23,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     source, entry, checks: generated text, the symbol to run, and the message of each run-time index check.
     constants: the values of those `plan.weights` that the caller does not hold.
     states: the inputs and parameters that a call updates in place.
+    watched: the inputs that the host may use during a call.
     tied: other names of parameters, with the name that `plan.weights` has for each.
     orders: of inputs and parameters that the kernel does not read row-major: dimension k in memory is dimension `order[k]`
         of the tensor.
@@ -40,6 +41,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     constants: dict[str, Array]
     work: Work
     states: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
     tied: dict[str, str] = {}
     orders: dict[str, tuple[int, ...]] = {}
     profiled: bool = False
@@ -69,6 +71,7 @@ def encode(artifact: Artifact) -> bytes | None:
             for name, a in artifact.constants.items()
         },
         states=artifact.states,
+        watched=artifact.watched,
         tied=artifact.tied,
         orders=artifact.orders,
         profiled=artifact.profiled,
@@ -98,6 +101,7 @@ def decode(content: bytes) -> Artifact | None:
             for name, a in flat.constants.items()
         },
         states=flat.states,
+        watched=flat.watched,
         tied=flat.tied,
         orders=flat.orders,
         profiled=flat.profiled,
@@ -152,6 +156,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     signature: _Signature
     constants: dict[str, _StoredArray]
     states: tuple[str, ...]
+    watched: tuple[str, ...]
     tied: dict[str, str]
     orders: dict[str, tuple[int, ...]]
     profiled: bool

@@ -20,7 +20,7 @@ from monotile.runtime.artifact import Artifact
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
-from monotile.targets.backend import Kernel
+from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 
@@ -67,7 +67,9 @@ class CompiledModule:
         backend = backend_of(artifact.target)
         self._device = device or backend.device([parameters[n] for n in artifact.parameters])
         inputs, outputs = artifact.plan.inputs, artifact.outputs
-        self._arguments = Arguments(artifact.signature, inputs, self._device, artifact.orders)
+        self._arguments = Arguments(
+            artifact.signature, inputs, self._device, artifact.orders, artifact.watched
+        )
         self._results = Results(artifact.signature, outputs, self._device)
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
@@ -108,6 +110,14 @@ class CompiledModule:
         else:
             kernel.launch(pointers, weights.pointers)
         return self._results.assemble(outputs, leaves)
+
+    def begin(self, *args: Any, **kwargs: Any) -> Running:
+        """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.
+
+        Meanwhile the host may use what the model was compiled to have watched (`compile_loop`), and nothing else that the kernel updates. On a
+        GPU the call is in PyTorch's current stream like any other; on the CPU it has a thread of its own, which the process waits for.
+        """
+        return backend_of(self.target).begin(lambda: self(*args, **kwargs), self._device)
 
     def _launch_stateful(
         self,

@@ -48,6 +48,13 @@ def fast_empty_strided(device: torch.device) -> EmptyStrided:
     return on_gpu if device.type == "cuda" else short
 
 
+def host_tensor(
+    shape: tuple[int, ...], fill: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """In the host's memory, where a kernel on `device` finds it as well: for a GPU page-locked, which has one address for both."""
+    return torch.full(shape, fill, dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
+
+
 def kernel_readable(x: torch.Tensor) -> torch.Tensor:
     """`x` if the kernel can read it through its pointer (contiguous, aligned, no lazy negation or conjugation), else a copy."""
     x = x.resolve_neg().contiguous()

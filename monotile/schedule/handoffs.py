@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from monotile.ir.program import Compute, Scatter
+from monotile.ir.program import Compute, Scatter, is_snapshot
 from monotile.plan.access import (
     REPLICA,
     Access,
@@ -42,9 +42,12 @@ def synchronise(
     places: dict[str, tuple[Place, ...]],
     workers: int,
     old: Old = MappingProxyType({}),
+    changing: frozenset[str] = frozenset(),
 ) -> tuple[PlanNode, ...]:
-    """`body` with every stage's `first` worker and `handoff` filled in."""
+    """`body` with every stage's `first` worker and `handoff` filled in. changing: inputs in the host's memory, of which snapshots are taken on
+    the last worker, so that the others stay where they are without."""
     walker = _Walker(statements, places, workers, old)
+    walker.aside = frozenset(n for n, s in statements.items() if is_snapshot(s, changing))
     walker.walk(body, {})
     return walker.finish(body)
 
@@ -90,6 +93,7 @@ class _Walker:
         old: Old,
     ) -> None:
         self.statements, self.places, self.workers, self.old = statements, places, workers, old
+        self.aside: frozenset[str] = frozenset()  # what the last worker computes
         self.decided: dict[str, Stage] = {}
         self.now = _Pending([], [])
         self.entered: dict[str, Handoff] = {}  # of loops with messages, by axis
@@ -181,7 +185,8 @@ class _Walker:
         if handoff != "none":
             self.now.passed_block()
         self.now.chip_used |= chip
-        self.now.next_worker = (known.first + math.prod(known.grid)) % self.workers
+        if not self._is_aside(stage):
+            self.now.next_worker = (known.first + math.prod(known.grid)) % self.workers
         self.now.reads += [(b, me) for _, b in touched.reads]
         self.now.writes += [(b, me) for _, b in touched.writes]
 
@@ -190,10 +195,15 @@ class _Walker:
         a task there asked for its weights in the one before."""
         if any(map(streams, stage.steps)):
             return 0
+        if self._is_aside(stage):
+            return self.workers - 1
         makers = set(against)
         if math.prod(stage.grid) == 1 and len(makers) == 1 and (only := makers.pop()) is not None:
             return only
         return 0 if against else self.now.next_worker
+
+    def _is_aside(self, stage: Stage) -> bool:
+        return not self.aside.isdisjoint(stage.steps[0].computes)
 
     def _waits_for_itself(self, touched: Access) -> bool:
         """Whether a worker's threads have to be done with what it has on chip for itself."""

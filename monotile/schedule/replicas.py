@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements, used
+from monotile.ir.program import Compute, Loop, Program, Scatter, is_snapshot, statements, used
 from monotile.plan.nodes import Place, PlanNode, Register, Replica, Stage, Workspace
 from monotile.plan.streams import streams
 from monotile.plan.walk import stages_in, with_bodies
@@ -35,6 +35,8 @@ class _Replicas:
     def __init__(self, program: Program, computes: Statements, places: Places, begin: int) -> None:
         self.computes, self.places, self.begin, self.end = computes, {**places}, begin, begin
         self.handed = {t.name for t in program.outputs}
+        # A snapshot has one value, whoever reads it.
+        self.handed |= {n for n, s in computes.items() if is_snapshot(s, program.changing)}
         for s in statements(program.body):
             if not isinstance(s, (Compute, Scatter)):
                 self.handed |= {t.name for t in used(s)} - self._inside(s)

@@ -47,6 +47,7 @@ def build(program: Program, context: Context) -> Tree:
 
 def _level(body: tuple[Statement, ...], context: Context, program: Program) -> Tree:
     given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
+    changing = program.changing
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
@@ -72,6 +73,8 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         return body is program.body and waits and first.reads <= given
 
     def allowed(g: Group) -> bool:
+        if g.reads & changing:  # whoever waits for the host's memory keeps no one waiting
+            return False
         return not program.states or may_share(g.steps, program)
 
     nodes = fuse_epilogues(singles(body, waits(program)), allowed)

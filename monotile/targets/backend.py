@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,18 @@ class Kernel(Protocol):
 
     def launch(self, tensors: list[int], weights: tuple[int, ...]) -> None:
         """Runs once. tensors: addresses of the inputs, then the outputs. weights: of the weights' parts."""
+        ...
+
+
+class Running(Protocol):
+    """A call that has begun."""
+
+    def finished(self) -> bool:
+        """Whether it is over, well or not. What the kernel has written is visible then."""
+        ...
+
+    def result(self) -> Any:
+        """What the call gives, once it is over. Raises what went wrong."""
         ...
 
 
@@ -53,6 +65,7 @@ class Backend:
     outdated:   whether this machine cannot run a Binary because it was built on another one, and is to build it again.
     obstacle:   why this machine cannot run a Target's kernels on a device; None where it can.
     load:       makes a Binary ready to run.
+    begin:      begins a call on a device and does not wait for its kernel.
     device:     where a kernel runs whose parameters are given: their device, or the current one.
     machine:    this machine, for calibration. Raises TargetError where it is none.
     measure:    measures its figures; is given whom to tell what is being measured.
@@ -71,6 +84,7 @@ class Backend:
     outdated: Callable[[Binary], bool]
     obstacle: Callable[[Target, torch.device], str | None]
     load: Loader
+    begin: Callable[[Callable[[], Any], torch.device], Running]
     device: Callable[[Sequence[torch.Tensor]], torch.device]
     machine: Callable[[], Machine]
     measure: Callable[[Options, Callable[[str], None]], dict[str, Measured]]

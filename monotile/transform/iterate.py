@@ -1,6 +1,7 @@
 """A Program as the body of a loop: its results become its inputs again, and its states stay where they are.
 
-A decoder's step for one token becomes the kernel that writes all of them.
+A decoder's step for one token becomes the kernel that writes all of them. What the host watches it takes a snapshot of as an iteration
+begins: whoever waits for the host's memory then waits beside the iteration's work.
 """
 
 import msgspec
@@ -8,8 +9,8 @@ import msgspec
 from monotile.analysis.uses import mentions
 from monotile.errors import ScheduleError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Tensor
-from monotile.ir.program import Carry, Loop, Program, updates
+from monotile.ir.expr import Axis, Load, Tensor
+from monotile.ir.program import Carry, Compute, Loop, Program, compute, updates, used
 from monotile.transform.names import Names
 from monotile.transform.replace import renamed, replace_all
 
@@ -17,20 +18,24 @@ from monotile.transform.replace import renamed, replace_all
 class Iterate(msgspec.Struct, frozen=True):
     """inputs: for each result of the Program, in order, the number of the input that it is in the next iteration. predicate: the number of a
     result, a scalar bool: there is another iteration where it holds, and a first one where its input does. bound: iterations at
-    most. unread: whether states that the Program overwrites without reading them are kept as well."""
+    most. unread: whether states that the Program overwrites without reading them are kept as well. watched: numbers of the inputs
+    that the host uses meanwhile (`Program.watched`): states that it sees as they change, and scalars that it may change."""
 
     inputs: tuple[int, ...]
     predicate: int
     bound: int
     unread: bool = True
+    watched: tuple[int, ...] = ()
 
 
 def iterate(program: Program, how: Iterate) -> Program:
     """The loop, with the results, and the states' new values, of the last iteration; the inputs' where there is none.
 
-    Raises ScheduleError where a state is a part of a weight whose other parts are none.
+    Raises ScheduleError where a state is a part of a weight whose other parts are none, and for what cannot be watched.
     """
     taken = Names(program)
+    watched = tuple(program.inputs[number].name for number in how.watched)
+    program = msgspec.structs.replace(program, watched=watched)
     carried: list[Carry] = []
 
     def carry(init: Tensor, result: Tensor) -> Tensor:
@@ -62,8 +67,18 @@ def iterate(program: Program, how: Iterate) -> Program:
     assert goes_on.dtype is DType.BOOL
     assert not goes_on.shape
     moved = {c.init.name: renamed(c.param) for c in carried}
-    body = replace_all(program.body, moved)
+    snapshots = [_snapshot(t, taken) for t in program.inputs if t.name in program.changing]
+    if moved.keys() & program.changing:
+        raise ScheduleError("a result becomes an input that the host may change")
+    moved |= {used(s)[0].name: renamed(s.out) for s in snapshots}
+    body = (*snapshots, *replace_all(program.body, moved))
     axis = Axis(taken.fresh("token"), how.bound)
     loop = Loop(axis, tuple(carried), (), body, predicate=goes_on)
     outputs = (*results, *states.values())
     return msgspec.structs.replace(program, body=(loop,), outputs=outputs, states=tuple(states))
+
+
+def _snapshot(t: Tensor, taken: Names) -> Compute:
+    if t.shape:
+        raise ScheduleError(f"{t.name} cannot be watched: it is neither a scalar nor a state")
+    return compute(Tensor(taken.fresh(f"{t.name}_seen"), (), t.dtype), lambda: Load(t, ()))

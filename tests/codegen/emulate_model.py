@@ -25,10 +25,11 @@ TARGET = cuda_target("sm_90a")
 
 
 class Emulated:
-    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a."""
+    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a. states: by name, as the last call has left them."""
 
     program: Program
     plan: Plan
+    states: dict[str, np.ndarray]
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class Emulated:
         leaves = [x for x in self.captured.signature.inputs if isinstance(x, TensorLeaf)]
         values |= {leaf.tensor.name: to_numpy(x) for leaf, x in zip(leaves, args, strict=True)}
         found = emulate(self.program, self.plan, self.source, values, late=seed % 2 == 0, seed=seed)
+        count = len(self.program.results)
+        self.states = dict(zip(self.program.states, found[count:], strict=True))
         outputs = self.captured.signature.outputs
         assert all(isinstance(o, OutputLeaf) and not o.row for o in outputs)
         return [from_numpy(found[o.index]) for o in outputs if isinstance(o, OutputLeaf)]

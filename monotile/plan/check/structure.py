@@ -17,6 +17,7 @@ from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
 from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
+from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import (
     Choose,
@@ -66,6 +67,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
         fail(f"no stage computes {', '.join(sorted(missing))}")
+    check_watched(plan, program, computes)
     check_messages(plan, program, computes)
     replay(plan, program, computes)
 

@@ -1,8 +1,13 @@
 """Running a shared object: one call of one native function."""
 
+import atexit
 import ctypes
+import functools
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import torch
 
@@ -53,3 +58,36 @@ class CpuKernel:
         status = self._run(state.pointers, state.workspace)
         if status:
             raise IndexOutOfRangeError(self._checks[status - 1])
+
+
+class CpuCall:
+    """A call in a thread of its own: the kernel runs without Python's lock. The process waits for it before it ends."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._future: Future[Any] = Future()
+        self._call = call
+        # A daemon: else the process would wait for it before anything that is registered to be done at its end, such as stopping it.
+        self._thread = threading.Thread(target=self._run, name="monotile-call", daemon=True)
+        _threads().add(self._thread)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._call())
+        except BaseException as error:  # raised where the result is asked for
+            self._future.set_exception(error)
+
+    def finished(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> Any:
+        self._thread.join()
+        return self._future.result()
+
+
+@functools.cache
+def _threads() -> "weakref.WeakSet[threading.Thread]":
+    """Of calls. None may still run when the interpreter ends, which ends threads in the midst of their C++."""
+    found: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+    atexit.register(lambda: [t.join() for t in list(found)])
+    return found

@@ -14,7 +14,7 @@ from monotile.targets.cuda.calibrate.measure import machine, measure
 from monotile.targets.cuda.detect import detect, present
 from monotile.targets.cuda.driver import driver
 from monotile.targets.cuda.emit import emit, settle
-from monotile.targets.cuda.launch import CudaKernel, PointerArray
+from monotile.targets.cuda.launch import CudaCall, CudaKernel, PointerArray
 from monotile.targets.cuda.target import NAMES
 from monotile.targets.target import Target
 
@@ -92,6 +92,7 @@ CUDA = Backend(
     outdated=lambda _: False,
     obstacle=obstacle,
     load=_load,
+    begin=CudaCall,
     device=_device,
     machine=machine,
     measure=measure,

@@ -15,6 +15,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import torch
@@ -217,6 +218,31 @@ class CudaKernel:
         if nbytes == 0:
             return None
         return torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", self._device))
+
+
+class CudaCall:
+    """A call in PyTorch's current stream of a GPU."""
+
+    def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
+        self._call = call  # with its arguments, which may lie in the host's memory
+        with torch.cuda.device(device):
+            self._given = call()
+            self._over = torch.cuda.Event()
+            self._over.record()
+
+    def finished(self) -> bool:
+        try:
+            return self._over.query()
+        except RuntimeError:  # the kernel has failed: `result` says why
+            return True
+
+    def result(self) -> Any:
+        try:
+            self._over.synchronize()
+        except RuntimeError:
+            check_all()
+            raise
+        return self._given
 
 
 def _stream_getter(device: int) -> Callable[[], int]:

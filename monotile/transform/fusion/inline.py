@@ -2,7 +2,7 @@
 
 The consumer evaluates the producer's body, cast to the producer's type, at the index that it reads; a later
 `eliminate_dead_code` drops producers that are no longer read. A Program has no side effects, so every inlining is
-correct; this pass decides which ones pay.
+correct, but for that of a snapshot of what the host changes; this pass decides which ones pay.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from monotile.analysis.contraction import contraction
 from monotile.analysis.cost import cost, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, is_snapshot
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import lossless, simplify_expr
@@ -36,7 +36,7 @@ def inline_views(program: Program) -> Program:
     def decide(p: Compute, _: Statement) -> bool:
         return is_view(p) and (p.out.size == 1 or not isinstance(p.body, Const))
 
-    return with_body(program, _inline(program.body, {}, decide))
+    return _inlined(program, decide)
 
 
 def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program:
@@ -45,7 +45,7 @@ def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program
     def decide(p: Compute, consumer: Statement) -> bool:
         return chosen(p) and not (isinstance(consumer, Compute) and _repeats_operands(consumer))
 
-    return with_body(program, _inline(program.body, {}, decide))
+    return _inlined(program, decide)
 
 
 def is_view(s: Compute) -> bool:
@@ -95,7 +95,7 @@ def _merge_pointwise(program: Program) -> Program:
         once = uses.evaluations[name] <= producer.out.size
         return once or _worth_repeating(producer, uses)
 
-    return with_body(program, _inline(program.body, {}, decide))
+    return _inlined(program, decide)
 
 
 def _repeats_operands(s: Compute) -> bool:
@@ -117,6 +117,15 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
     large = {x.tensor.name for x in loads(p.body) if 2 * x.tensor.size > p.out.size}
     epilogue = any(name in uses.reductions and uses.readers[name] == 1 for name in large)
     return len(large) <= 1 and not epilogue and cost(p.body) <= CHEAP
+
+
+def _inlined(program: Program, decide: Decide) -> Program:
+    changing = program.changing
+
+    def allowed(p: Compute, consumer: Statement) -> bool:
+        return not is_snapshot(p, changing) and decide(p, consumer)
+
+    return with_body(program, _inline(program.body, {}, allowed))
 
 
 def _inline(body: Body, around: Producers, decide: Decide) -> Body:

@@ -8,6 +8,7 @@ overtake another reader of the old value.
 import msgspec
 
 from monotile.analysis.states import scattered, waits
+from monotile.errors import ScheduleError
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import Program, Statement, compute, defined, updates
 from monotile.transform.names import Names
@@ -15,7 +16,7 @@ from monotile.transform.roll.order import topological
 
 
 def insert_state_copies(program: Program) -> Program:
-    """`program` with a copy for each state that no Scatter may update in place."""
+    """`program` with a copy for each state that no Scatter may update in place. Raises ScheduleError where the host watches such a one."""
     if not program.states:
         return program
     in_place = set(scattered(program).values())
@@ -27,6 +28,10 @@ def insert_state_copies(program: Program) -> Program:
         if any(t.name in in_place for t in u.old):
             new.append(u.result)
             continue
+        if u.name in program.watched:
+            raise ScheduleError(
+                f"the state {u.name} cannot be watched: it is not updated where it lies"
+            )
         out = Tensor(taken.fresh(f"{u.result.name}_state"), u.result.shape, u.result.dtype)
         source = u.result
         made.append(

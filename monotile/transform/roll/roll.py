@@ -99,7 +99,7 @@ def _roll(program: Program, facts: "_Facts", *, shortest: bool) -> Program:
         return program
     outputs = tuple(frame.others)
     weights = roller.tables.used_in(body, outputs)
-    return Program(program.inputs, weights, body, outputs, program.states)
+    return msgspec.structs.replace(program, weights=weights, body=body, outputs=outputs)
 
 
 class _Frame:

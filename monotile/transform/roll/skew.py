@@ -30,7 +30,7 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.ir.program import Carry, Compute, Loop, Program, Stack, Statement, compute
+from monotile.ir.program import Carry, Compute, Loop, Program, Stack, Statement, compute, used
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
@@ -43,11 +43,16 @@ def skew(program: Program) -> Program:
     """`program` with its nests as wavefronts; the same object if there are none."""
     names = Names(program)
     weights = frozenset(w.tensor.name for w in program.weights)
+    changing = program.changing  # a wave would read it once for all its iterations
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
         for s in body:
-            found = nest(s) if isinstance(s, Loop) else None
+            found = (
+                nest(s)
+                if isinstance(s, Loop) and not changing.intersection(t.name for t in used(s))
+                else None
+            )
             wide = found is not None and _outer_is_wide(found, weights)
             states = None if found is None else _states(found, wide, names)
             if found is None or states is None:

@@ -4,7 +4,7 @@ Loads of a copy are inlined by `inline.py`; this pass is for outputs, carried an
 branches and bases of Scatters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -28,7 +28,8 @@ Sources = dict[str, Tensor]
 def propagate_copies(program: Program) -> Program:
     """`program` without whole uses of copies; `eliminate_dead_code` then drops those that no Load reads."""
     sources: Sources = {}
-    body = _body(program.body, sources)
+    changing = program.changing
+    body = _body(program.body, sources, changing)
     outputs = tuple(_of(t, sources) for t in program.outputs)
     if same(body, program.body) and outputs == program.outputs:
         return program
@@ -53,16 +54,16 @@ def _of(t: Tensor, sources: Mapping[str, Tensor]) -> Tensor:
     return sources.get(t.name, t)
 
 
-def _body(body: Body, sources: Sources) -> Body:
-    """`body` with its whole uses replaced; its copies are added to `sources`."""
-    return tuple(_statement(s, sources) for s in body)
+def _body(body: Body, sources: Sources, changing: Set[str]) -> Body:
+    """`body` with its whole uses replaced; its copies are added to `sources`, but for those of what is `changing` meanwhile."""
+    return tuple(_statement(s, sources, changing) for s in body)
 
 
-def _statement(s: Statement, sources: Sources) -> Statement:
+def _statement(s: Statement, sources: Sources, changing: Set[str]) -> Statement:
     match s:
         case Compute():
             source = _copied(s)
-            if source is not None:
+            if source is not None and source.name not in changing:
                 sources[s.out.name] = _of(source, sources)
             return s
         case Scatter():
@@ -70,7 +71,7 @@ def _statement(s: Statement, sources: Sources) -> Statement:
             return s if base is s.base else msgspec.structs.replace(s, base=base)
         case Loop():
             inner = dict(sources)
-            body = _body(s.body, inner)
+            body = _body(s.body, inner, changing)
             predicate = None if s.predicate is None else _of(s.predicate, inner)
             new = Loop(
                 s.axis,
@@ -86,7 +87,8 @@ def _statement(s: Statement, sources: Sources) -> Statement:
             )
         case Branch():
             left, right = dict(sources), dict(sources)
-            then, otherwise = _body(s.then, left), _body(s.otherwise, right)
+            then = _body(s.then, left, changing)
+            otherwise = _body(s.otherwise, right, changing)
             new = Branch(
                 _of(s.predicate, sources),
                 then,

@@ -184,6 +184,8 @@ __device__ __forceinline__ const T* recompute(const T* p) {
 __device__ __forceinline__ unsigned uniform(unsigned x) { return __shfl_sync(0xffffffff, x, 0); }
 
 // Tells the compiler that `p` points into global memory, which it cannot see through a call.
-__device__ __forceinline__ void assume_global(const void* p) { __builtin_assume(__isGlobal(p)); }
+__device__ __forceinline__ void assume_global(const volatile void* p) {
+  __builtin_assume(__isGlobal(const_cast<const void*>(p)));
+}
 
 }  // namespace mt::ptx

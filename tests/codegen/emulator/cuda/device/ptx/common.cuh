@@ -83,6 +83,6 @@ inline unsigned long long nanoseconds() { return ++emulator::events; }  // of al
 inline unsigned long long cycles() { return ++emulator::events; }
 inline char* shared_memory() { return emulator::current->block->shared(); }
 inline void* profile_memory() { return emulator::current->block->noted; }
-inline void assume_global(const void*) {}
+inline void assume_global(const volatile void*) {}
 
 }  // namespace mt::ptx
