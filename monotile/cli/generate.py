@@ -28,7 +28,7 @@ def command(
     folder: str, prompt: str, max_new_tokens: int, capacity: int | None, temperature: float, top_k: int, top_p: float, min_p: float,
     repetition_penalty: float, seed: int, dtype: str | None, target: str, no_cache: bool,
 ) -> None:  # fmt: skip
-    """Write on from a prompt with the language model of FOLDER: config.json, safetensors, tokenizer. Prompt and answer are one launch."""
+    """Write on from a prompt with the language model of FOLDER: config.json, safetensors, tokenizer. The answer is one launch, and a long prompt another."""
     options = Options(cache=not no_cache)
     found = load_checkpoint(folder, dtype, device_of(target, options))
     ids = found.ids(prompt)
@@ -47,4 +47,4 @@ def command(
 
 def _speed(lm: Generator, given: int, seconds: float) -> str:
     new = lm.length + 1 - given
-    return f"{given} tokens read and {new} written in {seconds:.3f} s: {lm.length / seconds:.1f} steps a second"
+    return f"{given} tokens read and {new} written in {seconds:.3f} s: {lm.length / seconds:.1f} tokens a second"

@@ -1,6 +1,5 @@
 """`monotile.generator`: a causal language model of transformers whose tokens one kernel writes."""
 
-import importlib
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -9,7 +8,9 @@ from torch import Tensor, nn
 
 from monotile.compile import compile_loop
 from monotile.config import Options
-from monotile.errors import CaptureError, InputError
+from monotile.errors import InputError
+from monotile.generation.decoder import Decoder
+from monotile.generation.prompt import Reader
 from monotile.generation.sampling import Controls
 from monotile.generation.step import STOPS, Step, iterated
 from monotile.runtime.module import CompiledModule
@@ -26,6 +27,8 @@ class Sampling(TypedDict):
     repetition_penalty: NotRequired[float]
 
 
+CHUNK = 64  # tokens of a prompt at a time
+
 # By name: the value that changes nothing, the least, the greatest.
 RANGES: dict[str, tuple[float, float, float]] = {
     "temperature": (0.0, 0.0, 1e6),
@@ -37,26 +40,32 @@ RANGES: dict[str, tuple[float, float, float]] = {
 
 
 def generator(
-    model: nn.Module, capacity: int, *, target: str = "auto", options: Options = Options()
+    model: nn.Module,
+    capacity: int,
+    *,
+    chunk: int = CHUNK,
+    target: str = "auto",
+    options: Options = Options(),
 ) -> "Generator":
-    """`model`, a causal language model of transformers in eval mode, as a kernel that reads a prompt and writes tokens.
+    """`model`, a causal language model of transformers in eval mode, as a kernel that writes tokens, and one that reads a prompt.
 
     capacity: tokens that prompt and answer may have together; the cache is allocated for them.
+    chunk: how many tokens of a prompt are read at a time; 1: the kernel that writes reads them too, and is the only one.
     target, options: as `monotile.compile` takes them.
     Raises InputError where the capacity does not fit the model, CaptureError where the model takes no cache, and else as
     `monotile.compile` does.
     """
-    return Generator(model, capacity, target, options)
+    return Generator(model, capacity, chunk, target, options)
 
 
 class Generator:
     """What `generator` gives. One sequence at a time: all calls use one cache.
 
-    kernel: the CompiledModule. decoder: the model with its cache. capacity: in tokens. length: tokens of the sequence whose keys and values
+    kernel: the CompiledModule that writes. reader: the one that reads prompts, if there is one. decoder: the model with its cache. capacity: in tokens. length: tokens of the sequence whose keys and values
     the cache holds.
     """
 
-    def __init__(self, model: nn.Module, capacity: int, target: str, options: Options) -> None:
+    def __init__(self, model: nn.Module, capacity: int, chunk: int, target: str, options: Options) -> None:  # fmt: skip
         config = getattr(model, "config", None)
         longest = getattr(config, "max_position_embeddings", capacity)
         if not 2 <= capacity <= longest:
@@ -68,10 +77,11 @@ class Generator:
         self._stops = _stops(model)
         self._device = next(model.parameters()).device
         self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
-        self.decoder = _with_cache(model, capacity, self._device)
+        self.decoder = Decoder(model, 1, capacity, self._device)
         step, call = Step(self.decoder, capacity).eval(), self.call(self._ids[:1], 1)
         how = iterated(capacity)
         self.kernel: CompiledModule = compile_loop(step, call, how, target=target, options=options)
+        self.reader = Reader(self.decoder, chunk, (self._ids,), target, options) if chunk > 1 else None  # fmt: skip
 
     def generate(
         self,
@@ -83,7 +93,7 @@ class Generator:
         follow: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
-        """Prompt and answer, [1, n] int64, up to `max_new_tokens` or an id that ends it, in one launch.
+        """Prompt and answer, [1, n] int64, up to `max_new_tokens` or an id that ends it, in one launch, and one for a prompt of some length.
 
         ids: [1, n] int64, n of 1 or more. seed: of the counter-based random numbers by which tokens are drawn; the same on every target.
         eos_token_id: instead of the model's own. follow: the last sequence goes on: its keys and values are still in the cache, and
@@ -91,7 +101,11 @@ class Generator:
         """
         prompt = self._prompt(ids, max_new_tokens, follow)
         stops = self._stops if eos_token_id is None else _listed(eos_token_id)
-        call = self.call(prompt, max_new_tokens, stops, self.length if follow else 0, seed, **sampling)  # fmt: skip
+        begun, given = self.length if follow else 0, prompt.shape[0]
+        end = self.reader.end(begun, given) if self.reader else begun
+        call = self.call(prompt, max_new_tokens, stops, end, seed, **sampling)
+        if self.reader:
+            self.reader.read(call[0], begun, end)
         self._ids, last, _ = self.kernel(*call)
         self.length = int(last)
         return self._ids[None, : self.length + 1].clone()
@@ -148,28 +162,6 @@ def _checked(sampling: Sampling) -> dict[str, float]:
         if not low <= out[name] <= high:
             raise InputError(f"{name} is {out[name]}: it has to be from {low:g} to {high:g}")
     return out
-
-
-def _with_cache(model: nn.Module, capacity: int, device: torch.device) -> nn.Module:
-    """The model with a static cache as its buffers."""
-    try:
-        library = importlib.import_module("transformers")
-        exportable = importlib.import_module("transformers.integrations.executorch")
-    except ImportError as error:
-        raise CaptureError("a generator needs transformers: pip install transformers") from error
-    own: Any = getattr(model, "generation_config", None)
-    sizes = {"batch_size": 1, "max_cache_len": capacity}
-    try:
-        model.generation_config = library.GenerationConfig(
-            use_cache=True, cache_implementation="static", cache_config=sizes
-        )
-        return exportable.TorchExportableModuleWithStaticCache(model, device=device)
-    except (AttributeError, AssertionError, ValueError, TypeError) as error:
-        raise CaptureError(
-            f"{type(model).__name__} takes no static cache of transformers: {error}"
-        ) from error
-    finally:
-        model.generation_config = own
 
 
 def _stops(model: nn.Module) -> tuple[int, ...]:

@@ -24,10 +24,14 @@ TARGET = cuda_target("sm_90a")
 
 
 class Emulated:
-    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a."""
+    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a.
+
+    states: what the last call has left of the Program's states, by name.
+    """
 
     program: Program
     plan: Plan
+    states: dict[str, torch.Tensor]
 
     def __init__(
         self,
@@ -56,6 +60,8 @@ class Emulated:
         leaves = [x for x in self.captured.signature.inputs if isinstance(x, TensorLeaf)]
         values |= {leaf.tensor.name: to_numpy(x) for leaf, x in zip(leaves, args, strict=True)}
         found = emulate(self.program, self.plan, self.source, values, late=seed % 2 == 0, seed=seed)
+        kept = found[len(self.program.results) :]
+        self.states = {n: from_numpy(x) for n, x in zip(self.program.states, kept, strict=True)}
         outputs = self.captured.signature.outputs
         assert all(isinstance(o, OutputLeaf) and not o.row for o in outputs)
         return [from_numpy(found[o.index]) for o in outputs if isinstance(o, OutputLeaf)]
