@@ -6,7 +6,8 @@ import click
 
 from monotile.config import Options
 from monotile.generation.checkpoint import load_checkpoint
-from monotile.generation.generator import Generator, Sampling, generator
+from monotile.generation.controls import Sampling
+from monotile.generation.generator import Generator, generator
 from monotile.targets.detect import device_of
 
 

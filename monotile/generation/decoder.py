@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from monotile.errors import CaptureError
+from monotile.errors import CaptureError, InputError
 
 # Of transformers: caches with a row of keys and values for each position. A row that holds a key of a later position is never seen (the
 # mask is causal), and is written again before that position is read. Recurrent states and rolling windows are not like that.
@@ -14,17 +14,24 @@ BY_POSITION = ("StaticLayer",)
 
 
 class Decoder(nn.Module):
-    """`model` with a cache of `capacity` tokens for each of `batch` sequences.
+    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's.
 
     transformers' TorchExportableModuleWithStaticCache with padding. As there, layers with a sliding window keep all positions, and the
-    window is in the mask alone. Raises CaptureError for models with other caches.
+    window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
     """
 
-    def __init__(self, model: nn.Module, batch: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, batch: int, capacity: int) -> None:
         super().__init__()
-        self.model = model
-        self.capacity = capacity
-        self.cache = _static_cache(model, batch, capacity, device)
+        config = getattr(model, "config", None)
+        longest = getattr(config, "max_position_embeddings", capacity)
+        if not 2 <= capacity <= longest:
+            raise InputError(
+                f"a capacity of {capacity} tokens: {type(model).__name__} takes 2 to {longest}"
+            )
+        self.model, self.capacity = model, capacity
+        self.vocabulary = int(getattr(config, "vocab_size", 2**31))
+        self.device = next(model.parameters()).device
+        self.cache = _static_cache(model, batch, capacity, self.device)
         for i, layer in enumerate(self.cache.layers):
             self.register_buffer(f"key_cache_{i}", layer.keys, persistent=False)
             self.register_buffer(f"value_cache_{i}", layer.values, persistent=False)

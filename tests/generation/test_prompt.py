@@ -92,11 +92,11 @@ def test_caches_without_a_row_for_each_position() -> None:
     )  # fmt: skip
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(CaptureError, match="static cache"):
-        Decoder(model, 1, 12, torch.device("cpu"))
+        Decoder(model, 1, 12)
 
 
 def test_it_compiles_for_a_gpu() -> None:
-    decoder = Decoder(model_of("llama"), 1, CAPACITY, torch.device("cpu"))
+    decoder = Decoder(model_of("llama"), 1, CAPACITY)
     ids = torch.zeros(CAPACITY, dtype=torch.int64)
     reader = Reader(decoder, 16, (ids,), "cuda:sm_90a", OPTIONS)
     assert "monotile_kernel" in reader.kernel.source
@@ -105,7 +105,7 @@ def test_it_compiles_for_a_gpu() -> None:
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
     """The caches after it are PyTorch's."""
-    decoder = Decoder(model_of("llama"), 1, 12, torch.device("cpu"))
+    decoder = Decoder(model_of("llama"), 1, 12)
     module, ids = Chunk(decoder, 4).eval(), prompt(12)[0]
     numbers = torch.tensor(0), torch.tensor(True), torch.tensor(9)
     fast = Emulated(module, (ids, *numbers), iterate=Iterate((1, 2), 1, 3, unread=False))
