@@ -55,7 +55,7 @@ class BatchStep(nn.Module):
 class BatchGenerator:
     """What `generator` gives for several sequences. All calls use one cache.
 
-    kernel: the CompiledModule that writes. reader: the one that reads prompts, if there is one. decoder: the model with its cache.
+    kernel: the CompiledModule that writes. reader: reads prompts, if `chunk` is not 1. decoder: the model with its cache.
     batch: sequences at most. capacity: tokens of each, its padding included.
     """
 
@@ -86,11 +86,11 @@ class BatchGenerator:
         follow: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
-        """Prompts and answers, [sequences, n] int64: each up to `max_new_tokens` or an id that ends it, the model's pad_token_id (or the
-        first id that ends a sequence) behind that, until all have ended.
+        """Prompts and answers, [sequences, n] int64: each up to `max_new_tokens` or an id that ends it, filled up with the model's
+        pad_token_id (or the first id that ends a sequence) until all have ended. Launches as `Generator.generate` has.
 
-        ids: [sequences, n] int64 with the `attention_mask` of a tokenizer that pads on the left, or a list of prompts, each [n] int64. One
-        without a mask is all tokens. seed: of the random numbers, which are others for each sequence. eos_token_id: instead of the
+        ids: [sequences, n] int64 with the `attention_mask` of a tokenizer that pads on the left, or a list of prompts, each [n] int64. Without
+        a mask all ids are tokens. There may be fewer sequences than the batch. seed: of the random numbers, which are others for each sequence. eos_token_id: instead of the
         model's own. follow: the last sequences go on, each with its row of `ids`; they are read again. sampling: see `Sampling`,
         the same for all. Raises InputError for what does not fit.
         """

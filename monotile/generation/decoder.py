@@ -1,6 +1,7 @@
 """A causal language model of transformers with a static cache as its buffers, so that `torch.export` takes it."""
 
 import importlib
+import inspect
 from typing import Any
 
 import torch
@@ -28,6 +29,10 @@ class Decoder(nn.Module):
             raise InputError(
                 f"a capacity of {capacity} tokens: {type(model).__name__} takes 2 to {longest}"
             )
+        if batch > 1 and "position_ids" not in inspect.signature(model.forward).parameters:
+            raise CaptureError(
+                f"{type(model).__name__} takes no position_ids: its sequences cannot be padded to one length"
+            )
         self.model, self.capacity = model, capacity
         self.vocabulary = int(getattr(config, "vocab_size", 2**31))
         self.device = next(model.parameters()).device
@@ -48,19 +53,13 @@ class Decoder(nn.Module):
         """
         for layer in self.cache.layers:
             layer.cumulative_length.copy_(cache_position[0])
-        mask = position_ids = None
+        given: dict[str, Tensor | None] = {"attention_mask": None}
         if padding is not None:
             slots = torch.arange(self.capacity, device=padding.device)
-            mask = slots >= padding[:, None]
-            position_ids = (cache_position - padding[:, None]).clamp(min=0)
-        out = self.model(
-            input_ids=input_ids,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        return out.logits
+            given["attention_mask"] = slots >= padding[:, None]
+            given["position_ids"] = (cache_position - padding[:, None]).clamp(min=0)
+        cache = {"past_key_values": self.cache, "use_cache": True}
+        return self.model(input_ids=input_ids, **given, **cache).logits
 
 
 def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.device) -> Any:

@@ -56,7 +56,7 @@ def generator(
     """`model`, a causal language model of transformers in eval mode, as a kernel that writes tokens, and one that reads a prompt.
 
     capacity: tokens that prompt and answer may have together; the cache is allocated for them.
-    batch: sequences at a time; more than one: see `BatchGenerator`.
+    batch: sequences at most; for more than one there is a `BatchGenerator`.
     chunk: how many tokens of a prompt are read at a time; 1: the kernel that writes reads them too, and is the only one.
     target, options: as `monotile.compile` takes them.
     Raises InputError where the capacity does not fit the model, CaptureError where the model takes no cache, and else as
@@ -70,8 +70,8 @@ def generator(
 class Generator:
     """What `generator` gives. One sequence at a time: all calls use one cache.
 
-    kernel: the CompiledModule that writes. reader: the one that reads prompts, if there is one. decoder: the model with its cache. capacity: in tokens. length: tokens of the sequence whose keys and values
-    the cache holds.
+    kernel: the CompiledModule that writes. reader: reads prompts, if `chunk` is not 1. decoder: the model with its cache.
+    capacity: in tokens. length: tokens of the sequence whose keys and values the cache holds.
     """
 
     def __init__(self, model: nn.Module, capacity: int, chunk: int, target: str, options: Options) -> None:  # fmt: skip
@@ -95,10 +95,11 @@ class Generator:
         follow: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
-        """Prompt and answer, [1, n] int64, up to `max_new_tokens` or an id that ends it, in one launch, and one for a prompt of some length.
+        """Prompt and answer, [1, n] int64, up to `max_new_tokens` or an id that ends it: one launch, and before it one that reads a prompt of
+        more than a few tokens.
 
-        ids: [1, n] int64, n of 1 or more, without what `attention_mask` says is padding on the left; or a list of one, [n]. seed: of the counter-based random numbers by which tokens are drawn; the same on every target.
-        eos_token_id: instead of the model's own. follow: the last sequence goes on: its keys and values are still in the cache, and
+        ids: [1, n] int64, n of 1 or more, or a list of one tensor [n]. attention_mask: [1, n], whose zeros are padding on the left, which is
+        left out. seed: of the counter-based random numbers by which tokens are drawn; the same on every target. eos_token_id: instead of the model's own. follow: the last sequence goes on: its keys and values are still in the cache, and
         `ids` come after its last token. sampling: see `Sampling`. Raises InputError for what does not fit.
         """
         prompt = self._prompt(ids, attention_mask, max_new_tokens, follow)

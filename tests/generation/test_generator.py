@@ -125,7 +125,7 @@ def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
         (prompt(3), {"min_p": 1.5}, "min_p"),
         (prompt(3), {"top_k": -1}, "top_k"),
         (prompt(3), {"repetition_penalty": 0.0}, "repetition_penalty"),
-        (prompt(3), {"max_new_tokens": 0}, "an answer too"),
+        (prompt(3), {"max_new_tokens": 0}, "an answer has a token"),
         (prompt(3), {"eos_token_id": list(range(9))}, "at most 8"),
     ],
 )
