@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
+    from monotile.generation.batch import BatchGenerator
     from monotile.generation.generator import Generator, generator
     from monotile.runtime.module import CompiledModule, load
 
@@ -38,6 +39,7 @@ _HOME = {
     "CompiledModule": "monotile.runtime.module",
     "Explanation": "monotile.dynamo.explain",
     "explain": "monotile.dynamo.explain",
+    "BatchGenerator": "monotile.generation.batch",
     "Generator": "monotile.generation.generator",
     "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
@@ -56,6 +58,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BatchGenerator",
     "BuildError",
     "CaptureError",
     "ChoiceError",

@@ -6,7 +6,9 @@ import click
 
 from monotile.config import Options
 from monotile.generation.checkpoint import load_checkpoint
-from monotile.generation.generator import Generator, Sampling, generator
+from monotile.generation.controls import Sampling
+from monotile.generation.generator import CHUNK, Generator, generator
+from monotile.generation.prompt import LEAST
 from monotile.targets.detect import device_of
 
 
@@ -28,13 +30,13 @@ def command(
     folder: str, prompt: str, max_new_tokens: int, capacity: int | None, temperature: float, top_k: int, top_p: float, min_p: float,
     repetition_penalty: float, seed: int, dtype: str | None, target: str, no_cache: bool,
 ) -> None:  # fmt: skip
-    """Write on from a prompt with the language model of FOLDER: config.json, safetensors, tokenizer. Prompt and answer are one launch."""
+    """Write on from a prompt with the language model of FOLDER: config.json, safetensors, tokenizer. The answer is one launch, a prompt of more than a few tokens another."""
     options = Options(cache=not no_cache)
     found = load_checkpoint(folder, dtype, device_of(target, options))
     ids = found.ids(prompt)
-    lm = generator(
-        found.model, capacity or ids.shape[1] + max_new_tokens, target=target, options=options
-    )
+    room = capacity or ids.shape[1] + max_new_tokens
+    chunk = CHUNK if ids.shape[1] > LEAST else 1
+    lm = generator(found.model, room, chunk=chunk, target=target, options=options)
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
     )  # fmt: skip
@@ -48,4 +50,4 @@ def command(
 
 def _speed(lm: Generator, given: int, seconds: float) -> str:
     new = lm.length + 1 - given
-    return f"{given} tokens read and {new} written in {seconds:.3f} s: {lm.length / seconds:.1f} steps a second"
+    return f"{given} tokens read and {new} written in {seconds:.3f} s: {lm.length / seconds:.1f} tokens a second"

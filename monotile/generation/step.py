@@ -11,8 +11,7 @@ GIVEN, MOST, TOP_K, SEED = range(4)  # of a call's numbers
 
 
 class Step(nn.Module):
-    """decoder: with a static cache as its buffers, as transformers' TorchExportableModuleWithStaticCache: (input_ids [1, 1], cache_position
-    [1]) -> logits [1, 1, vocabulary]. capacity: of the cache, in tokens."""
+    """decoder: with its cache (see `decoder.Decoder`), of `capacity` tokens."""
 
     def __init__(self, decoder: nn.Module, capacity: int) -> None:
         super().__init__()

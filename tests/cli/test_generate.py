@@ -42,7 +42,7 @@ def test_it_writes_what_transformers_does(folder: Path) -> None:
     ids = torch.tensor([tokenizer("the cat sees")["input_ids"]])
     right = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
     assert tokenizer.decode(right[0]) in out
-    assert re.search(r"3 tokens read and 12 written in [\d.]+ s: [\d.]+ steps a second", out)
+    assert re.search(r"3 tokens read and 12 written in [\d.]+ s: [\d.]+ tokens a second", out)
 
 
 def test_a_seed(folder: Path) -> None:

@@ -8,12 +8,15 @@ import torch
 import monotile
 from monotile.errors import CaptureError, InputError
 from monotile.generation.generator import Generator, generator
+from monotile.generation.prompt import LEAST
 from monotile.generation.step import Step, iterated
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 
 transformers = pytest.importorskip("transformers")
-WORDS, CAPACITY = 96, 48
+WORDS, CAPACITY, CHUNK = 96, 48, 12
+# Prompts: one token, few, some more, a chunk, a chunk and one more, chunks with a rest, one that is shifted back, all of the cache but one.
+COUNTS = (1, 5, LEAST + 1, CHUNK + 1, CHUNK + 2, 3 * CHUNK - 4, CAPACITY - 6, CAPACITY - 1)
 SIZES = {
     "vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 64, "num_hidden_layers": 2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
@@ -31,8 +34,12 @@ OPTIONS = monotile.Options(cache=False)
 
 
 def model_of(name: str) -> torch.nn.Module:
+    return random_model(CONFIGS[name]())
+
+
+def random_model(config: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for p in model.parameters():
         p.data = torch.randn_like(p) * (0.5 if p.dim() == 1 else 1.5 * p.shape[-1] ** -0.5)
     return model.requires_grad_(False)
@@ -55,10 +62,10 @@ def llama() -> tuple[torch.nn.Module, Generator]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy(name: str) -> None:
     model = model_of(name)
-    lm = generator(model, CAPACITY, target="cpu", options=OPTIONS)
+    lm = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
     assert lm.kernel.kernels == 1
-    for count, more in ((5, 40), (1, 20), (30, 1)):
-        ids = prompt(count, count)
+    for count in COUNTS:
+        ids, more = prompt(count, count), CAPACITY - count
         assert torch.equal(lm.generate(ids, more), expected(model, ids, more))
 
 
@@ -118,7 +125,7 @@ def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
         (prompt(3), {"min_p": 1.5}, "min_p"),
         (prompt(3), {"top_k": -1}, "top_k"),
         (prompt(3), {"repetition_penalty": 0.0}, "repetition_penalty"),
-        (prompt(3), {"max_new_tokens": 0}, "an answer too"),
+        (prompt(3), {"max_new_tokens": 0}, "an answer has a token"),
         (prompt(3), {"eos_token_id": list(range(9))}, "at most 8"),
     ],
 )

@@ -1,0 +1,92 @@
+"""A causal language model of transformers with a static cache as its buffers, so that `torch.export` takes it."""
+
+import importlib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from monotile.errors import CaptureError, InputError
+
+# Of transformers: caches with a row of keys and values for each position. A row that holds a key of a later position is never seen (the
+# mask is causal), and is written again before that position is read. Recurrent states and rolling windows are not like that.
+BY_POSITION = ("StaticLayer",)
+
+
+class Decoder(nn.Module):
+    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's.
+
+    transformers' TorchExportableModuleWithStaticCache with padding. As there, layers with a sliding window keep all positions, and the
+    window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
+    """
+
+    def __init__(self, model: nn.Module, batch: int, capacity: int) -> None:
+        super().__init__()
+        config = getattr(model, "config", None)
+        longest = getattr(config, "max_position_embeddings", capacity)
+        if not 2 <= capacity <= longest:
+            raise InputError(
+                f"a capacity of {capacity} tokens: {type(model).__name__} takes 2 to {longest}"
+            )
+        if batch > 1 and "position_ids" not in inspect.signature(model.forward).parameters:
+            raise CaptureError(
+                f"{type(model).__name__} takes no position_ids: its sequences cannot be padded to one length"
+            )
+        self.model, self.capacity = model, capacity
+        self.vocabulary = int(getattr(config, "vocab_size", 2**31))
+        self.device = next(model.parameters()).device
+        self.cache = _static_cache(model, batch, capacity, self.device)
+        for i, layer in enumerate(self.cache.layers):
+            self.register_buffer(f"key_cache_{i}", layer.keys, persistent=False)
+            self.register_buffer(f"value_cache_{i}", layer.values, persistent=False)
+            self.register_buffer(f"cumulative_length_{i}", layer.cumulative_length, persistent=False)  # fmt: skip
+
+    def forward(
+        self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
+    ) -> Tensor:
+        """Logits [batch, n, vocabulary] of tokens that lie one behind the other.
+
+        input_ids: [batch, n] int64. cache_position: [n] int64, where they lie in the cache; what lies behind is as if it were not there.
+        padding: [batch] int64, how many positions in front belong to no token of a sequence; None: none. Its tokens are numbered from
+        behind it, as transformers does for a mask.
+        """
+        for layer in self.cache.layers:
+            layer.cumulative_length.copy_(cache_position[0])
+        given: dict[str, Tensor | None] = {"attention_mask": None}
+        if padding is not None:
+            slots = torch.arange(self.capacity, device=padding.device)
+            given["attention_mask"] = slots >= padding[:, None]
+            given["position_ids"] = (cache_position - padding[:, None]).clamp(min=0)
+        cache = {"past_key_values": self.cache, "use_cache": True}
+        return self.model(input_ids=input_ids, **given, **cache).logits
+
+
+def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.device) -> Any:
+    """The cache of transformers with its memory."""
+    try:
+        caches = importlib.import_module("transformers.cache_utils")
+        shapes = importlib.import_module("transformers.configuration_utils")
+    except ImportError as error:
+        raise CaptureError("a generator needs transformers: pip install transformers") from error
+    found: Any = model
+    try:
+        config = found.config.get_text_config()
+        cache = caches.StaticCache(config=config, max_cache_len=capacity)
+        for i, layer in enumerate(cache.layers):
+            if isinstance(layer, caches.StaticSlidingWindowLayer):
+                cache.layers[i] = caches.StaticLayer(capacity)
+            elif isinstance(layer, caches.DummyLayer):  # reads another layer's
+                cache.layers[i] = caches.StaticLayer(0)
+        heads, width = shapes.get_head_shapes(config)
+        cache.early_initialization(batch, heads, width, found.dtype, device)
+    except (AttributeError, AssertionError, KeyError, ValueError, TypeError) as error:
+        raise CaptureError(
+            f"{type(model).__name__} takes no static cache of transformers: {error}"
+        ) from error
+    for layer in cache.layers:
+        if type(layer).__name__ not in BY_POSITION:
+            raise CaptureError(
+                f"{type(model).__name__} takes no static cache of transformers that has a row for each position: a layer has a {type(layer).__name__}"
+            )
+    return cache

@@ -1,0 +1,119 @@
+"""Prompts that are read in chunks: the tokens that follow are transformers' own."""
+
+import pytest
+import torch
+
+import monotile
+from monotile.errors import CaptureError
+from monotile.generation.decoder import Decoder
+from monotile.generation.generator import Generator, generator
+from monotile.generation.prompt import LEAST, Chunk, Reader
+from monotile.transform.iterate import Iterate
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
+from tests.generation.test_generator import (
+    CAPACITY,
+    CHUNK,
+    COUNTS,
+    OPTIONS,
+    SIZES,
+    expected,
+    model_of,
+    prompt,
+    random_model,
+)
+
+transformers = pytest.importorskip("transformers")
+WINDOWED = {
+    "gemma2, window": lambda: transformers.Gemma2Config(head_dim=16, **{**SIZES, "sliding_window": 10}),
+    "mistral, window": lambda: transformers.MistralConfig(head_dim=16, **{**SIZES, "sliding_window": 10}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama() -> tuple[torch.nn.Module, Generator]:
+    model = model_of("llama")
+    return model, generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_smaller_than_the_cache(name: str) -> None:
+    model = random_model(WINDOWED[name]())
+    lm = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
+    for count in COUNTS:
+        ids, more = prompt(count, count), CAPACITY - count
+        assert torch.equal(lm.generate(ids, more), expected(model, ids, more))
+
+
+def test_a_sequence_that_goes_on(llama: tuple[torch.nn.Module, Generator]) -> None:
+    """Behind a long answer and a short one, with chunks that begin anywhere and one that is shifted back."""
+    model, lm = llama
+    written = lm.generate(prompt(4), 3)
+    for count in (LEAST, 13, 2, 9):
+        ids = torch.cat((written, prompt(count, count)), 1)
+        written = lm.generate(prompt(count, count), 2, follow=True)
+        assert torch.equal(written, expected(model, ids, 2))
+
+
+def test_a_refused_call_changes_nothing(llama: tuple[torch.nn.Module, Generator]) -> None:
+    model, lm = llama
+    begun = lm.generate(prompt(20), 4)
+    with pytest.raises(monotile.InputError):
+        lm.generate(prompt(20, 1), 4, temperature=-1.0)
+    both = torch.cat((begun, prompt(3)), 1)
+    assert torch.equal(lm.generate(prompt(3), 4, follow=True), expected(model, both, 4))
+
+
+def test_one_cache_and_one_set_of_parameters(llama: tuple[torch.nn.Module, Generator]) -> None:
+    model, lm = llama
+    assert lm.reader is not None
+    assert lm.reader.kernel.kernels == 1
+    known = {x.data_ptr() for x in (*model.parameters(), *lm.decoder.buffers())}
+    for kernel in (lm.kernel, lm.reader.kernel):
+        held = kernel._weights.tensors
+        assert {n for n in held if held[n].data_ptr() not in known} <= {"decoder.model.model.rotary_emb.inv_freq"}  # fmt: skip
+        assert "lm_head" not in "".join(lm.reader.kernel.artifact.parameters)
+
+
+def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
+    model, lm = llama
+    model.model.layers[0].mlp.up_proj.weight.mul_(-1)
+    assert torch.equal(lm.generate(prompt(30), 10), expected(model, prompt(30), 10))
+
+
+def test_a_kernel_alone() -> None:
+    lm = generator(model_of("llama"), 12, chunk=1, target="cpu", options=OPTIONS)
+    assert lm.reader is None
+
+
+def test_caches_without_a_row_for_each_position() -> None:
+    config = transformers.Qwen3NextConfig(
+        **{**SIZES, "layer_types": ["linear_attention", "full_attention"]}, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(CaptureError, match="static cache"):
+        Decoder(model, 1, 12)
+
+
+def test_it_compiles_for_a_gpu() -> None:
+    decoder = Decoder(model_of("llama"), 1, CAPACITY)
+    ids = torch.zeros(CAPACITY, dtype=torch.int64)
+    reader = Reader(decoder, 16, (ids,), "cuda:sm_90a", OPTIONS)
+    assert "monotile_kernel" in reader.kernel.source
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_on_the_emulator() -> None:
+    """The caches after it are PyTorch's."""
+    decoder = Decoder(model_of("llama"), 1, 12)
+    module, ids = Chunk(decoder, 4).eval(), prompt(12)[0]
+    numbers = torch.tensor(0), torch.tensor(True), torch.tensor(9)
+    fast = Emulated(module, (ids, *numbers), iterate=Iterate((1, 2), 1, 3, unread=False))
+    at, goes_on = fast(ids, *numbers)
+    assert int(at) == 12
+    assert not goes_on
+    for begin in range(0, 12, 4):
+        module(ids, torch.tensor(begin), numbers[1], numbers[2])
+    assert len(fast.states) == 4
+    for name, x in fast.states.items():
+        torch.testing.assert_close(x, decoder.get_buffer(name.removeprefix("decoder.")))
