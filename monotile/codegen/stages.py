@@ -79,7 +79,7 @@ class StageEmitter(Emitter):
                             self.walk(inner)
                 case Stage():
                     with self.profiling.wait(self.writer, node):
-                        self.wait_for(node)
+                        self.wait(node.handoff, late=node.late)
                     self.call(node)
 
     def _repeat(self, loop: Repeat) -> None:
@@ -107,10 +107,6 @@ class StageEmitter(Emitter):
 
     def enter(self, loop: Repeat) -> None:
         """Write what comes right before a loop."""
-
-    def wait_for(self, stage: Stage) -> None:
-        """Write what the worker waits for before the stage."""
-        self.wait(stage.handoff, late=stage.late)
 
     @abstractmethod
     def wait(self, handoff: Handoff, *, late: bool = False) -> None:

@@ -73,10 +73,11 @@ def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.dev
     try:
         config = found.config.get_text_config()
         cache = caches.StaticCache(config=config, max_cache_len=capacity)
+        dummy = getattr(caches, "DummyLayer", ())  # of newer versions
         for i, layer in enumerate(cache.layers):
             if isinstance(layer, caches.StaticSlidingWindowLayer):
                 cache.layers[i] = caches.StaticLayer(capacity)
-            elif isinstance(layer, caches.DummyLayer):  # reads another layer's
+            elif isinstance(layer, dummy):  # reads another layer's
                 cache.layers[i] = caches.StaticLayer(0)
         heads, width = shapes.get_head_shapes(config)
         cache.early_initialization(batch, heads, width, found.dtype, device)

@@ -23,7 +23,7 @@ from monotile.schedule.messages import hand_on
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
 from monotile.schedule.replicas import replicate
-from monotile.schedule.ring import RESERVED, ring
+from monotile.schedule.ring import ring
 from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
@@ -191,20 +191,8 @@ def replicate_results(s: PlanState) -> PlanState:
 
 
 def reserve_ring(s: PlanState) -> PlanState:
-    """On-chip memory for the smallest ring of streamed weights."""
-    return _with_ring(s, ring(_steps(s.body), s.on_chip, s.target, RESERVED))
-
-
-def size_ring(s: PlanState) -> PlanState:
-    """The ring in all on-chip memory that is left: where it is, if nothing lies behind it, or behind all else."""
-    if s.ring is None:
-        return s
-    end = s.ring.offset + s.ring.nbytes(s.target.threads // s.target.warp)
-    used = s.ring.offset if s.on_chip <= end else s.on_chip
-    return _with_ring(s, ring(_steps(s.body), used, s.target) or s.ring)
-
-
-def _with_ring(s: PlanState, found: Ring | None) -> PlanState:
+    """On-chip memory for a ring of streamed weights."""
+    found = ring(_steps(s.body), s.on_chip, s.target)
     if found is None:
         return s
     end = found.offset + found.nbytes(s.target.threads // s.target.warp)

@@ -324,8 +324,7 @@ IndexBits = Literal[32, 64]
 
 class Ring(Frozen, frozen=True):
     """On-chip memory of a worker through which weights stream, in the order in which the Plan needs them (`plan/streams.py`): each warp
-    has `slots` slots of `slot_bytes`, and asks for as many chunks ahead, across hand-offs and stages that stream nothing: wherever it takes
-    some, and at every hand-off of the grid, but for no more than `pace` that are not there yet.
+    has `slots` slots of `slot_bytes`, and asks for as many chunks ahead, across hand-offs and stages that stream nothing.
 
     offset: of the ring in the worker's on-chip memory; first the slots' barriers (8 bytes each) and 8 bytes for each warp.
     """
@@ -333,7 +332,6 @@ class Ring(Frozen, frozen=True):
     offset: int
     slots: int
     slot_bytes: int
-    pace: int
 
     ALIGN: ClassVar[int] = 128
 

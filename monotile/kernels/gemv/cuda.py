@@ -24,7 +24,6 @@ from monotile.kernels.gemv.problem import Problem, stored
 from monotile.plan.nodes import Ring
 from monotile.plan.streams import Ahead, Fork, Streaming, stream_order
 
-ASK = "const auto ask = [&](int q)"
 ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}
 
 
@@ -56,13 +55,15 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert isinstance(site.anchor, Compute)
     assert ring is not None
     rows, vectors = _own(site, method)
-    _write_ring(e, ring)
+    w.write(f"{ring_type(e, ring)} ring(scratch + {ring.offset});")
+    w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+    w.define("ring_lane")
+    w.define("warp")
     w.write(f"const idx part = warp % {method.parts}, group = warp / {method.parts};")
     w.define("part")
     w.define("group")
-    with w.open(ASK, ["q"], fence=True, tail=";"):
-        _write_ask(e, rows, stream_order(e.plan.body).after[site.step.computes[0]])
-    w.write("ring.fill(ask);")
+    _write_ask(e, rows, stream_order(e.plan.body)[site.step.computes[0]])
+    w.write(f"for (int q = ring.asked; q < {ring.slots}; ++q) ask(q);")
     if e.await_ != READY:
         w.write(f"{e.await_}();")
     _write_vectors(e, site, rows, vectors)
@@ -75,29 +76,10 @@ def write(e: BlockEmitter, site: Site) -> None:
     _finish(e, site, rows, vectors, early)
 
 
-def write_feed(e: BlockEmitter, ahead: Ahead) -> None:
-    """Asks for what streams next, while all wait for a hand-off."""
-    assert e.plan.launch.ring is not None
-    _write_ring(e, e.plan.launch.ring)
-    with e.writer.open(ASK, ["q"], fence=True, tail=";"):
-        _write_ahead(e, ahead, 0)
-    e.writer.write("ring.fill(ask);")
-    e.writer.write("ring.leave();")
-
-
 def ring_type(e: BlockEmitter, ring: Ring) -> str:
     """The device's type of the Plan's ring."""
     warps = e.plan.launch.threads // e.target.warp
-    return f"mt::Ring<{ring.slots}, {ring.slot_bytes}, {ring.pace}, {warps}>"
-
-
-def _write_ring(e: BlockEmitter, ring: Ring) -> None:
-    """The warp's part of it, and the thread's place there."""
-    w = e.writer
-    w.write(f"{ring_type(e, ring)} ring(scratch + {ring.offset});")
-    w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
-    w.define("ring_lane")
-    w.define("warp")
+    return f"mt::Ring<{ring.slots}, {ring.slot_bytes}, {warps}>"
 
 
 def _own(site: Site, method: Gemv) -> tuple[_Rows, tuple[Range, ...]]:
@@ -113,13 +95,14 @@ def _own(site: Site, method: Gemv) -> tuple[_Rows, tuple[Range, ...]]:
 def _write_ask(e: BlockEmitter, rows: _Rows, ahead: Ahead) -> None:
     """What asks for chunk `q` from the step's first on: one of its own, or of a step after it."""
     w = e.writer
-    count = _chunks(e, rows, "group")
-    with w.open(f"if (q < {count})", fence=True):
-        _write_request(e, rows, ("part", "group"))
-        w.write("return;")
-    if ahead:
-        w.write(f"q -= {count};")
-        _write_ahead(e, ahead, 0)
+    with w.open("const auto ask = [&](int q)", ["q"], fence=True, tail=";"):
+        count = _chunks(e, rows, "group")
+        with w.open(f"if (q < {count})", fence=True):
+            _write_request(e, rows, ("part", "group"))
+            w.write("return;")
+        if ahead:
+            w.write(f"q -= {count};")
+            _write_ahead(e, ahead, 0)
 
 
 def _write_ahead(e: BlockEmitter, ahead: Ahead, number: int) -> None:

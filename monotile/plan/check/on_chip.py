@@ -41,10 +41,8 @@ def _check_ring(plan: Plan, target: Target) -> None:
         if most:
             fail("weights are streamed, and there is no ring")
         return
-    if min(ring.offset, ring.slots) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
+    if min(ring.offset, ring.slots - 2) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
         fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}")
-    if not 2 <= ring.pace <= ring.slots:  # warps take two chunks at a time
-        fail(f"a ring of {ring.slots} slots asks for {ring.pace} chunks at a time")
     if most > ring.slot_bytes:
         fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
     if not target.has.scratchpad:

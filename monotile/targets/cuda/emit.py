@@ -20,12 +20,11 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.kernels.gemv.cuda import ring_type, write_feed
+from monotile.kernels.gemv.cuda import ring_type
 from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
 from monotile.plan.nodes import Handoff, Plan, Repeat, Stage
-from monotile.plan.streams import stream_order
 from monotile.plan.walk import nodes_in
 from monotile.targets.cuda.messages import (
     Received,
@@ -74,7 +73,6 @@ class CudaEmitter(BlockEmitter):
         self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
-        self.order, self.fed = stream_order(plan.body), set[str]()
         self.received = received_of(plan, self.slots)
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
@@ -90,7 +88,6 @@ class CudaEmitter(BlockEmitter):
                 if k.resident.held:
                     self._hold(k, axes[: axes.index(k.loop)])
             self._stage(stage, axes)
-            self._feed(stage, axes)
         self.writer = Writer()
         self._kernel()
         functions = "".join(
@@ -189,16 +186,6 @@ class CudaEmitter(BlockEmitter):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
 
-    def _feed(self, stage: Stage, axes: tuple[str, ...]) -> None:
-        """A function that asks for what streams next while all wait for the stage's hand-off, which asks for nothing itself."""
-        if self.plan.launch.ring is None or stage.handoff != "grid" or not (ahead := self.order.before.get(stage.name)):  # fmt: skip
-            return
-        with self.function(_feed_name(stage), axes, self.passed):
-            self.writer.define("scratch")
-            self.writer.write("char* const scratch = mt::ptx::shared_memory();")
-            write_feed(self, ahead)
-        self.fed.add(stage.name)
-
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""
         with self.tasks(_fill_name(kept), kept.stage, axes):
@@ -275,15 +262,6 @@ class CudaEmitter(BlockEmitter):
             elif any(n.handoff == "grid" for n in nodes_in(self.plan.body)):
                 w.write("grid.leave();")
 
-    def wait_for(self, stage: Stage) -> None:
-        if stage.name not in self.fed:
-            super().wait_for(stage)
-            return
-        self.wait("grid", late=True)
-        self.write_call(_feed_name(stage))
-        if not stage.late:
-            self.writer.write("grid.await();")
-
     def wait(self, handoff: Handoff, *, late: bool = False) -> None:
         match handoff:
             case "none":
@@ -305,10 +283,6 @@ def _definition(f: Function, given: Mapping[str, str], *, called: bool) -> str:
         known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
         body = body.replace("{\n", "{\n" + known, 1)
     return f"static __device__ {inline} void {f.name}({', '.join(f.declarations)}) {body}"
-
-
-def _feed_name(stage: Stage) -> str:
-    return f"feed_{stage.name}"
 
 
 def _fill_name(kept: Kept) -> str:

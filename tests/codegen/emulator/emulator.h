@@ -49,7 +49,7 @@ struct Copy {
 // What arrives on a barrier in shared memory: copies on their way, the bytes that its phase waits for and that have come.
 struct Arrival {
   std::vector<Copy> copies;
-  unsigned phase = 0, expected = 0, arrived = 0, tests = 0;
+  unsigned phase = 0, expected = 0, arrived = 0;
 };
 struct Warp {
   Barrier barrier;

@@ -10,14 +10,12 @@ namespace mt {
 // into it arrive. A slot belongs to one warp alone, which asks for a chunk, waits for it, reads it, and asks for another. All lanes
 // have the same `taken`, chunks that were read since the launch began, and `asked`, chunks on their way. In between the two numbers
 // lie in memory, as functions share no registers.
-//
-// At most `PACE` chunks of a warp are under way: what is asked for beyond what memory delivers meanwhile queues there, before loads and
-// hand-offs that the next stage waits for.
-template <int SLOTS, int SLOT_BYTES, int PACE, int WARPS>
+template <int SLOTS, int SLOT_BYTES, int WARPS>
 struct Ring {
+  static constexpr int COUNT = SLOTS;
   static constexpr int HEAD = (8 * WARPS * (SLOTS + 1) + 127) / 128 * 128;
   u32* state;
-  u32 barriers, taken, asked, begin;
+  u32 barriers, taken, asked;
   char* slots;
   u64 policy;
 
@@ -38,7 +36,7 @@ struct Ring {
     state = reinterpret_cast<u32*>(memory + 8 * WARPS * SLOTS) + 2 * warp;
     barriers = ptx::shared_address(memory) + warp * SLOTS * 8;
     slots = memory + HEAD + warp * (SLOTS * SLOT_BYTES);
-    taken = begin = state[0], asked = state[1];
+    taken = state[0], asked = state[1];
     policy = ptx::evict_first_policy();
   }
 
@@ -49,24 +47,6 @@ struct Ring {
     if (rows > 1) __syncwarp();
     if (lane < rows)
       ptx::copy_bulk(ptx::shared_address(slots) + slot * SLOT_BYTES + lane * bytes, from, bytes, barriers + slot * 8, policy);
-  }
-
-  // Asks for chunks as far as there is room and the pace allows. ask: asks for one by its number from where this ring object began, if
-  // there is one.
-  template <class Ask>
-  __device__ __forceinline__ void fill(const Ask& ask) {
-#pragma unroll 1
-    while (asked < SLOTS && (asked < PACE || landed(asked - PACE))) {
-      const u32 before = asked;
-      ask(int(taken + asked - begin));
-      if (asked == before) break;
-    }
-  }
-
-  // Whether the chunk after the `later` oldest ones is there.
-  __device__ __forceinline__ bool landed(u32 later) const {
-    const u32 number = taken + later;
-    return __any_sync(0xffffffffu, ptx::arrival_test(barriers + number % SLOTS * 8, number / SLOTS & 1));
   }
 
   // The chunk after the `later` oldest ones, once it is there.
@@ -131,8 +111,11 @@ __device__ __forceinline__ void gemv_chunks(Ring& ring, int count, const float (
     gemv<T, ROWS, M, COLUMNS, HELD>(sums, vectors, chunk);
     gemv<T, ROWS, M, COLUMNS, HELD>(sums + SUMS, vectors, next);
     __syncwarp();
-    for (int i = 0; i < here; ++i) ring.take();
-    ring.fill(ask);
+#pragma unroll 1
+    for (int i = 0; i < here; ++i) {
+      ring.take();
+      ask(k + i + Ring::COUNT);
+    }
     across<Sum<float>, 32, 2 * SUMS>(sums, nullptr);
     if (threadIdx.x % 32 == 0)
 #pragma unroll

@@ -165,15 +165,6 @@ __device__ __forceinline__ void arrival_wait(u32 barrier, u32 parity) {
       "r"(parity)
       : "memory");
 }
-// Whether it has ended.
-__device__ __forceinline__ bool arrival_test(u32 barrier, u32 parity) {
-  u32 done;
-  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return done != 0;
-}
 // Copies `bytes`, a multiple of 16, from global to shared memory.
 __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
   asm volatile(

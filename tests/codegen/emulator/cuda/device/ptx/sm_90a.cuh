@@ -76,10 +76,6 @@ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 poli
   if (policy != evict_first_policy()) emulator::fail("a copy under no policy");
   emulator::copy_to(barrier, {emulator::shared(to), static_cast<const char*>(from), int(bytes), int(bytes)});
 }
-inline bool arrival_test(u32 barrier, u32 parity) {
-  if (emulator::arrival(barrier).tests++ % 64 == 63) emulator::let_arrive(barrier);
-  return emulator::arrival(barrier).phase % 2 != parity;
-}
 inline void arrival_wait(u32 barrier, u32 parity) {
   while (emulator::arrival(barrier).phase % 2 == parity) {
     emulator::let_arrive(barrier);
