@@ -1,15 +1,21 @@
 """The choice of a token, as a module that compiles like any other.
 
-Thresholds are found by bisection: to count, or to add up, what lies above one takes a pass over the vocabulary and no order of it.
+Thresholds are found by narrowing a span: to count, or to add up, what lies above some bounds takes a pass over the vocabulary and no order
+of it.
 """
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
-BISECTIONS = 40  # halvings of the span of logits: to the last bit of float32 and beyond
+WAYS, ROUNDS = (
+    8,
+    14,
+)  # parts of the span of logits, and how often one is cut so: to the last bit of float32 and beyond
+PARTS = 128  # of the vocabulary, each of which has a likeliest token
 LOW = 0xFFFFFFFF  # of the 32 lower bits
 
 
@@ -30,55 +36,73 @@ def choose(
     0 for all. seed, step: scalars int64 by which the random numbers are known. The first sequence has those of one alone.
     In the order of transformers' processors: penalty, temperature, top_k, top_p, min_p.
     """
-    penalty = controls[Controls.PENALTY]
-    before = logits.gather(-1, seen)
-    logits = logits.scatter(-1, seen, torch.where(before < 0, before * penalty, before / penalty))
-    temperature = controls[Controls.TEMPERATURE]
+    penalty, temperature = controls[Controls.PENALTY], controls[Controls.TEMPERATURE]
 
     def likeliest(logits: Tensor, *_: Tensor) -> Tensor:
-        return logits.argmax(-1)
+        return _argmax(logits)
 
     def drawn(
-        logits: Tensor, controls: Tensor, top_k: Tensor, seed: Tensor, step: Tensor
+        logits: Tensor, seen: Tensor, controls: Tensor, top_k: Tensor, seed: Tensor, step: Tensor
     ) -> Tensor:
-        kept = _kept(logits / controls[Controls.TEMPERATURE], controls, top_k)
+        penalty, temperature = controls[Controls.PENALTY], controls[Controls.TEMPERATURE]
+        before = logits.gather(-1, seen)
+        after = torch.where(before < 0, before * penalty, before / penalty)
+        logits = logits.scatter(-1, seen, after)
+        kept = _kept(logits / torch.where(temperature > 0, temperature, 1), controls, top_k)
         noise = -torch.log(-torch.log(uniform(seed, step, *kept.shape)))
-        return (kept + noise).argmax(-1)  # Gumbel-max: a token with its probability
+        noise = torch.where(temperature > 0, noise, 0)
+        return _argmax(kept + noise)  # Gumbel-max: a token with its probability
 
-    return torch.cond(temperature > 0, drawn, likeliest, (logits, controls, top_k, seed, step))
+    given = (logits, seen, controls, top_k, seed, step)
+    return torch.cond((temperature > 0) | (penalty != 1), drawn, likeliest, given)
+
+
+def _argmax(logits: Tensor) -> Tensor:
+    """The position of the greatest along the last dimension, the first of equals: of parts first, which is work for many."""
+    count = logits.shape[-1]
+    each = -(-count // PARTS)
+    padded = F.pad(logits, (0, PARTS * each - count), value=float("-inf"))
+    parts = padded.reshape(*logits.shape[:-1], PARTS, each)
+    best = parts.amax(-1).argmax(-1, keepdim=True)
+    return (best * each + parts.argmax(-1).gather(-1, best)).squeeze(-1)
 
 
 def _kept(logits: Tensor, controls: Tensor, top_k: Tensor) -> Tensor:
     """`logits` with -inf in place of what top_k, top_p and min_p leave out; the likeliest stays."""
     most = logits.amax(-1, keepdim=True)
     wanted = torch.where(top_k > 0, top_k, logits.shape[-1])
-    least = _threshold(logits, most, lambda at: (logits >= at).sum(-1, keepdim=True) >= wanted)
-    logits = torch.where(logits >= least, logits, float("-inf"))
+
+    def many(at: Tensor) -> Tensor:
+        return (logits[..., None, :] >= at[..., None]).sum(-1) >= wanted
+
+    logits = torch.where(logits >= _threshold(logits, most, many), logits, float("-inf"))
     weights = torch.exp(logits - most)
     share = controls[Controls.TOP_P] * weights.sum(-1, keepdim=True)
     zero = torch.zeros_like(weights)
 
     def enough(at: Tensor) -> Tensor:
-        return torch.where(logits >= at, weights, zero).sum(-1, keepdim=True) >= share
+        above = torch.where(logits[..., None, :] >= at[..., None], weights[..., None, :], zero[..., None, :])  # fmt: skip
+        return above.sum(-1) >= share
 
-    least = _threshold(logits, most, enough)
-    logits = torch.where(logits >= least, logits, float("-inf"))
+    logits = torch.where(logits >= _threshold(logits, most, enough), logits, float("-inf"))
     return torch.where(logits >= most + torch.log(controls[Controls.MIN_P]), logits, float("-inf"))
 
 
 def _threshold(logits: Tensor, most: Tensor, enough: Callable[[Tensor], Tensor]) -> Tensor:
-    """The greatest bound above which `enough` lies, of each row."""
+    """The greatest bound above which `enough` lies, of each row. enough: of bounds [..., n]."""
     finite = torch.where(torch.isinf(logits), most, logits)
+    steps = torch.arange(1, WAYS, device=most.device).to(most.dtype) / WAYS
 
-    def halved(span: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def narrowed(span: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         low, high = span[0], span[1]
-        middle = low + (high - low) / 2
-        there = enough(middle)
-        span = torch.stack((torch.where(there, middle, low), torch.where(there, high, middle)))
-        return span, middle
+        between = low + (high - low) * steps
+        there = enough(between)
+        low = torch.where(there, between, low).amax(-1, keepdim=True)
+        high = torch.where(there, high, between).amin(-1, keepdim=True)
+        return torch.stack((low, high)), low
 
     begin = torch.stack((finite.amin(-1, keepdim=True), most))
-    span, _ = scan(halved, begin, torch.zeros(BISECTIONS, device=most.device))
+    span, _ = scan(narrowed, begin, torch.zeros(ROUNDS, device=most.device))
     return torch.where(enough(span[1]), span[1], span[0])
 
 
