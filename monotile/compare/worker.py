@@ -58,7 +58,10 @@ def prepare(job: Job) -> tuple[Outcome, Timing]:
     found = _finished(lambda: run(*args, **kwargs))
     took = time.perf_counter() - start
     outcome = _checked(
-        Outcome(compile=None if job.way == "eager" else took, **_about(device)), found, right, model
+        Outcome(compile=None if job.way == "eager" else took, **about_device(device)),
+        found,
+        right,
+        model,
     )
     return outcome, lambda o: _timed(o, lambda: run(*args, **kwargs), device, job.seconds)
 
@@ -85,7 +88,7 @@ def _ours(
     least = fast.work
     bound = Bound(least.moved, sum(least.operations.values()), least.seconds(fast.target))
     about: dict[str, Any] = {"target": fast.target.name, "bound": bound, "kernels": fast.kernels}
-    about |= _about(device)
+    about |= about_device(device)
     limit = 1.5 * error(eager(model, given), right)
     made = Outcome(compile=first - start, again=again - first, **about)
     outcome = _checked(made, found, right, model, limit)
@@ -117,7 +120,7 @@ def _xla(
     start = time.perf_counter()
     found = run()
     took = time.perf_counter() - start
-    about = _about(device)
+    about = about_device(device)
     about["versions"] |= {"jax": run.version}
     outcome = _checked(
         Outcome(compile=took, **about), found, [x.cpu() for x in tensors(right)], model
@@ -188,7 +191,8 @@ def _finished(call: Callable[[], Any]) -> Any:
     return found
 
 
-def _about(device: torch.device) -> dict[str, Any]:
+def about_device(device: torch.device) -> dict[str, Any]:
+    """Its name, and the versions of all that can change a time."""
     versions = {
         "monotile": monotile.__version__,
         "torch": str(torch.__version__),
