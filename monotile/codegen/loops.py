@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import readable, stored
 from monotile.codegen.expression import is_index
 from monotile.codegen.guards import guard_of
-from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.site import Range, Site, Span, unflatten
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
 from monotile.codegen.writer import Block
@@ -54,6 +54,14 @@ class Row:
     at: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A loop over an axis, from `first` on. count: text of how many values it takes."""
+
+    first: Expr
+    count: str
+
+
 class Loops(StageEmitter):
     """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name."""
 
@@ -80,6 +88,27 @@ class Loops(StageEmitter):
         """Head of the loop in which `variable` runs from 0 to `count` - 1, and what it defines."""
         name = variable.name
         return f"for (idx {name} = 0; {name} < {count}; ++{name})", [name]
+
+    def bounded(self, r: Range, span: Span) -> Range:
+        """From the first live position on."""
+        low, count = self.writer.fresh("low"), self.writer.fresh("n")
+        origin = bare(self.index(r.origin))
+        first, end = bare(self.index(span.first)), bare(self.index(span.end))
+        self.writer.write(f"const idx {low} = mt_max_idx({origin}, {first});")
+        self.writer.define(low)
+        self.writer.write(
+            f"const idx {count} = mt_max_idx(0, mt_min_idx({origin} + {r.count}, {end}) - {low});"
+        )
+        self.writer.define(count)
+        return replace(r, origin=Axis(low, r.dim.extent), count=count)
+
+    def walked(self, axis: Axis, site: Site) -> Walk:
+        """The loop over a reduce axis of the site's anchor."""
+        span = site.spans.get(axis.name)
+        if span is None:
+            return Walk(idx(0), str(axis.extent))
+        first, end = bare(self.index(span.first)), bare(self.index(span.end))
+        return Walk(span.first, self.short(end if first == "0" else f"{end} - {first}"))
 
     @contextmanager
     def over(self, ranges: Sequence[Range]) -> Generator[None]:

@@ -16,6 +16,7 @@ from monotile.plan.access import Old, overwritten
 from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Stage
 from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.walk import nodes_in, with_bodies
+from monotile.schedule import live as schedule_live
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
@@ -159,6 +160,11 @@ def list_stages(s: PlanState) -> PlanState:
     """The tree as the Plan's nodes."""
     on_chip = max((d.shared_bytes for d in drafts_of(s.tree)), default=0)
     return replace(s, body=stages_of(s.tree, s.target.workers), on_chip=on_chip)
+
+
+def bound_walks(s: PlanState) -> PlanState:
+    """Walks that leave out what is dead."""
+    return replace(s, body=schedule_live.bound_walks(s.body, s.computes, s.target))
 
 
 def spread_copies(s: PlanState) -> PlanState:

@@ -88,16 +88,25 @@ class _Product:
                 e.blocks("mo", self.m.variable.extent, count_m, self.rows) as (m0, mc),
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
-                with e.blocks("ko", self.depth, str(self.depth), self.bk) as (k0, kc):
+                first_k, depth = self._walk()
+                with e.blocks("ko", self.depth, depth, self.bk) as (chunk, kc):
+                    k0 = add(first_k, chunk)
                     rows, columns = Axis("row", self.rows), Axis("column", self.columns)
                     left = self._side(self.left, self.m, self.n, m0, k0, rows)
                     right = self._side(self.right, self.n, self.m, n0, k0, columns)
-                    first = "true" if k0 == idx(0) else "ko == 0"
+                    first = "true" if chunk == idx(0) else "ko == 0"
                     if self.method.instruction == "dot":
                         self._dot(left, right, mc, nc, kc, first)
                     else:
                         self._outer(left, right, n0, mc, nc, kc, first)
                 self._finish(m0, n0, mc, nc)
+
+    def _walk(self) -> tuple[Expr, str]:
+        """Where K begins, and text of how much of it there is."""
+        if len(self.k) != 1:
+            return idx(0), str(self.depth)
+        walk = self.e.walked(self.k[0], self.site)
+        return walk.first, walk.count
 
     def _side(
         self, factor: Expr, r: Range, other: Range, start: Expr, k0: Expr, line: Axis
@@ -214,7 +223,7 @@ class _Product:
     def _whole_panels(self) -> bool:
         """Whether every panel of the right side has all its columns."""
         dim = self.n.dim
-        return dim.extent % dim.tile == 0 and dim.tile % self.bn == 0
+        return dim.extent % dim.tile == 0 and dim.tile % self.bn == 0 and self.n.count.isdigit()
 
     def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:
         """Write the taking in of block_n columns from `nb` on as `right`[depth][column - nb]."""

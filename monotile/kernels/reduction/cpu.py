@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from monotile.codegen.loops import Loops, Point, Row, stride
+from monotile.codegen.loops import Loops, Point, Row, Walk, stride
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
@@ -21,6 +21,18 @@ FEW = 64  # terms, up to which lanes along a reduction cost more to add up than 
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
 STRIP = 64  # outputs that are accumulated side by side
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A loop over terms: `variable` runs from 0 over all that `walk` has."""
+
+    variable: Axis
+    walk: Walk
+
+    @property
+    def position(self) -> Expr:
+        return add(self.walk.first, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ def write(e: Loops, site: Site) -> None:
         _side_by_side(e, site, c, ranges, order)
         return
     with e.over(ranges):
-        total = _accumulate(e, c, site.point, order)
+        total = _accumulate(e, site, c, site.point, order)
         e.finish(site, site.point, total, c.body.dtype if values else DType.I64)
 
 
@@ -93,7 +105,7 @@ def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:
     return e.body(c.body, point)
 
 
-def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
+def _accumulate(e: Loops, site: Site, c: Compute, point: Point, order: list[Axis]) -> str:
     """Write the reduction at one output; gives the text of its result."""
     assert c.combiner is not None
     if c.combiner in ("argmax", "argmin"):
@@ -104,27 +116,33 @@ def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
     # One loop over all reduce axes where memory runs straight along them, else a loop for each.
     flat = Axis("r", _size(order))
     whole = {**point, **unflatten(flat, order)}
-    if len(order) == 1 or e.straight(substitute(c.body, dict(whole)), flat):
-        _run(e, c, {**point}, order, flat, total, kind)
+    walks = [e.walked(a, site) for a in order]
+    if len(order) == 1:
+        _run(e, c, {**point}, order, Terms(flat, walks[0]), total, kind)
+    elif not site.spans and e.straight(substitute(c.body, dict(whole)), flat):
+        _run(e, c, {**point}, order, Terms(flat, Walk(idx(0), str(flat.extent))), total, kind)
     else:
-        outer = [Axis(f"r{k}", a.extent) for k, a in enumerate(order[:-1])]
-        inside = dict(point) | {a.name: v for a, v in zip(order, outer, strict=False)}
-        _nest(e, c, inside, outer, order[-1], total, kind)
+        loops = [
+            Terms(Axis(f"r{k}", a.extent), walk)
+            for k, (a, walk) in enumerate(zip(order, walks, strict=True))
+        ]
+        inside = dict(point) | {a.name: t.position for a, t in zip(order, loops[:-1], strict=False)}
+        _nest(e, c, inside, loops, order[-1], total, kind)
     e.writer.define(total)
     return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
 
 
 def _nest(
-    e: Loops, c: Compute, point: Point, outer: list[Axis], last: Axis, total: str, kind: str
+    e: Loops, c: Compute, point: Point, loops: list[Terms], last: Axis, total: str, kind: str
 ) -> None:
-    """Write the loops over `outer` and `last`, which add to `total`."""
-    if not outer:
-        _run(e, c, point, [last], Axis("r", last.extent), total, kind)
+    """Write `loops`, the last of them over `last`, which add to `total`."""
+    first, *rest = loops
+    if not rest:
+        _run(e, c, point, [last], replace(first, variable=Axis("r", last.extent)), total, kind)
         return
-    first, *rest = outer
     with (
-        e.writer.open(*e.counted(first, str(first.extent))),
-        _partial(e, c, total, kind, wanted=bool(rest)) as into,
+        e.writer.open(*e.counted(first.variable, first.walk.count)),
+        _partial(e, c, total, kind, wanted=len(rest) > 1) as into,
     ):
         _nest(e, c, point, rest, last, into, kind)
 
@@ -142,14 +160,14 @@ def _partial(e: Loops, c: Compute, total: str, kind: str, *, wanted: bool) -> Ge
 
 
 def _run(
-    e: Loops, c: Compute, point: Point, axes: list[Axis], flat: Axis, total: str, kind: str
+    e: Loops, c: Compute, point: Point, axes: list[Axis], terms: Terms, total: str, kind: str
 ) -> None:
-    """Write the innermost loop of a reduction over `axes`, flattened to `flat`."""
+    """Write the innermost loop of a reduction over `axes`, flattened to that of `terms`."""
     assert c.combiner is not None
-    real = c.body.dtype.is_float
+    real, flat = c.body.dtype.is_float, terms.variable
     with ExitStack() as stack:
-        origin: Expr = idx(0)
-        variable, count, extent = flat, str(flat.extent), flat.extent
+        origin, count = terms.walk.first, terms.walk.count
+        variable, extent = flat, flat.extent
         for name, size in (("rm", PART * PARTS), ("ro", PART)):
             if _adds_floats(c) and extent > 2 * size:
                 start, count = stack.enter_context(e.blocks(name, extent, count, size))
@@ -232,30 +250,32 @@ def _side_by_side(e: Loops, site: Site, c: Compute, ranges: list[Range], order: 
         point = {name: substitute(v, position) for name, v in at(row.at).items()}
         strip = Strip(e.writer.fresh("s"), kind, lane, taken)
         _write_strip(e, c, strip)
-        _add_all(e, c, point, order, strip)
+        _add_all(e, site, c, point, order, strip)
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
 
 
-def _add_all(e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip) -> None:
+def _add_all(
+    e: Loops, site: Site, c: Compute, point: Point, order: list[Axis], strip: Strip
+) -> None:
     """Write the loops over `order`, which combine all terms with a strip; long sums by way of a strip of parts of them."""
-    loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
-    here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
+    loops = [Terms(Axis(f"r{k}", a.extent), e.walked(a, site)) for k, a in enumerate(order)]
+    here = {**point, **{a.name: t.position for a, t in zip(order, loops, strict=True)}}
     terms, last = _size(order), loops[-1]
     most = _part_of(terms)
     if not _adds_floats(c) or terms <= 2 * most:
         with _opened(e, loops[:-1]):
-            _add_terms(e, c, here, last, str(last.extent), strip)
+            _add_terms(e, c, here, last.variable, last.walk.count, strip)
         return
-    inside = next((k for k in range(len(loops)) if _size(loops[k:]) <= most), len(loops) - 1)
-    blocks = e.blocks("ro", last.extent, str(last.extent), most)
+    inside = next((k for k in range(len(loops)) if _size(order[k:]) <= most), len(loops) - 1)
+    blocks = e.blocks("ro", last.variable.extent, last.walk.count, most)
     with _opened(e, loops[:inside]), blocks as (start, count):
         part = replace(strip, name=e.writer.fresh("s"))
         _write_strip(e, c, part)
-        run = Axis(last.name, min(last.extent, most))
-        here[order[-1].name] = add(start, run)
+        run = Axis(last.variable.name, min(last.variable.extent, most))
+        here[order[-1].name] = add(last.walk.first, add(start, run))
         with _opened(e, loops[inside:-1]):
             _add_terms(e, c, here, run, count, part)
         with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
@@ -264,10 +284,10 @@ def _add_all(e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip
 
 
 @contextmanager
-def _opened(e: Loops, loops: list[Axis]) -> Generator[None]:
+def _opened(e: Loops, loops: list[Terms]) -> Generator[None]:
     with ExitStack() as stack:
-        for v in loops:
-            stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+        for t in loops:
+            stack.enter_context(e.writer.open(*e.counted(t.variable, t.walk.count)))
         yield
 
 

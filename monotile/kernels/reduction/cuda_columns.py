@@ -14,6 +14,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.method import Reduce
 
@@ -68,7 +69,8 @@ def _accumulate(
         first = mul(Axis("vector", vectors), idx(width))
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
         turns = -(-rows // method.lanes)
-        head = f"for (idx turn = 0; turn < {turns}; ++turn)"
+        begin, end = live_turns(e, site, axes, turns, method.lanes)
+        head = f"for (idx turn = {begin}; turn < {end}; ++turn)"
         stack.enter_context(
             w.open(head, ["turn"], fence=True)
         ).pragma = f"#pragma unroll {method.unroll}"
@@ -78,6 +80,8 @@ def _accumulate(
             stack.enter_context(w.open(f"if (row < {rows})", fence=True))
         where = spread(add(first, lane_of(width)), site.ranges)
         point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
+        if there := is_live(e, site, axes, point):
+            stack.enter_context(w.open(f"if ({there})", fence=True))
         with e.vector(width):
             text, lane = bare(e.body(anchor.body, point)), LANE if width > 1 else "0"
             w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")

@@ -40,6 +40,7 @@ from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
 DIVISION = 5  # instructions of one
+MOST_LIVE = 8  # outputs of all runs of a group, where it ends with the last live one
 
 
 def settle(where: Settling) -> Method:
@@ -134,7 +135,8 @@ def _ways(form: Form, size: int) -> Iterator[Form]:
     for together in range(1, most + 1):
         if form.outputs % together == 0:
             several = -(-form.outputs // (together * form.groups))
-            for runs in range(1, min(MOST_PARTS // together, several) + 1):
+            most_parts = MOST_PARTS if form.anchor.live == () else MOST_LIVE
+            for runs in range(1, min(most_parts // together, several) + 1):
                 yield replace(form, together=together, runs=runs)
 
 

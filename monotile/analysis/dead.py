@@ -1,0 +1,170 @@
+"""What an expression gives where some of its axis is dead: beyond a bound that a comparison states, or where what it loads is dead.
+
+A value of that kind is assumed to be no NaN: 0 times whatever a dead element holds is 0, and so is what is made of that. So a NaN, or
+an infinity, in a dead slot is not seen (docs/language.md).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from monotile.analysis.affine import Affine, affine
+from monotile.analysis.index_ranges import negative_where
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unary, loads, walk
+
+Value = bool | int | float
+Given = Callable[[Expr], Value | None]  # the value of a subexpression, where that is known
+
+IDENTITY: dict[str, Value] = {
+    "sum": 0,
+    "prod": 1,
+    "max": -math.inf,
+    "min": math.inf,
+    "any": False,
+    "all": True,
+}
+
+
+class Side(msgspec.Struct, frozen=True):
+    """`term` is false before `at` along `axis`, or from `at` on where that is the end. at: a sum in which the axis does not occur."""
+
+    axis: Axis
+    term: Expr
+    at: Affine
+    end: bool
+
+
+def sides(e: Expr, axis: Axis) -> Iterator[Side]:
+    """The comparisons in `e` that bound `axis` by what is known in the call only."""
+    for term in dict.fromkeys(walk(e)):
+        match term:
+            case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
+                below = negative_where(op, affine(a) + affine(b).scale(-1))
+                step = below.coefficient(axis)
+                rest = below + Affine(((axis, -step),)) if step else below
+                if (
+                    step in (1, -1)
+                    and not rest.mentions(axis)
+                    and any(loads(x) for x, _ in rest.terms)
+                ):
+                    end = step > 0
+                    yield Side(axis, term, rest.scale(-1) if end else rest + Affine((), 1), end)
+            case _:
+                pass
+
+
+def value_where(e: Expr, given: Given) -> Value | None:
+    """The constant that `e` is where `given` holds; None where it is none."""
+    found = given(e)
+    if found is not None:
+        return found
+    match e:
+        case Const(value):
+            return (
+                float(value) if e.dtype.is_float else value if not isinstance(value, str) else None
+            )
+        case Select(cond, then, otherwise):
+            taken = value_where(cond, given)
+            if taken is not None:
+                return value_where(then if taken else otherwise, given)
+            a, b = value_where(then, given), value_where(otherwise, given)
+            return a if a == b else None
+        case Cast(x, dtype):
+            inner = value_where(x, given)
+            return None if inner is None else converted(inner, dtype)
+        case Unary(op, x):
+            inner = value_where(x, given)
+            return None if inner is None else _unary(op, inner, e.dtype)
+        case Binary(op, a, b):
+            return _binary(op, value_where(a, given), value_where(b, given))
+        case Load() | Axis():
+            return None
+
+
+def left_out(combiner: str | None, body: Expr, value: Value | None) -> bool:
+    """Whether terms of that value change nothing, as long as one term is left."""
+    if value is None or combiner is None or combiner not in IDENTITY:
+        return False
+    if value == IDENTITY[combiner]:
+        return True
+    match body:
+        case Binary("max" | "min" as op, x, y) if op == combiner:
+            return any(isinstance(s, Const) and float(s.value) == value for s in (x, y))
+        case _:
+            return False
+
+
+def combined(combiner: str, value: Value) -> Value | None:
+    """What terms that all have that value give together."""
+    if combiner in ("max", "min", "any", "all") or value == IDENTITY.get(combiner):
+        return value
+    return 0 if value == 0 else None
+
+
+def converted(x: Value, dtype: DType) -> Value | None:
+    """As a value of `dtype`, where that does not round it."""
+    if dtype is DType.BOOL:
+        return bool(x)
+    if dtype.is_float:
+        return float(x) if x == 0 or math.isinf(x) else None
+    return None if math.isinf(x) else int(x) if x == int(x) else None
+
+
+def _unary(op: str, x: Value, dtype: DType) -> Value | None:
+    match op:
+        case "not" if dtype is DType.BOOL:
+            return not x
+        case "neg":
+            return -x
+        case "exp" | "exp2" if x == -math.inf:
+            return 0.0
+        case "isnan":
+            return False
+        case _:
+            return None
+
+
+def _binary(op: str, a: Value | None, b: Value | None) -> Value | None:
+    match op:
+        case "and" | "or":
+            return _logical(a, b, decides=op == "or")
+        case "mul" if a == 0 or b == 0:
+            return 0 if isinstance(a, int) or isinstance(b, int) else 0.0
+        case "div" if a == 0 and b != 0:
+            return 0.0
+        case "add" | "sub" if (a is None) != (b is None):
+            known, sign = (a, 1) if a is not None else (b, -1 if op == "sub" else 1)
+            assert known is not None
+            return sign * known if math.isinf(known) else None
+        case _:
+            return None if a is None or b is None else _folded(op, a, b)
+
+
+def _logical(a: Value | None, b: Value | None, *, decides: bool) -> bool | None:
+    """decides: the value of either side that settles it."""
+    if decides in (a, b):
+        return decides
+    return None if a is None or b is None else not decides
+
+
+def _folded(op: str, a: Value, b: Value) -> Value | None:
+    """Infinities and comparisons; nothing that would round."""
+    match op:
+        case "max" | "min":
+            return max(a, b) if op == "max" else min(a, b)
+        case "eq" | "ne":
+            return (a == b) == (op == "eq")
+        case "lt" | "le":
+            return a < b if op == "lt" else a <= b
+        case "gt" | "ge":
+            return a > b if op == "gt" else a >= b
+        case "mul" | "div" if math.isinf(a) and not math.isinf(b) and b != 0:
+            return a if b > 0 else -a
+        case "add" | "sub" if math.isinf(a) and not math.isinf(b):
+            return a
+        case "add" | "sub" if math.isinf(b) and not math.isinf(a):
+            return b if op == "add" else -b
+        case _:
+            return None
