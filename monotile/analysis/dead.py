@@ -1,11 +1,12 @@
 """What an expression gives where some of its axis is dead: beyond a bound that a comparison states, or where what it loads is dead.
 
 A value of that kind is assumed to be no NaN: 0 times whatever a dead element holds is 0, and so is what is made of that. So a NaN, or
-an infinity, in a dead slot is not seen (docs/language.md).
+an infinity, in a dead slot is not seen (docs/language.md). Masks that add the lowest number of a type are taken like those that add
+-inf: scores are small beside it, so its power is 0 wherever a row has a live key.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -16,6 +17,8 @@ from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unar
 
 Value = bool | int | float
 Given = Callable[[Expr], Value | None]  # the value of a subexpression, where that is known
+
+LOW = -3e4  # numbers up to this, which is above the lowest float16, are not scores but masks
 
 IDENTITY: dict[str, Value] = {
     "sum": 0,
@@ -83,17 +86,29 @@ def value_where(e: Expr, given: Given) -> Value | None:
             return None
 
 
+def is_low(x: Value | None) -> bool:
+    """Whether that masks, but is finite: then it is nothing only beside what is live."""
+    return x is not None and -math.inf < x <= LOW
+
+
 def left_out(combiner: str | None, body: Expr, value: Value | None) -> bool:
     """Whether terms of that value change nothing, as long as one term is left."""
     if value is None or combiner is None or combiner not in IDENTITY:
         return False
-    if value == IDENTITY[combiner]:
+    if value == IDENTITY[combiner] or (combiner == "max" and is_low(value)):
         return True
     match body:
         case Binary("max" | "min" as op, x, y) if op == combiner:
             return any(isinstance(s, Const) and float(s.value) == value for s in (x, y))
         case _:
             return False
+
+
+def alone(e: Expr, terms: Sequence[Expr]) -> bool:
+    """Whether each choice in `e` that depends on `terms` is made by these alone."""
+    choices = [x.cond for x in walk(e) if isinstance(x, Select)]
+    own = [c for c in choices if any(t in terms for t in walk(c))]
+    return all(value_where(c, lambda x: True if x in terms else None) is True for c in own)
 
 
 def combined(combiner: str, value: Value) -> Value | None:
@@ -108,7 +123,7 @@ def converted(x: Value, dtype: DType) -> Value | None:
     if dtype is DType.BOOL:
         return bool(x)
     if dtype.is_float:
-        return float(x) if x == 0 or math.isinf(x) else None
+        return float(x) if x == 0 or math.isinf(x) or is_low(x) else None
     return None if math.isinf(x) else int(x) if x == int(x) else None
 
 
@@ -118,7 +133,7 @@ def _unary(op: str, x: Value, dtype: DType) -> Value | None:
             return not x
         case "neg":
             return -x
-        case "exp" | "exp2" if x == -math.inf:
+        case "exp" | "exp2" if x <= LOW:
             return 0.0
         case "isnan":
             return False
@@ -135,11 +150,18 @@ def _binary(op: str, a: Value | None, b: Value | None) -> Value | None:
         case "div" if a == 0 and b != 0:
             return 0.0
         case "add" | "sub" if (a is None) != (b is None):
-            known, sign = (a, 1) if a is not None else (b, -1 if op == "sub" else 1)
-            assert known is not None
-            return sign * known if math.isinf(known) else None
+            return _beside(op, a, b)
         case _:
             return None if a is None or b is None else _folded(op, a, b)
+
+
+def _beside(op: str, a: Value | None, b: Value | None) -> Value | None:
+    """A sum, or difference, of which one side is known."""
+    known = a if a is not None else b
+    assert known is not None
+    if op == "sub" and a is None:
+        return -known if math.isinf(known) else None
+    return known if math.isinf(known) or is_low(known) else None
 
 
 def _logical(a: Value | None, b: Value | None, *, decides: bool) -> bool | None:
@@ -162,8 +184,11 @@ def _folded(op: str, a: Value, b: Value) -> Value | None:
             return a > b if op == "gt" else a >= b
         case "mul" | "div" if math.isinf(a) and not math.isinf(b) and b != 0:
             return a if b > 0 else -a
-        case "add" | "sub" if math.isinf(a) and not math.isinf(b):
+        case "add" | "sub" if (math.isinf(a) or is_low(a)) and -LOW > b > LOW:
             return a
+        case "mul" | "div" if is_low(a) and 0 < b < math.inf:
+            x = a * b if op == "mul" else a / b
+            return x if is_low(x) else None
         case "add" | "sub" if math.isinf(b) and not math.isinf(a):
             return b if op == "add" else -b
         case _:

@@ -23,14 +23,16 @@ from monotile.ir.program import Program, compute
 
 Array = NDArray[np.generic]
 F32, I64 = DType.F32, DType.I64
-FORMS = ("plain", "window", "padded", "capped", "raw", "added")
+FORMS = ("plain", "window", "padded", "capped", "raw", "added", "lowest")
+LOWEST = -3.4028234663852886e38
 
 
 def attention(
     form: str, batch: int = 2, rows: int = 1, keys: int = 40, size: int = 8, dtype: DType = F32
 ) -> Program:
     """softmax(mask(q k)) v. Row r sees keys up to position[r]. form: "window": from position[r] - 10 on; "padded": from start[b] on; "capped": by
-    tanh; "raw": softmax without a least total; "added": the mask is 0 or -inf, in a tensor of its own, and added."""
+    tanh; "raw": softmax without a least total; "added": the mask is 0 or -inf, in a tensor of its own, and added; "lowest": the same with the
+    lowest float instead of -inf, and a window."""
     q, k, v = (
         Tensor(n, (batch, m, size), dtype) for n, m in (("q", rows), ("k", keys), ("v", keys))
     )
@@ -40,7 +42,7 @@ def attention(
     def seen(b: Axis, r: Axis, n: Axis) -> Expr:
         at = Load(position, (r,))
         found: Expr = Binary("le", n, at)
-        if form == "window":
+        if form in ("window", "lowest"):
             found = Binary("and", found, Binary("gt", n, add(at, idx(-10))))
         if form == "padded":
             found = Binary("and", found, Binary("ge", n, Load(start, (b,))))
@@ -50,16 +52,17 @@ def attention(
         return mul(cast(Load(q, (b, r, f)), F32), cast(Load(k, (b, n, f)), F32))
 
     low = Const("-inf", F32)
+    lowest = const(LOWEST, F32) if form == "lowest" else low
     products = compute(Tensor("products", whole, F32), weighted, reduce=(size,), combiner="sum")
     mask = compute(
-        Tensor("mask", whole, F32), lambda b, r, n: Select(seen(b, r, n), const(0.0, F32), low)
+        Tensor("mask", whole, F32), lambda b, r, n: Select(seen(b, r, n), const(0.0, F32), lowest)
     )
 
     def scored(b: Axis, r: Axis, n: Axis) -> Expr:
         x: Expr = mul(Load(products.out, (b, r, n)), const(0.5, F32))
-        if form == "capped":
+        if form in ("capped", "lowest"):
             x = mul(Unary("tanh", x), const(3.0, F32))
-        if form == "added":
+        if form in ("added", "lowest"):
             return add(x, Load(mask.out, (b, r, n)))
         return Select(seen(b, r, n), x, low)
 
@@ -67,7 +70,7 @@ def attention(
 
     def largest(b: Axis, r: Axis, n: Axis) -> Expr:
         x = Load(scores.out, (b, r, n))
-        return x if form == "raw" else Binary("max", x, const(-3e38, F32))
+        return x if form in ("raw", "lowest") else Binary("max", x, const(-3e38, F32))
 
     top = compute(Tensor("top", (batch, rows), F32), largest, reduce=(keys,), combiner="max")
     powers = compute(
@@ -83,7 +86,7 @@ def attention(
 
     def share(b: Axis, r: Axis, n: Axis) -> Expr:
         below: Expr = Load(total.out, (b, r))
-        below = below if form == "raw" else Binary("max", below, const(1.0, F32))
+        below = below if form in ("raw", "lowest") else Binary("max", below, const(1.0, F32))
         return cast(Binary("div", Load(powers.out, (b, r, n)), below), dtype)
 
     shares = compute(Tensor("shares", whole, dtype), share)
@@ -93,7 +96,7 @@ def attention(
         reduce=(keys,),
         combiner="sum",
     )  # fmt: skip
-    masks = (mask,) if form == "added" else ()
+    masks = (mask,) if form in ("added", "lowest") else ()
     given = (q, k, v, position, *((start,) if form == "padded" else ()))
     body = (*masks, products, scores, top, powers, total, shares, result)
     return Program(given, (), body, (result.out,))

@@ -11,11 +11,34 @@ from math import prod
 import msgspec
 
 from monotile.analysis.affine import Affine
-from monotile.analysis.dead import Side, Value, combined, converted, left_out, sides, value_where
+from monotile.analysis.dead import (
+    Side,
+    Value,
+    alone,
+    combined,
+    converted,
+    is_low,
+    left_out,
+    sides,
+    value_where,
+)
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.uses import Uses
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, add, axes_of, binary, idx, mul, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    add,
+    axes_of,
+    binary,
+    idx,
+    mul,
+    substitute,
+)
 from monotile.ir.program import Compute, Live, Program, Scatter, Statement, scalar, statements
 from monotile.transform.live.places import Place, Places, inserted
 from monotile.transform.names import Names
@@ -113,24 +136,23 @@ class _Finder:
             value = value_where(c.body, lambda e, t=side.term: False if e == t else None)
             if value is not None:
                 found.setdefault((type(value), value), []).append(side)
-        return [
-            Dead(ends, key[1])
-            for key, s in found.items()
-            if (ends := self._ends(c, axis, s)) is not None
-        ]
+        out: list[Dead] = []
+        for (_, value), s in found.items():
+            low = is_low(value)
+            if low and not alone(c.body, [x.term for x in s]):
+                continue
+            ends = self._ends(c, axis, s, guarded=low)
+            out += [Dead(ends, value)] if ends is not None else []
+        return out
 
-    def _ends(self, c: Compute, axis: Axis, found: list[Side]) -> Ends | None:
-        """Scalars for the sides: the widest bounds that any row of `c` has."""
-        first: Expr | None = None
-        last: Expr | None = None
-        for s in found:
-            if s.end:
-                at = _clamped(s.at, 1, axis.extent)
-                last = at if last is None else binary("min", last, at)
-            else:
-                at = _clamped(s.at, 0, axis.extent - 1)
-                first = at if first is None else binary("max", first, at)
-        if first is not None and last is not None:
+    def _ends(self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool) -> Ends | None:
+        """Scalars for the sides: the widest bounds that any row of `c` has. guarded: all is live where some row has nothing live."""
+        first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
+        if guarded:
+            some = Binary("lt", first or idx(0), last or idx(axis.extent))
+            first = None if first is None else Select(some, first, idx(0))
+            last = Select(some, last or idx(axis.extent), idx(axis.extent))
+        elif first is not None and last is not None:
             last = binary("max", last, add(first, idx(1)))
         rows = {a for e in (first, last) if e is not None for a in axes_of(e)} & {
             *c.axes,
@@ -181,6 +203,20 @@ class _Finder:
         """Whether the scalars are there where the Compute `name` is made."""
         made = {c.out: p for c, p in self.scalars.items()}
         return all(made[t].before(self.places.at[name]) for t in ends if t is not None)
+
+
+def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:
+    """The latest beginning and the earliest end. least: points that each leaves at least."""
+    first: Expr | None = None
+    last: Expr | None = None
+    for s in found:
+        if s.end:
+            at = _clamped(s.at, least, extent)
+            last = at if last is None else binary("min", last, at)
+        else:
+            at = _clamped(s.at, 0, extent - least)
+            first = at if first is None else binary("max", first, at)
+    return first, last
 
 
 def _clamped(a: Affine, low: int, high: int) -> Expr:
