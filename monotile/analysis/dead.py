@@ -31,11 +31,13 @@ IDENTITY: dict[str, Value] = {
 
 
 class Side(msgspec.Struct, frozen=True):
-    """`term` is false before `at` along `axis`, or from `at` on where that is the end. at: a sum in which the axis does not occur."""
+    """`term` is false before at / by, rounded down, along `axis`; where that is the end, from there on. at: a sum in which the axis does not
+    occur."""
 
     axis: Axis
     term: Expr
     at: Affine
+    by: int
     end: bool
 
 
@@ -47,13 +49,11 @@ def sides(e: Expr, axis: Axis) -> Iterator[Side]:
                 below = negative_where(op, affine(a) + affine(b).scale(-1))
                 step = below.coefficient(axis)
                 rest = below + Affine(((axis, -step),)) if step else below
-                if (
-                    step in (1, -1)
-                    and not rest.mentions(axis)
-                    and any(loads(x) for x, _ in rest.terms)
-                ):
-                    end = step > 0
-                    yield Side(axis, term, rest.scale(-1) if end else rest + Affine((), 1), end)
+                if step and not rest.mentions(axis) and any(loads(x) for x, _ in rest.terms):
+                    end, by = step > 0, abs(step)
+                    # by * axis < -rest, or by * axis > rest
+                    at = rest.scale(-1) + Affine((), by - 1) if end else rest + Affine((), by)
+                    yield Side(axis, term, at, by, end)
             case _:
                 pass
 

@@ -10,7 +10,6 @@ from math import prod
 
 import msgspec
 
-from monotile.analysis.affine import Affine
 from monotile.analysis.dead import (
     Side,
     Value,
@@ -211,18 +210,19 @@ def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, 
     last: Expr | None = None
     for s in found:
         if s.end:
-            at = _clamped(s.at, least, extent)
+            at = _clamped(s, least, extent)
             last = at if last is None else binary("min", last, at)
         else:
-            at = _clamped(s.at, 0, extent - least)
+            at = _clamped(s, 0, extent - least)
             first = at if first is None else binary("max", first, at)
     return first, last
 
 
-def _clamped(a: Affine, low: int, high: int) -> Expr:
-    """`a` in [low, high], whatever its atoms are: nothing wraps."""
+def _clamped(s: Side, low: int, high: int) -> Expr:
+    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
     total: Expr = idx(0)
-    for atom, coefficient in a.terms:
+    for atom, coefficient in s.at.terms:
         total = add(mul(atom, idx(coefficient)), total)
-    inside = binary("max", binary("min", total, idx(high - a.constant)), idx(low - a.constant))
-    return add(inside, idx(a.constant))
+    low_end, high_end = (idx(x * s.by - s.at.constant) for x in (low, high))
+    inside = binary("max", binary("min", total, high_end), low_end)
+    return binary("floordiv", add(inside, idx(s.at.constant)), idx(s.by))
