@@ -40,7 +40,9 @@ from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
 DIVISION = 5  # instructions of one
-MOST_LIVE = 8  # outputs of all runs of a group, where it ends with the last live one
+MOST_LIVE = (
+    8  # outputs of all runs of a group, or rows on their way, where it ends with the last live one
+)
 
 
 def settle(where: Settling) -> Method:
@@ -76,6 +78,7 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     if method.by_columns:
         turns = -(-math.prod(a.extent for a in anchor.reduce) // method.lanes)
         most = fitted(where.target.model.reduction).rows
+        most = min(most, MOST_LIVE) if anchor.live else most
         unroll = -(-turns // -(-turns // most)) if turns else 1
         return msgspec.structs.replace(method, outputs=width, exact=True, unroll=unroll)
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
