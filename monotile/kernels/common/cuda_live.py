@@ -34,6 +34,16 @@ def live_rounds(ranges: Sequence[Range], count: int, step: int) -> tuple[str, st
     return f"{r.low} / {step}" if r.low else "0", f"({r.count} + {step - 1}) / {step}"
 
 
+def dead_round(ranges: Sequence[Range], step: int) -> str:
+    """Text of whether nothing of a round is live, where rounds walk several ranges, the last of which is bounded; "" for never."""
+    own = [r for r in ranges if r.variable.extent > 1]
+    if len(own) < 2 or own[-1].count.isdigit() or own[-1].variable.extent % step:
+        return ""
+    r = own[-1]
+    at = f"round % {r.variable.extent // step} * {step}"
+    return f"{at} >= {r.count}" + (f" || {at} + {step} <= {r.low}" if r.low else "")
+
+
 def is_live(e: VectorEmitter, site: Site, axes: Sequence[Axis], point: Mapping[str, Expr]) -> str:
     """Text of whether the term at `point` counts; "" where all do."""
     tests: list[str] = []

@@ -25,7 +25,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
-from monotile.kernels.common.cuda_live import is_live, live_rounds, live_turns
+from monotile.kernels.common.cuda_live import dead_round, is_live, live_rounds, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce
@@ -42,6 +42,8 @@ def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
         start, stop = live_rounds(site.ranges, form.rounds, form.groups * form.parts)
         with w.open(f"for (idx round = {start}; round < {stop}; ++round)", ["round"]) as block:
             block.pragma = "#pragma unroll 1"
+            if dead := dead_round(site.ranges, form.groups * form.parts):
+                w.write(f"if ({dead}) continue;")
             w.write(f"{op}::Part part[{form.parts}];")
             w.write("#pragma unroll")
             w.write(f"for (idx u = 0; u < {form.parts}; ++u) part[u] = {op}::identity();")

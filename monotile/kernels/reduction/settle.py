@@ -138,9 +138,12 @@ def _ways(form: Form, size: int) -> Iterator[Form]:
     for together in range(1, most + 1):
         if form.outputs % together == 0:
             several = -(-form.outputs // (together * form.groups))
-            most_parts = MOST_PARTS if form.anchor.live == () else MOST_LIVE
+            live = bool(form.anchor.live)
+            most_parts = MOST_LIVE if live else MOST_PARTS
             for runs in range(1, min(most_parts // together, several) + 1):
-                yield replace(form, together=together, runs=runs)
+                parts = together * runs
+                if not live or parts & (parts - 1) == 0:  # whole rounds of what is bounded
+                    yield replace(form, together=together, runs=runs)
 
 
 def _instructions(e: Expr, site: Site) -> int:
