@@ -72,11 +72,12 @@ def split_keys(program: Program, target: Target, context: Context) -> Program:
     """`program` with those softmax-weighted sums in parts for which the cost model finds the whole faster so."""
     if not target.has.many_workers or not target.has.lockstep:
         return program
-    for name in [s.out.name for s in statements(program.body) if isinstance(s, Compute)]:
-        computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
-        found = _found(computes[name], computes, mentions(program))
+    computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
+    uses = mentions(program)
+    for result in [*computes.values()]:
+        found = _found(result, computes, uses)
         if found is not None and _rows(found) < target.workers:
-            program = _tried(program, found, context)
+            program = _tried(program, found, context)  # which leaves all others as they are
     return program
 
 

@@ -10,6 +10,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Program
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import for_target, schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.walk import stages_in
@@ -46,11 +47,13 @@ def dirty(given: dict[str, Array], keys: int = 40, chunk: int = 1) -> dict[str, 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_on_the_cpu(form: str) -> None:
-    for rows in (1, 3):
+    for rows in (1, 3, 24):  # dot products, and tiles
         program = attention(form, rows=rows)
         bound, _ = for_target(program, TARGET)
         compiled = Compiled(bound)
-        assert any(x.bounds for s in stages_in(compiled.plan.body) for x in s.steps)
+        steps = [x for s in stages_in(compiled.plan.body) for x in s.steps]
+        assert any(x.bounds for x in steps)
+        assert any(isinstance(x.method, Matmul) and x.bounds for x in steps) == (rows == 24)
         for position in POSITIONS:
             given = dirty(values(program, position, start=2))
             check(program, given, compiled(given)[0], 1e-4)
