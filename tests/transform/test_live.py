@@ -140,3 +140,20 @@ def test_the_evaluator_refuses_bounds_beyond_the_extent() -> None:
     for end in (0, 33):
         with pytest.raises(VerificationError, match="live from 0"):
             evaluate(program_of(PART, GOOD), {"x": x, "end": np.asarray(end)})
+
+
+def test_what_is_read_whole_anyway_is_not_bounded() -> None:
+    """A product of all of `masked` needs its zeros."""
+    program = lengths()
+    masked = program.body[0]
+    assert isinstance(masked, Compute)
+    all_of_it = compute(
+        Tensor("all_of_it", (3,), DType.F32),
+        lambda b, i: Load(masked.out, (b, i)),
+        reduce=(32,),
+        combiner="prod",
+    )
+    more = Program(
+        program.inputs, (), (*program.body, all_of_it), (*program.outputs, all_of_it.out)
+    )
+    assert bound_live(more) is more

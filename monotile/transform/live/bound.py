@@ -62,9 +62,14 @@ def bound_live(program: Program, may: May = lambda _: True) -> Program:
     for s in statements(program.body):
         if isinstance(s, Compute):
             finder.forward(s)
-    if not finder.live:
+    while finder.terms:
+        finder.backward()
+        half = finder.half()
+        if not half:
+            break
+        finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
+    if not finder.terms:
         return program
-    finder.backward()
     taken = {t for found in finder.live.values() for x in found for t in x.ends}
     new: dict[Place, list[Compute]] = {}
     for made, place in finder.scalars.items():
@@ -79,11 +84,14 @@ def bound_live(program: Program, may: May = lambda _: True) -> Program:
 
 
 class _Finder:
-    """live: bounds found, by the name of the Compute. scalars: those that there may be, with their places."""
+    """terms: bounds of what is combined, by the name of the Compute. live: all bounds that follow from these. scalars: those that there may be, with their places."""
 
     def __init__(self, program: Program, may: May) -> None:
         self.program, self.may = program, may
         self.places, self.names = Places(program), Names(program)
+        self.whole = Uses(program).whole
+        self.mixed: set[tuple[str, int]] = set()
+        self.terms: dict[str, list[Live]] = {}
         self.live: dict[str, list[Live]] = {}
         self.scalars: dict[Compute, Place] = {}
         self._dead: dict[str, dict[int, list[Dead]]] = {}  # by tensor and dimension
@@ -102,7 +110,7 @@ class _Finder:
                 good = good if self.may(c) else []
                 best = max(good, key=lambda d: sum(t is not None for t in d.ends), default=None)
                 if best is not None:
-                    self.live.setdefault(c.out.name, []).append(Live(axis, *best.ends))
+                    self.terms.setdefault(c.out.name, []).append(Live(axis, *best.ends))
                 continue
             for d in found:
                 value = d.value if c.combiner is None else combined(c.combiner, d.value)
@@ -178,7 +186,9 @@ class _Finder:
 
     def backward(self) -> None:
         """Bounds of what only bounded Computes read."""
-        whole, readers = Uses(self.program).whole, dict[str, list[tuple[Compute | Scatter, Load]]]()
+        self.live = {name: [*found] for name, found in self.terms.items()}
+        self.mixed = set()
+        whole, readers = self.whole, dict[str, list[tuple[Compute | Scatter, Load]]]()
         every = [s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter))]
         for s in every:
             for x in loads_of(s):
@@ -189,9 +199,24 @@ class _Finder:
                 continue
             for p, axis in enumerate(c.axes):
                 found = {self._read(s, x.index[p]) for s, x in readers[name]}
+                if len(found) > 1:
+                    self.mixed.add((name, p))
                 ends = found.pop() if len(found) == 1 else None
                 if ends is not None and self._seen(ends, name):
                     self.live.setdefault(name, []).append(Live(axis, *ends))
+
+    def half(self) -> set[str]:
+        """Computes that read a part of what others read whole: it is all there, and families hold whole rows of it."""
+        found: set[str] = set()
+        for s in statements(self.program.body):
+            if isinstance(s, Compute) and s.out.name in self.terms:
+                axes = {x.axis for x in self.terms[s.out.name]}
+                for x in loads_of(s):
+                    if any(
+                        (x.tensor.name, p) in self.mixed for p, i in enumerate(x.index) if i in axes
+                    ):
+                        found.add(s.out.name)
+        return found
 
     def _read(self, s: Compute | Scatter, index: Expr) -> Ends | None:
         """What `s` reads along a dimension that it indexes so; None for all."""
