@@ -30,8 +30,10 @@ from monotile.passes.programs import (
 )
 from monotile.passes.table import Pass, Trace, capability, checked, option, run
 from monotile.plan.nodes import Plan
+from monotile.schedule.live import bound
 from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
+from monotile.schedule.split_keys import split_keys
 from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
@@ -149,9 +151,15 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("split_keys", rewrite_by_cost(split_keys),
+         "Before bounds: keys that are split have bounds of their own. By cost, as split-K.",
+         needs=("context",), sets=("keys split",), after=("layouts chosen",), where=(MANY_WORKERS, LOCKSTEP)),
+    Pass("bound_live", rewrite_by_cost(bound),
+         "As late as it can be: only passes behind it carry the bounds. Before split-K, which leaves bounded sums as they are.",
+         needs=("context",), sets=("bounds",), after=("layouts chosen", "keys split")),
     Pass("split_reductions", rewrite_by_cost(split_reductions),
          "Split-K compares whole schedules by the cost model, which depends on all layouts.",
-         needs=("context",), sets=("reductions split",), after=("layouts chosen",), where=(MANY_WORKERS,)),
+         needs=("context", "bounds"), sets=("reductions split",), after=("layouts chosen",), where=(MANY_WORKERS,)),
     Pass("rotate_loops", rewrite_by_cost(rotate_loops),
          "After split-K: whether a rotation saves a stage depends on the splits; the rotated loop is split again.",
          needs=("context",), sets=("loops rotated",), after=("reductions split",)),
@@ -171,6 +179,9 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("list_stages", plans.list_stages,
          "Tiles are final: later passes change single fields of the Plan's nodes.",
          needs=("stages",), sets=("nodes",), after=("workers shared",)),
+    Pass("bound_walks", plans.bound_walks,
+         "Before hand-offs, and before methods are settled: how far a walk goes decides what a thread has at once.",
+         needs=("nodes",), sets=("walks bounded",)),
     Pass("spread_copies", plans.spread_copies,
          "Before hand-offs: the number of tasks determines on which workers a stage runs.",
          needs=("nodes",), sets=("copies spread",), where=(COALESCING,)),
@@ -185,7 +196,7 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
          needs=("nodes", "places"), sets=("messages",), after=("copies spread",), where=(MESSAGES,)),
     Pass("hand_offs", plans.hand_offs,
          "Dependences between workers follow from tasks and places, which are final.",
-         needs=("nodes", "places"), sets=("hand-offs",), after=("copies spread", "messages")),
+         needs=("nodes", "places"), sets=("hand-offs",), after=("copies spread", "messages", "walks bounded")),
     Pass("pin_weights", plans.pin_weights,
          "Pinned weights get the on-chip memory that stages and messages leave.",
          needs=("nodes",), sets=("weights pinned",), after=("messages",), where=(SCRATCHPAD,)),

@@ -29,6 +29,7 @@ from monotile.ir.program import (
     BranchOut,
     Carry,
     Compute,
+    Live,
     Loop,
     Scatter,
     Stack,
@@ -69,10 +70,11 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
             inner = scope_of(s.axes, s.reduce, scope)
             v.token("compute", s.combiner, s.out.dtype, _extents(s.axes), _extents(s.reduce))
             body = visit_expr(s.body, v, inner)
+            live = tuple(_visit_live(x, v, inner) for x in s.live)
             out = v.define(s.out)
-            if body is s.body and out is s.out:
+            if body is s.body and out is s.out and live == s.live:
                 return s
-            return Compute(out, s.axes, s.reduce, s.combiner, body, s.origin)
+            return Compute(out, s.axes, s.reduce, s.combiner, body, s.origin, live)
         case Scatter():
             inner = scope_of(s.axes, (), scope)
             v.token("scatter", s.combiner, s.out.shape, s.out.dtype, _extents(s.axes))
@@ -94,6 +96,12 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
             )
             new = Branch(predicate, then, otherwise, outs, s.origin)
             return s if new == s else new
+
+
+def _visit_live(x: Live, v: Visitor, scope: Scope) -> Live:
+    v.token("live", scope[x.axis.name], *(t is not None for t in x.ends))
+    first, last = (None if t is None else v.use(t) for t in x.ends)
+    return Live(x.axis, first, last)
 
 
 def _visit_loop(s: Loop, v: Visitor, scope: Scope) -> Loop:

@@ -28,7 +28,7 @@ from monotile.codegen.address import (
 )
 from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
-from monotile.codegen.site import Range, Site, loop_axes, point_of, range_of
+from monotile.codegen.site import Range, Site, Span, loop_axes, point_of, range_of
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.config import Options
 from monotile.errors import PlanError
@@ -47,7 +47,7 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, statements, used
 from monotile.plan.access import watched_tensors
-from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage
+from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage, Step
 from monotile.targets.target import Target
 
 VALUES: Mapping[DType, str] = {
@@ -202,8 +202,9 @@ class Emitter(Expressions):
 
     # A step's elements.
 
-    def sites(self, stage: Stage) -> Iterator[Site]:
-        """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it."""
+    def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
+        """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it. bounded: whether the
+        scalars that bound it may be read yet."""
         self._own = frozenset(name for step in stage.steps for name in step.computes)
         self._asked = frozenset(
             name for own in self._own for name in rounding_sensitive_operands(self.computes[own])
@@ -214,7 +215,38 @@ class Emitter(Expressions):
             self._origin = anchor.origin
             self.forget()
             ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))
-            yield Site(step, anchor, tuple(rest), ranges, self.point(anchor, ranges))
+            spans = self._spans(step, anchor) if bounded and isinstance(anchor, Compute) else {}
+            if spans:
+                ranges = tuple(self._bounded(r, anchor, spans) for r in ranges)
+            yield Site(step, anchor, tuple(rest), ranges, self.point(anchor, ranges), spans)
+
+    def _spans(self, step: Step, anchor: Compute) -> dict[str, Span]:
+        """Reads the scalars that bound a step."""
+        extents = {a.name: a.extent for a in (*anchor.axes, *anchor.reduce)}
+        out: dict[str, Span] = {}
+        for b in step.bounds:
+            n = extents[b.axis]
+            first = self._end(b.first, n) if b.first else idx(0)
+            out[b.axis] = Span(first, self._end(b.last, n + 1) if b.last else idx(n))
+        return out
+
+    def _end(self, name: str, extent: int) -> Axis:
+        """A variable that has the value of the scalar `name`, which is less than `extent`."""
+        variable = self.writer.fresh("live")
+        text = bare(self.value(Load(Tensor(name, (), DType.I64), ())))
+        self.writer.write(f"const idx {variable} = (idx)({text});")
+        self.writer.define(variable)
+        return Axis(variable, extent)
+
+    def _bounded(self, r: Range, anchor: Compute | Scatter, spans: Mapping[str, Span]) -> Range:
+        """`r` without what is dead, where it is along one axis."""
+        own = [a for a in (anchor.axes[p] for p in r.dim.axes) if a.extent > 1]
+        span = spans.get(own[0].name) if len(own) == 1 else None
+        return r if span is None or r.dim.lead else self.bounded(r, span)
+
+    def bounded(self, r: Range, span: Span) -> Range:
+        """`r` without at least some of what is dead."""
+        return r
 
     def range(self, dim: Dim, variable: str) -> Range:
         """The part of `dim` that the current task walks."""

@@ -4,10 +4,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monotile.analysis.states import steady_weights
-from monotile.codegen.site import Site
+from monotile.codegen.address import WIDEST
+from monotile.codegen.site import Range, Site, Span
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
@@ -57,6 +59,24 @@ class BlockEmitter(VectorEmitter):
     @abstractmethod
     def with_pinned(self, site: Site) -> Site:
         """The step, reading on chip what a loop keeps there."""
+
+    def bounded(self, r: Range, span: Span) -> Range:
+        """Vectors stay where they are: what begins before `Range.low`, a multiple of any vector, is dead. One element is left at least."""
+        origin, end = bare(self.index(r.origin)), bare(self.index(span.end))
+        count, low = r.count, ""
+        if span.ends:
+            count = self.writer.fresh("n")
+            text = f"mt_max_idx(1, mt_min_idx({r.count}, {end} - {origin}))"
+            self.writer.write(f"const idx {count} = {text};")
+            self.writer.define(count)
+        if span.begins:
+            low = self.writer.fresh("low")
+            first = bare(self.index(span.first))
+            self.writer.write(
+                f"const idx {low} = (mt_max_idx({first} - {origin}, 0)) & ~{WIDEST - 1};"
+            )
+            self.writer.define(low)
+        return replace(r, count=count, low=low)
 
     @abstractmethod
     def write_prefetches(self, stage: Stage) -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import affine
 from monotile.codegen.guards import guard_of
 from monotile.codegen.lines import Lines, block_start
-from monotile.codegen.site import Point, Range, Site
+from monotile.codegen.site import Point, Range, Site, Span
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
 from monotile.codegen.view import Views
@@ -44,6 +44,14 @@ class Row:
     at: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A loop over an axis, from `first` on. count: text of how many values it takes."""
+
+    first: Expr
+    count: str
+
+
 class Loops(StageEmitter):
     """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name. lines: of the stage that is being
     written."""
@@ -55,9 +63,9 @@ class Loops(StageEmitter):
         self.kernels: dict[str, str] = {}
         self._views = Views(program, plan.places, plan.body)
 
-    def sites(self, stage: Stage) -> Iterator[Site]:
+    def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
         self.lines = Lines(self._views.of(stage))
-        yield from super().sites(stage)
+        yield from super().sites(stage, bounded=bounded)
 
     def kernel(
         self, template: str, m: int, n: int, dtype: DType, storage: Mapping[str, str]
@@ -78,6 +86,27 @@ class Loops(StageEmitter):
         """Head of the loop in which `variable` runs from 0 to `count` - 1, and what it defines."""
         name = variable.name
         return f"for (idx {name} = 0; {name} < {count}; ++{name})", [name]
+
+    def bounded(self, r: Range, span: Span) -> Range:
+        """From the first live position on."""
+        low, count = self.writer.fresh("low"), self.writer.fresh("n")
+        origin = bare(self.index(r.origin))
+        first, end = bare(self.index(span.first)), bare(self.index(span.end))
+        self.writer.write(f"const idx {low} = mt_max_idx({origin}, {first});")
+        self.writer.define(low)
+        self.writer.write(
+            f"const idx {count} = mt_max_idx(0, mt_min_idx({origin} + {r.count}, {end}) - {low});"
+        )
+        self.writer.define(count)
+        return replace(r, origin=Axis(low, r.dim.extent), count=count)
+
+    def walked(self, axis: Axis, site: Site) -> Walk:
+        """The loop over a reduce axis of the site's anchor."""
+        span = site.spans.get(axis.name)
+        if span is None:
+            return Walk(idx(0), str(axis.extent))
+        first, end = bare(self.index(span.first)), bare(self.index(span.end))
+        return Walk(span.first, self.short(end if first == "0" else f"{end} - {first}"))
 
     @contextmanager
     def over(self, ranges: Sequence[Range]) -> Generator[None]:

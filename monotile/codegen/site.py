@@ -1,11 +1,11 @@
 """A step of a stage as one task walks it: its axes as functions of the task's coordinates. Nothing here writes anything."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from monotile.analysis.affine import Affine, affine
 from monotile.codegen.address import loop_variable
-from monotile.ir.expr import Axis, Binary, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Binary, Const, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.plan.nodes import Dim, Step
 
@@ -18,7 +18,7 @@ class Range:
 
     variable: runs from 0; its extent is the Dim's tile, with its lead. origin: what to add to it. count: text of how
     many values it takes, a literal where every task has the whole tile. first: coordinate whose task has the lead as
-    well, "" where there is none.
+    well, "" where there is none. low: text of a value up to which all may be left out, "" for none.
     """
 
     dim: Dim
@@ -26,6 +26,7 @@ class Range:
     origin: Expr
     count: str
     first: str = ""
+    low: str = ""
 
     @property
     def value(self) -> Expr:
@@ -34,14 +35,33 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """What is live along an axis: from `first` on and before `end`; literals, or variables of the code."""
+
+    first: Expr
+    end: Expr
+
+    @property
+    def begins(self) -> bool:
+        """Whether something in front is dead."""
+        return not isinstance(self.first, Const)
+
+    @property
+    def ends(self) -> bool:
+        """Whether something behind is dead."""
+        return not isinstance(self.end, Const)
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
-    """A step of a stage: its anchor, what follows, and the axes as functions of the ranges."""
+    """A step of a stage: its anchor, what follows, and the axes as functions of the ranges. spans: by axis, where the step is bounded."""
 
     step: Step
     anchor: Compute | Scatter
     followers: tuple[Compute | Scatter, ...]
     ranges: tuple[Range, ...]
     point: Point
+    spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
 
 
 def at_start(site: Site, r: Range) -> Site:

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from monotile.errors import InputError
+from monotile.errors import InputError, VerificationError
 from monotile.ir import scalar
 from monotile.ir.body import Body, grid, lookup
 from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis
 from monotile.ir.program import (
     Branch,
     Compute,
+    Live,
     Loop,
     Program,
     Scatter,
@@ -117,7 +119,7 @@ def _blocks(extents: Sequence[int], inner: int) -> Iterator[tuple[slice, ...]]:
 
 
 def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -> Array:
-    out = np.empty(s.out.shape, s.out.dtype.numpy)
+    out = np.full(s.out.shape, _undefined(s.out.dtype), s.out.dtype.numpy)
     reduced = tuple(a.extent for a in s.reduce)
     inner = tuple(slice(0, n) for n in reduced)
     for box in _blocks(s.out.shape, int(np.prod(reduced))):
@@ -130,9 +132,37 @@ def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -
             points = grid((*s.axes, *s.reduce), (*box, *inner), loops)
             found = np.broadcast_to(Body(env, points, s.origin).value(s.body, None), shape)
             if s.combiner is not None:
-                found = scalar.reduce(s.combiner, found, len(reduced), s.body.dtype)
-        out[box] = scalar.convert(found, s.out.dtype)
+                terms = _span(s.reduce, s.live, env)
+                found = scalar.reduce(s.combiner, found[..., *terms], len(reduced), s.body.dtype)
+        inside = [
+            slice(max(a.start, b.start), max(a.start, b.start, min(a.stop, b.stop)))
+            for a, b in zip(_span(s.axes, s.live, env), box, strict=True)
+        ]
+        here = [
+            slice(a.start - b.start, a.stop - b.start) for a, b in zip(inside, box, strict=True)
+        ]
+        out[tuple(inside)] = scalar.convert(found, s.out.dtype)[tuple(here)]
     return out
+
+
+def _span(
+    axes: Sequence[Axis], live: Sequence[Live], env: Mapping[str, Array]
+) -> tuple[slice, ...]:
+    """The live part of each axis."""
+    out: list[slice] = []
+    for a in axes:
+        x = next((x for x in live if x.axis == a), None)
+        first = 0 if x is None or x.first is None else int(lookup(env, x.first))
+        last = a.extent if x is None or x.last is None else int(lookup(env, x.last))
+        if not 0 <= first < last <= a.extent and a.extent:
+            raise VerificationError(f"axis {a.name!r} of {a.extent} is live from {first} to {last}")
+        out.append(slice(first, last))
+    return tuple(out)
+
+
+def _undefined(dtype: DType) -> float | int | bool:
+    """What shows where it is read."""
+    return float("nan") if dtype.is_float else True if dtype is DType.BOOL else 77
 
 
 def _scatter(s: Scatter, env: Mapping[str, Array], loops: Mapping[str, Array]) -> Array:

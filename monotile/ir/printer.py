@@ -9,7 +9,17 @@ from collections.abc import Iterator, Sequence
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Tensor, Unary
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, Weight, updates
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Live,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    Weight,
+    updates,
+)
 
 SHORT = {
     DType.BOOL: "bool",
@@ -85,6 +95,7 @@ def _statement(s: Statement) -> Iterator[str]:
     match s:
         case Compute():
             over = f"{s.combiner}({_axes(s.reduce)}) " if s.combiner else ""
+            note = "".join(f" live {_live(x)}" for x in s.live) + note
             body = show_expr(s.body, TIGHT - 2 if over else 0)
             yield f"{s.out.name}{_box(s.axes)} {SHORT[s.out.dtype]} = {over}{body}{note}"
         case Scatter():
@@ -110,6 +121,11 @@ def _statement(s: Statement) -> Iterator[str]:
             yield "else:"
             yield from _indented(s.otherwise)
             yield from (f"  give {o.out.name} = {o.otherwise.name}" for o in s.outs)
+
+
+def _live(x: Live) -> str:
+    first, last = (t.name if t is not None else "" for t in x.ends)
+    return f"{x.axis.name} in [{first}:{last}]"
 
 
 def _indented(body: Sequence[Statement]) -> Iterator[str]:

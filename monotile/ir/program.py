@@ -8,6 +8,9 @@ Semantics
   axes' extents are `out.shape`. `argmax` and `argmin` give the row-major position among the reduce
   axes, the first of equals (NaN counts as the extreme); an empty reduction gives the
   combiner's identity. If `combiner` is None, `reduce` is empty.
+- Live: a Compute may be bounded along axes: elements of `out` beyond are undefined, terms beyond are left
+  out. The bounds are scalars of the call, 0 <= first < last <= extent, so one point at least is live. What is
+  undefined is read only by Computes that are bounded alike, at the axis itself.
 - Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
   last write wins; with a combiner, out[index] = combine(out[index], value). Written in place if
   `base` is dead afterwards.
@@ -49,6 +52,19 @@ class Weight(msgspec.Struct, frozen=True):
     table: int = 0
 
 
+class Live(msgspec.Struct, frozen=True, cache_hash=True):
+    """The points of `axis` from `first` on and before `last`, scalar int64 tensors; None: from 0, to the extent."""
+
+    axis: Axis
+    first: Tensor | None
+    last: Tensor | None
+
+    @property
+    def ends(self) -> tuple[Tensor | None, Tensor | None]:
+        """What is the same along axes that are live alike."""
+        return self.first, self.last
+
+
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):
     out: Tensor
     axes: tuple[Axis, ...]
@@ -56,6 +72,11 @@ class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):
     combiner: str | None
     body: Expr
     origin: str = ""  # the user's source line
+    live: tuple[Live, ...] = ()  # of its axes and reduce axes, each once at most
+
+    def live_along(self, axis: Axis) -> Live | None:
+        """What is live along one of its axes or reduce axes; None for all."""
+        return next((x for x in self.live if x.axis == axis), None)
 
 
 class Scatter(msgspec.Struct, frozen=True, tag="scatter", cache_hash=True):
@@ -210,7 +231,7 @@ def used(s: Statement) -> tuple[Tensor, ...]:
     """The tensors that `s` reads, in order and with repetition; for a Loop or Branch only those from outside."""
     match s:
         case Compute():
-            return tuple(x.tensor for x in loads(s.body))
+            return (*(x.tensor for x in loads(s.body)), *ends_of(s))
         case Scatter():
             inner = tuple(x.tensor for e in (*s.index, s.value) for x in loads(e))
             return (s.base, *inner)
@@ -225,6 +246,11 @@ def used(s: Statement) -> tuple[Tensor, ...]:
                 *_free(s.otherwise, [o.otherwise for o in s.outs], set()),
             )
             return (s.predicate, *sides)
+
+
+def ends_of(s: Compute) -> tuple[Tensor, ...]:
+    """The scalars that bound it, in order and with repetition."""
+    return tuple(t for x in s.live for t in x.ends if t is not None)
 
 
 def looked_at(s: Statement) -> tuple[Tensor, ...]:

@@ -30,15 +30,18 @@ from monotile.ir.expr import (
     Tensor,
     Unary,
     children,
+    loads,
 )
 from monotile.ir.intervals import type_range
 from monotile.ir.program import (
     Branch,
     Compute,
+    Live,
     Loop,
     Program,
     Scatter,
     Statement,
+    ends_of,
     is_snapshot,
     statements,
     updates,
@@ -51,18 +54,18 @@ def verify(program: Program) -> None:
     """Checks `program`; raises VerificationError with the statement and what is wrong with it."""
     names: set[str] = set()
     visible: dict[str, Tensor] = {}
-    here = _Scope("", names, visible, {})
+    here = _Scope("", names, visible, {}, {})
     for t in program.inputs:
-        _Scope(f"input {t.name!r}", names, visible, {}).define(t)
+        _Scope(f"input {t.name!r}", names, visible, {}, {}).define(t)
     for w in program.weights:
-        at = _Scope(f"weight {w.tensor.name!r}", names, visible, {})
+        at = _Scope(f"weight {w.tensor.name!r}", names, visible, {}, {})
         at.define(w.tensor)
         at.check(w.table <= len(w.tensor.shape), "its table has more dimensions than it")
         want = prod(w.tensor.shape[: w.table])
         at.check(len(w.parts) == want, f"it has {len(w.parts)} parts, its table {want}")
     here.body(program.body)
     for t in program.outputs:
-        _Scope(f"output {t.name!r}", names, visible, {}).use(t)
+        msgspec.structs.replace(here, where=f"output {t.name!r}").use(t)
     _states(program, here)
     _watched(program, here)
 
@@ -115,12 +118,14 @@ class _Scope(msgspec.Struct, frozen=True):
     names:   of every tensor defined so far, visible or not.
     visible: tensors that may be used here.
     loops:   axes of the enclosing loops.
+    partial: what is live of tensors that are undefined beyond, by name.
     """
 
     where: str
     names: set[str]
     visible: dict[str, Tensor]
     loops: Mapping[str, Axis]
+    partial: dict[str, tuple[Live | None, ...]]
 
     def check(self, holds: bool, message: str) -> None:
         if not holds:
@@ -133,6 +138,13 @@ class _Scope(msgspec.Struct, frozen=True):
         self.visible[t.name] = t
 
     def use(self, t: Tensor) -> None:
+        """All of `t`."""
+        self.see(t)
+        self.check(
+            t.name not in self.partial, f"{t.name!r} is used where a part of it is undefined"
+        )
+
+    def see(self, t: Tensor) -> None:
         known = self.visible.get(t.name)
         self.check(known is not None, f"{t.name!r} is used where it is not defined")
         self.check(
@@ -145,11 +157,11 @@ class _Scope(msgspec.Struct, frozen=True):
 
     def inner(self, where: str, loops: Mapping[str, Axis]) -> "_Scope":
         """A nested scope: it sees all of this one; its definitions stay inside, except that names stay unique."""
-        return _Scope(where, self.names, dict(self.visible), loops)
+        return _Scope(where, self.names, dict(self.visible), loops, self.partial)
 
     def body(self, body: Sequence[Statement]) -> None:
         for k, s in enumerate(body):
-            at = _Scope(_where(self.where, k, s), self.names, self.visible, self.loops)
+            at = msgspec.structs.replace(self, where=_where(self.where, k, s))
             match s:
                 case Compute():
                     _compute(at, s)
@@ -203,7 +215,34 @@ def _compute(at: _Scope, s: Compute) -> None:
         case _:
             at.check(s.combiner in COMBINERS, f"unknown combiner {s.combiner!r}")
     _bounds(at, (s.body,), s.axes + s.reduce)
+    _live(at, s)
+    for x in loads(s.body):
+        _defined(at, x, s.live)
     at.define(s.out)
+    along = tuple(s.live_along(a) for a in s.axes)
+    if any(along):
+        at.partial[s.out.name] = along
+
+
+def _live(at: _Scope, s: Compute) -> None:
+    for t in ends_of(s):
+        at.use(t)
+        at.check((t.shape, t.dtype) == ((), DType.I64), f"the bound {t.name!r} is {_type(t)}")
+    names = [x.axis.name for x in s.live]
+    at.check(len(set(names)) == len(names), "an axis is bounded twice")
+    for x in s.live:
+        at.check(x.axis in (*s.axes, *s.reduce), f"axis {x.axis.name!r} is bounded and not its own")
+        at.check(x.ends != (None, None), f"axis {x.axis.name!r} is bounded by nothing")
+        positions = x.axis in s.reduce and s.combiner in ("argmax", "argmin")
+        at.check(not positions, f"{s.combiner!r} over a part of axis {x.axis.name!r}")
+
+
+def _defined(at: _Scope, x: Load, live: Sequence[Live]) -> None:
+    """What is undefined of the tensor of `x` is not read under these bounds."""
+    by_axis = {y.axis: y.ends for y in live}
+    for i, wanted in zip(x.index, at.partial.get(x.tensor.name, ()), strict=False):
+        bounded = isinstance(i, Axis) and wanted is not None and by_axis.get(i) == wanted.ends
+        at.check(wanted is None or bounded, f"an undefined part of {x.tensor.name!r} may be read")
 
 
 def _scatter(at: _Scope, s: Scatter) -> None:
@@ -223,6 +262,8 @@ def _scatter(at: _Scope, s: Scatter) -> None:
         number = s.combiner in ("max", "min") or logical == (s.out.dtype is DType.BOOL)
         at.check(number, f"{s.combiner!r} of {s.out.dtype}")
     _bounds(at, (Load(s.out, s.index), s.value), s.axes)
+    for x in (x for e in (*s.index, s.value) for x in loads(e)):
+        _defined(at, x, ())
     at.define(s.out)
 
 
@@ -301,7 +342,7 @@ def _node(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
         case Axis(name):
             return None if axes.get(name) == e else f"axis {name!r} is not known here"
         case Load(tensor, index):
-            at.use(tensor)
+            at.see(tensor)
             if len(index) != len(tensor.shape):
                 return f"{len(index)} indices for {len(tensor.shape)} dimensions"
             wrong = [i for i in index if i.dtype is not DType.I64]

@@ -181,6 +181,10 @@ def _not_tiled(_c: Compute, _context: Context) -> bool:
     return False
 
 
+def _unbounded(_anchor: Compute, _method: Method, _target: Target) -> bool:
+    return False
+
+
 def _no_prefetch(_where: "Prefetching", _at: str) -> tuple[Prefetch, ...]:
     return ()
 
@@ -213,6 +217,7 @@ class Family:
     settle: the method of a step with all that is chosen once everything else is known.
     check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
     prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
+    bounded: whether a step with that method leaves out what is dead of its anchor: along reduce axes exactly that (`Step.bounds`).
     write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
     asks for at "stage", given its number too. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
     by itself; whether it did.
@@ -233,6 +238,7 @@ class Family:
     settle: Callable[["Settling"], Method] = _as_it_is
     check: Callable[[Checked], None] = _legal
     why_not_late: WhyNot = _not_late
+    bounded: Callable[[Compute, Method, Target], bool] = _unbounded
     write: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict[str, Any])
     write_prefetch: Mapping[str, Callable[[Any, Any, int], None]] = field(
         default_factory=dict[str, Any]

@@ -4,7 +4,7 @@ To add a family: a folder beside this file, and its line here (docs/families.md)
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.attention.family import ATTENTION
@@ -18,6 +18,7 @@ from monotile.kernels.rowwise.family import ROWWISE
 from monotile.kernels.scatter.family import SCATTER
 from monotile.kernels.transpose.family import TRANSPOSE
 from monotile.plan.nodes import Method, Plan, Stage, Step
+from monotile.targets.target import Target
 
 FAMILIES: tuple[Family, ...] = (
     ATTENTION,
@@ -46,13 +47,22 @@ def tiled(s: Compute | Scatter, context: Context) -> bool:
 def cut_in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """A step of a task with several, with its seconds, by the first family that takes it."""
     found = (f.in_rows(site, context) for f in FAMILIES)
-    return next((step for step in found if step is not None), None)
+    fit = (x for x in found if x is not None and suits(x[0], site.step, context.target))
+    return next(fit, None)
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
     """What the first family that finds something computes together with `result`. computes: all that it may be made of, by name."""
     found = (f.match(result, computes, context) for f in FAMILIES)
     return next((m for m in found if m is not None), None)
+
+
+def suits(step: Step, statements: Iterable[Compute | Scatter], target: Target) -> bool:
+    """Whether its family leaves out the terms of `statements`, which are the step's, that are dead."""
+    dead = [
+        s for s in statements if isinstance(s, Compute) and any(x.axis in s.reduce for x in s.live)
+    ]
+    return all(family_of(step.method).bounded(s, step.method, target) for s in dead)
 
 
 def finer_copy(stage: Stage, threads: int) -> Stage:
@@ -65,6 +75,8 @@ def finer_copy(stage: Stage, threads: int) -> Stage:
 def why_not_late(stage: Stage, statements: Statements, workers: int) -> str | None:
     """Why `stage` cannot wait for its hand-off within its first step, once that has found its addresses; None if it can."""
     first, *rest = stage.steps
+    if any(step.bounds for step in stage.steps):
+        return "how far its tasks go is known behind the hand-off"
     if math.prod(stage.grid) > workers and not first.method.ahead("task"):
         return "a worker has several tasks"
     if any(step.method.ahead("stage", "all") for step in rest):

@@ -17,6 +17,7 @@ from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Ring, Stage, Step
 from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.streams import streams
 from monotile.plan.walk import nodes_in, stages_in, with_bodies
+from monotile.schedule import live as schedule_live
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
@@ -201,6 +202,11 @@ def reserve_ring(s: PlanState) -> PlanState:
 
 def _steps(body: tuple[PlanNode, ...]) -> list[Step]:
     return [step for stage in stages_in(body) for step in stage.steps]
+
+
+def bound_walks(s: PlanState) -> PlanState:
+    """Walks that leave out what is dead."""
+    return replace(s, body=schedule_live.bound_walks(s.body, s.computes, s.target))
 
 
 def spread_copies(s: PlanState) -> PlanState:

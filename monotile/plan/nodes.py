@@ -131,8 +131,18 @@ class Method:
 Methods = Mapping[str, type[Method]]  # by the tag that JSON gives them
 
 
+class Bound(Frozen, frozen=True):
+    """A step's walk along an axis, or reduce axis, of its anchor: from the value of the scalar tensor `first` on and before that of `last`
+    ("": from 0, to the extent). All workers read them, behind a hand-off after whoever wrote them."""
+
+    axis: str
+    first: str
+    last: str
+
+
 class Step(Frozen, frozen=True):
-    """scratch: the byte offset in the worker's on-chip memory from which the step's method may use
+    """bounds: what its walk leaves out, which is undefined. Along a reduce axis exactly that; else it may compute more.
+    scratch: the byte offset in the worker's on-chip memory from which the step's method may use
     `scratch_bytes` for itself (rings of operands, partial results), free before and after the step.
     first_thread: which thread of the worker takes the step's first vector; the ones after it the next."""
 
@@ -143,6 +153,7 @@ class Step(Frozen, frozen=True):
     scratch: int = 0
     scratch_bytes: int = 0
     first_thread: int = 0
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def anchor(self) -> int:

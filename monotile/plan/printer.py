@@ -109,7 +109,8 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
 def _step(s: Step) -> str:
     wait = "(block barrier) " if s.barrier else ""
     dims = "; ".join(_dim(d) for d in s.dims) or "one element"
-    return f"{wait}{', '.join(s.computes)}: {dims}; {s.method.describe()}"
+    live = "".join(f"; {b.axis} in [{b.first}:{b.last}]" for b in s.bounds)
+    return f"{wait}{', '.join(s.computes)}: {dims}{live}; {s.method.describe()}"
 
 
 def _dim(d: Dim) -> str:

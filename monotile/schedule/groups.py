@@ -14,7 +14,7 @@ from monotile.analysis.affine import Affine, affine
 from monotile.analysis.dependence import follows, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
-from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, used
+from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, ends_of, used
 from monotile.kernels.group import Group, Row, single
 from monotile.transform.predicates import joins
 
@@ -86,6 +86,12 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
         first.matched
         or second.matched
         or not crossing
+        or any(
+            t.name in first.tensors
+            for s in second.statements()
+            if isinstance(s, Compute)
+            for t in ends_of(s)
+        )
         or any(isinstance(s, Scatter) for s in (*first.statements(), *second.statements()))
     ):
         return None

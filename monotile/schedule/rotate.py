@@ -19,6 +19,7 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loa
 from monotile.ir.program import (
     Carry,
     Compute,
+    Live,
     Loop,
     Program,
     Scatter,
@@ -154,6 +155,10 @@ def _copies(
             substitute(s.body, {axis.name: value}),
             lambda x: Load(renamed.get(x.tensor.name, x.tensor), x.index),
         )
-        out.append(Compute(tensor, s.axes, s.reduce, s.combiner, body, s.origin))
+        live = tuple(
+            Live(x.axis, *(None if t is None else renamed.get(t.name, t) for t in x.ends))
+            for x in s.live
+        )
+        out.append(msgspec.structs.replace(s, out=tensor, body=body, live=live))
         renamed[s.out.name] = tensor
     return out

@@ -127,6 +127,8 @@ def _tried(now: _Way, c: Compute, context: Context) -> _Way:
 def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, bool]]:
     """What may be computed instead of `c`: how many parts, what, and whether it is worth trying. Parts that make a product itself faster are, the
     fastest first; of a reduction to few values the most, or what is gathered where its terms are made."""
+    if c.live:
+        return
     if c.combiner in _COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
         if terms >= MUCH and (made := fused_predicate(c)) is not None:

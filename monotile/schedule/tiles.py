@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
-from monotile.kernels.registry import FAMILIES
+from monotile.kernels.registry import FAMILIES, suits
 from monotile.schedule.keys import digest_groups, draft_value
 from monotile.schedule.rows import cut_rows
 
@@ -26,8 +26,9 @@ def cut(group: Group, context: Context) -> Draft | None:
 def _ways(group: Group, context: Context) -> Iterator[Draft]:
     if len(group.steps) > 1:
         yield from cut_rows(group, context)
+    every = list(group.statements())
     for family in FAMILIES:
-        ways = family.cut(group, context)
+        ways = (d for d in family.cut(group, context) if suits(d.steps[0], every, context.target))
         first = next(ways, None)
         if first is not None:
             yield from itertools.chain((first,), ways)

@@ -31,6 +31,10 @@ CONFIGS: dict[str, Callable[[int], object]] = {
     "gpt2": lambda n: transformers.GPT2Config(
         vocab_size=WORDS, n_embd=32, n_layer=n, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
     ),
+    "mistral": lambda n: transformers.MistralConfig(num_hidden_layers=n, sliding_window=8, head_dim=8, **SIZES),
+    "gemma2": lambda n: transformers.Gemma2Config(
+        num_hidden_layers=n, sliding_window=8, head_dim=8, query_pre_attn_scalar=8, **SIZES
+    ),
 }  # fmt: skip
 TOKEN = {"input_ids": torch.tensor([[3]]), "cache_position": torch.tensor([0])}
 
@@ -55,13 +59,13 @@ def tokens(count: int) -> list[dict[str, torch.Tensor]]:
 def test_tokens_one_after_the_other(name: str) -> None:
     ours, theirs = decoder(name), decoder(name)
     fast = monotile.compile(ours, (), TOKEN, target="cpu", options=monotile.Options(cache=False))
-    for token in tokens(6):
+    for token in tokens(CAPACITY):
         torch.testing.assert_close(fast(**token), theirs(**token), rtol=1e-4, atol=1e-5)
     for (n, x), (_, y) in zip(ours.named_buffers(), theirs.named_buffers(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=n)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 def test_nothing_grows_with_depth(name: str, target: str) -> None:
     options = monotile.Options(cache=False, workers=2)

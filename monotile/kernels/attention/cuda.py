@@ -1,10 +1,10 @@
 """A softmax-weighted sum: the configuration of `targets/cuda/device/attend.cuh` and the functors that it calls."""
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from monotile.codegen.block import BlockEmitter
-from monotile.codegen.site import Range, Site
+from monotile.codegen.site import Range, Site, Span
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
@@ -16,6 +16,14 @@ from monotile.kernels.common.cuda_config import ATTENTION, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, Sums, write_epilogue
 from monotile.kernels.common.cuda_operands import Matrix, Side, write_side
 from monotile.kernels.common.cuda_threads import each_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The axis of the keys, and what is live along it; None for all."""
+
+    key: Axis
+    span: Span | None
 
 
 def write(e: BlockEmitter, site: Site) -> None:
@@ -34,7 +42,8 @@ def write(e: BlockEmitter, site: Site) -> None:
     with ExitStack() as stack:
         stack.enter_context(each_batch(e, site, (method.m, method.n)))
         sides = _sides(e, site, inner, found, method, (m, n), key)
-        _score(e, inner, found, m, key)
+        span = site.spans.get(found.result.reduce[0].name)
+        _score(e, inner, found, m, Keys(key, span))
         width = method.epilogue.width
         write_epilogue(e, site, Sums(m, n, found.result.body.dtype, width))
         warps = e.plan.launch.threads // e.target.warp
@@ -42,6 +51,7 @@ def write(e: BlockEmitter, site: Site) -> None:
             "AttentionConfig", ATTENTION, kernel=f"mt::Kernel::{KERNEL[method.instruction]}",
             features=found.products.reduce[0].extent, columns=n.variable.extent, keys=key.extent,
             block_m=method.block_m, chunk=method.chunk, warps=warps, depth=method.depth, vector=width,
+            bounded=span is not None,
         )  # fmt: skip
         for side, text in zip(("Query", "Key", "Value"), sides, strict=True):
             w.write(f"using {side} = {text};")
@@ -50,7 +60,7 @@ def write(e: BlockEmitter, site: Site) -> None:
             f'static_assert(Attention::BYTES <= {site.step.scratch_bytes}, "The Plan gives attention too little shared memory.");'
         )
         w.write(
-            f"mt::attend<Attention>(scratch + {site.step.scratch}, 0, {m.count}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
+            f"mt::attend<Attention>(scratch + {site.step.scratch}, 0, {m.count}, {_ends(e, key, span)}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
         )
 
 
@@ -82,14 +92,26 @@ def _sides(
     return query, keys, values
 
 
-def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, key: Axis) -> None:
+def _ends(e: VectorEmitter, key: Axis, span: Span | None) -> str:
+    """Texts of the first live key, and of the one behind the last."""
+    if span is None:
+        return f"0, {key.extent}"
+    return f"{bare(e.index(span.first))}, {bare(e.index(span.end))}"
+
+
+def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys) -> None:
     """The functor `score`: what follows the product of a row and a key, in float32."""
-    if found.scale is not None:
+    key, span = keys.key, keys.span
+    if found.scale is not None and span is None:
         e.writer.write(f"const mt::Scaled score{{{literal(Const(found.scale, DType.F32))}}};")
         return
     row, dtype = m.variable.name, found.products.body.dtype
     head = f"auto score = [&](idx {row}, idx {key.name}, float product)"
     with e.writer.open(head, [row, key.name, "product"], fence=True, tail=";"):
+        if span is not None:
+            first, end = bare(e.index(span.first)), bare(e.index(span.end))
+            test = f"{key.name} < {first} || {key.name} >= {end}"
+            e.writer.write(f"if ({test}) return -MT_INF;")
         text, last = "product", found.products
         for s in (*found.scores, None):
             if not e.options.excess_precision:

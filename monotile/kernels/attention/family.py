@@ -16,5 +16,6 @@ ATTENTION = Family(
     settle=settle,
     check=check,
     why_not_late=why_not_late,
+    bounded=lambda anchor, _method, _target: len(anchor.reduce) == 1,
     write={"cuda": write},
 )

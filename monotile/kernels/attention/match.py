@@ -82,7 +82,7 @@ def _of(
     if shares is None or weights.index.count(along) != 1 or along not in axes_of(values):
         return None
     place = weights.index.index(along)
-    parts = _softmax(shares, place, computes)
+    parts = softmax(shares, place, computes)
     if parts is None:
         return None
     powers, total, top, scores, least = parts
@@ -140,7 +140,7 @@ def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
     )  # fmt: skip
 
 
-def _softmax(
+def softmax(
     shares: Compute, place: int, computes: Computes
 ) -> tuple[Compute, Compute, Compute, Compute, float] | None:
     """(powers, total, top, scores, least) of powers / max(total, least), a softmax along the axis at `place`."""

@@ -58,6 +58,9 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
             if r.count != str(r.variable.extent):
                 text = bare(e.index(where[r.variable.name]))
                 stack.enter_context(e.writer.open(f"if ({text} < {r.count})", fence=True))
+            if r.low:
+                text = bare(e.index(where[r.variable.name]))
+                stack.enter_context(e.writer.open(f"if ({text} >= {r.low})", fence=True))
             if r.first:
                 text = bare(e.index(where[r.variable.name]))
                 head = f"if ({text} >= {r.dim.lead} || {r.first} == 0)"

@@ -12,6 +12,7 @@ from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Method, Step
 from monotile.targets.target import Target
 
+LIVE_STEP = 64  # positions of which a task along a bounded axis has whole groups
 Accesses = Callable[[cost.Extents], cost.Access]  # how a task with these extents is walked
 
 
@@ -25,11 +26,31 @@ def flat(
     scratch: int = 0,
 ) -> Iterator[Draft]:
     """All axes as one. at_once: elements that the threads of a worker take at once. vector: that one takes."""
-    axes = group.steps[0][0].axes
+    anchor = group.steps[0][0]
+    axes = anchor.axes
     total = math.prod(a.extent for a in axes)
+    if isinstance(anchor, Compute) and any(x.axis in axes for x in anchor.live):
+        for dims in _along_live(anchor, context.target):
+            yield draft(group, dims, method, context, accesses, scratch)
+        return
     for tile in _tiles(total, at_once, vector, context.target):
         dims = (Dim(tuple(range(len(axes))), total, tile, 0),)
         yield draft(group, dims, method, context, accesses, scratch)
+
+
+def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
+    """The last bounded axis as a dim of its own: whole, or in as many parts as leave each worker one task."""
+    p = max(p for p, a in enumerate(s.axes) if s.live_along(a) is not None)
+    extent = s.axes[p].extent
+    sides = (tuple(range(p)), tuple(range(p + 1, len(s.axes))))
+    outer, inner = (math.prod(s.axes[q].extent for q in side) for side in sides)
+    rows = Dim(sides[0], outer, -(-outer // target.workers), 0)
+    rest = (Dim(sides[1], inner, inner, None),) if sides[1] else ()
+    parts = max(1, target.workers // -(-outer // rows.tile))
+    for n in dict.fromkeys((1, parts)):
+        tile = cost.round_up(-(-extent // n), LIVE_STEP)
+        along = Dim((p,), extent, min(extent, tile), 1 if sides[0] else 0)
+        yield (*((rows,) if sides[0] else ()), along, *rest)
 
 
 def _tiles(total: int, at_once: int, vector: int, target: Target) -> Iterator[int]:

@@ -32,6 +32,7 @@ ELEMENTWISE = Family(
     cut=cut,
     in_rows=in_rows,
     prefetch=prefetch,
+    bounded=lambda _anchor, _method, _target: True,
     settle=settle,
     check=check,
     write={"c": write_c, "cuda": write_cuda},

@@ -18,7 +18,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     """At "stage", for steps after the first with one vector a thread; else for several vectors at a time."""
     step, target = where.step, where.target
     assert isinstance(step.method, Map)
-    if at != "stage":
+    if at != "stage" or step.bounds:
         return ()
     own = {name for s in where.stage.steps for name in s.computes}
     elements = math.prod(d.tile + d.lead for d in step.dims)

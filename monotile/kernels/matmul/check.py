@@ -15,7 +15,8 @@ from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import COMPUTED, tiles_of, why_not_read
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Stage
+from monotile.plan.nodes import Method, Stage
+from monotile.targets.target import Target
 
 
 def check(c: Checked) -> None:
@@ -81,6 +82,11 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
     if several_blocks(c.step, {m.m: m.block_m, m.n: m.block_n}):
         return "a task has several blocks"
     return None
+
+
+def bounded(anchor: Compute, _method: Method, target: Target) -> bool:
+    """Where one thread walks all of K in a loop."""
+    return not target.has.lockstep and len(anchor.reduce) == 1
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:

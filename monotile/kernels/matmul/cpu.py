@@ -51,14 +51,22 @@ class _Product:
                 e.blocks("mo", self.m.variable.extent, count_m, self.rows) as (m0, mc),
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
-                with e.blocks("ko", depth, str(depth), self.bk) as (k0, kc):
-                    left, right = self.tiles.sides(e.lines, m0, n0, k0)
-                    first = "true" if k0 == idx(0) else "ko == 0"
+                first_k, depth_text = self._walk()
+                with e.blocks("ko", depth, depth_text, self.bk) as (chunk, kc):
+                    left, right = self.tiles.sides(e.lines, m0, n0, add(first_k, chunk))
+                    first = "true" if chunk == idx(0) else "ko == 0"
                     if self.method.instruction == "dot":
                         self._dot(left, right, mc, nc, kc, first)
                     else:
                         self._outer(left, right, n0, mc, nc, kc, first)
                 self._finish(m0, n0, mc, nc)
+
+    def _walk(self) -> tuple[Expr, str]:
+        """Where K begins, and text of how much of it there is."""
+        if len(self.tiles.k) != 1:
+            return idx(0), str(self.tiles.depth)
+        walk = self.e.walked(self.tiles.k[0], self.site)
+        return walk.first, walk.count
 
     def _in_place(self, side: Side, line: Axis) -> str:
         """Text of the address of a line of the side at depth 0, where `along_depth` is known."""

@@ -1,7 +1,7 @@
 """The family, as the rest of the compiler sees it."""
 
 from monotile.kernels.family import Family
-from monotile.kernels.matmul.check import check, why_not_late
+from monotile.kernels.matmul.check import bounded, check, why_not_late
 from monotile.kernels.matmul.cpu import write as write_c
 from monotile.kernels.matmul.cuda import write as write_cuda
 from monotile.kernels.matmul.cuda_tasks import write_tasks
@@ -20,6 +20,7 @@ MATMUL = Family(
     prefetch=prefetch,
     settle=settle,
     check=check,
+    bounded=bounded,
     why_not_late=why_not_late,
     write={"c": write_c, "cuda": write_cuda},
     write_tasks={"cuda": write_tasks},

@@ -69,7 +69,9 @@ class Tiles:
     def whole_panels(self) -> bool:
         """Whether every panel of the right side has all its columns."""
         dim = self.n.dim
-        return dim.extent % dim.tile == 0 and dim.tile % self.method.block_n == 0
+        names = {b.axis for b in self.site.step.bounds}
+        bounded = any(self.anchor.axes[p].name in names for p in dim.axes)
+        return dim.extent % dim.tile == 0 and dim.tile % self.method.block_n == 0 and not bounded
 
     def sides(self, lines: Lines, m0: Expr, n0: Expr, k0: Expr) -> tuple[Side, Side]:
         """The left and the right operand, over the sums from row m0 and column n0 on, and a chunk of K from k0 on."""

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from monotile.codegen.loops import Loops, Row
+from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
@@ -22,6 +22,18 @@ from monotile.kernels.reduction.simd import (
 )
 
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A loop over terms: `variable` runs from 0 over all that `walk` has."""
+
+    variable: Axis
+    walk: Walk
+
+    @property
+    def position(self) -> Expr:
+        return add(self.walk.first, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ def write(e: Loops, site: Site) -> None:
         _side_by_side(e, site, c, order, simd)
         return
     with e.over(ordered(site)):
-        total = _accumulate(e, c, site.point, order, simd)
+        total = _accumulate(e, site, c, order, simd)
         e.finish(site, site.point, total, DType.I64 if c.combiner in POSITIONS else c.body.dtype)
 
 
@@ -63,36 +75,49 @@ def _kind(e: Loops, c: Compute) -> str:
     return "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
 
 
-def _accumulate(e: Loops, c: Compute, point: Point, order: list[Axis], simd: AlongTerms) -> str:
+def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: AlongTerms) -> str:
     """Write the reduction at one output; gives the text of its result."""
     assert c.combiner is not None
+    point = site.point
     if c.combiner in POSITIONS:
         return _position(e, c, point, order)
     total = e.writer.fresh("s")
     e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+    walks = [e.walked(a, site) for a in order]
     if simd.flat:
-        _run(e, c, point, order, total, simd.parts)
+        flat = flattened(order)
+        walk = walks[0] if len(order) == 1 else Walk(idx(0), str(flat.extent))
+        _run(e, c, point, order, Terms(flat, walk), total, simd.parts)
     else:
-        outer = [Axis(f"r{k}", a.extent) for k, a in enumerate(order[:-1])]
-        inside = dict(point) | {a.name: v for a, v in zip(order, outer, strict=False)}
-        _nest(e, c, inside, [*outer, order[-1]], total, simd.parts)
+        loops = [
+            Terms(Axis(f"r{k}", a.extent), walk)
+            for k, (a, walk) in enumerate(zip(order, walks, strict=True))
+        ]
+        inside = dict(point) | {a.name: t.position for a, t in zip(order, loops[:-1], strict=False)}
+        _nest(e, c, inside, loops, order[-1], total, simd.parts)
     e.writer.define(total)
     return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
 
 
 def _nest(
-    e: Loops, c: Compute, point: Point, loops: list[Axis], total: str, parts: tuple[int, ...]
+    e: Loops,
+    c: Compute,
+    point: Point,
+    loops: list[Terms],
+    last: Axis,
+    total: str,
+    parts: tuple[int, ...],
 ) -> None:
-    """Write `loops`, one inside the other, which add to `total`; the last has `parts`."""
+    """Write `loops`, one inside the other and the last over `last`, which add to `total`; the last has `parts`."""
     first, *rest = loops
     if not rest:
-        _run(e, c, point, loops, total, parts)
+        _run(e, c, point, [last], replace(first, variable=flattened([last])), total, parts)
         return
     with (
-        e.writer.open(*e.counted(first, str(first.extent))),
+        e.writer.open(*e.counted(first.variable, first.walk.count)),
         _partial(e, c, total, wanted=len(rest) > 1) as into,
     ):
-        _nest(e, c, point, rest, into, parts)
+        _nest(e, c, point, rest, last, into, parts)
 
 
 @contextmanager
@@ -108,20 +133,24 @@ def _partial(e: Loops, c: Compute, total: str, *, wanted: bool) -> Generator[str
 
 
 def _run(
-    e: Loops, c: Compute, point: Point, axes: list[Axis], total: str, parts: tuple[int, ...]
+    e: Loops,
+    c: Compute,
+    point: Point,
+    axes: list[Axis],
+    terms: Terms,
+    total: str,
+    parts: tuple[int, ...],
 ) -> None:
-    """Write the innermost loop of a reduction over `axes`, flattened to one."""
+    """Write the innermost loop of a reduction over `axes`, flattened to that of `terms`."""
     assert c.combiner is not None
     real, kind = c.body.dtype.is_float, _kind(e, c)
     with ExitStack() as stack:
-        origin: Expr = idx(0)
-        variable = flattened(axes)
-        count = str(variable.extent)
-        for left, terms in zip(range(len(parts), 0, -1), parts, strict=True):
+        origin, count, variable = terms.walk.first, terms.walk.count, terms.variable
+        for left, most in zip(range(len(parts), 0, -1), parts, strict=True):
             name = "ro" if left == 1 else "rm"
-            start, count = stack.enter_context(e.blocks(name, variable.extent, count, terms))
+            start, count = stack.enter_context(e.blocks(name, variable.extent, count, most))
             total = stack.enter_context(_partial(e, c, total, wanted=left > 1))
-            variable = Axis(variable.name, terms)
+            variable = Axis(variable.name, most)
             origin = add(origin, start)
         here = {**point, **unflatten(add(origin, variable), axes)}
         if not real:
@@ -197,7 +226,15 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
         point = {name: substitute(v, position) for name, v in at(row.at).items()}
         strip = Strip(e.writer.fresh("s"), _kind(e, c), lane, taken)
         _write_strip(e, c, strip)
-        _add_all(e, c, point, order, strip, simd.part)
+        loops = [Terms(Axis(f"r{k}", a.extent), e.walked(a, site)) for k, a in enumerate(order)]
+        _add_all(
+            e,
+            c,
+            {**point, **{a.name: t.position for a, t in zip(order, loops, strict=True)}},
+            loops,
+            strip,
+            (order[-1], simd.part),
+        )
         with e.writer.open(*e.counted(lane, taken)) as block:
             text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
@@ -205,35 +242,35 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
 
 
 def _add_all(
-    e: Loops, c: Compute, point: Point, order: list[Axis], strip: Strip, part: int
+    e: Loops, c: Compute, here: Point, loops: list[Terms], strip: Strip, parts: tuple[Axis, int]
 ) -> None:
-    """Write the loops over `order`, which combine all terms with a strip; in sums of `part` terms by way of a strip of these."""
-    loops = [Axis(f"r{k}", a.extent) for k, a in enumerate(order)]
-    here = {**point, **{a.name: v for a, v in zip(order, loops, strict=True)}}
-    last = loops[-1]
-    if not part:
+    """Write `loops`, which combine all terms with a strip. parts: the axis of the last one, and of how many terms sums are that come first,
+    by way of a strip of these; 0 for none."""
+    (axis, most), last = parts, loops[-1]
+    if not most:
         with _opened(e, loops[:-1]):
-            _add_terms(e, c, here, last, str(last.extent), strip)
+            _add_terms(e, c, here, last.variable, last.walk.count, strip)
         return
-    inside = next((k for k in range(len(loops)) if size(loops[k:]) <= part), len(loops) - 1)
-    blocks = e.blocks("ro", last.extent, str(last.extent), part)
+    axes = [t.variable for t in loops]
+    inside = next((k for k in range(len(loops)) if size(axes[k:]) <= most), len(loops) - 1)
+    blocks = e.blocks("ro", last.variable.extent, last.walk.count, most)
     with _opened(e, loops[:inside]), blocks as (start, count):
-        parts = replace(strip, name=e.writer.fresh("s"))
-        _write_strip(e, c, parts)
-        run = Axis(last.name, min(last.extent, part))
-        here[order[-1].name] = add(start, run)
+        part = replace(strip, name=e.writer.fresh("s"))
+        _write_strip(e, c, part)
+        run = Axis(last.variable.name, min(last.variable.extent, most))
+        now = {**here, axis.name: add(last.walk.first, add(start, run))}
         with _opened(e, loops[inside:-1]):
-            _add_terms(e, c, here, run, count, parts)
+            _add_terms(e, c, now, run, count, part)
         with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
-            e.writer.write(f"{strip.slot} += {parts.slot};")
+            e.writer.write(f"{strip.slot} += {part.slot};")
             e.simd(block)
 
 
 @contextmanager
-def _opened(e: Loops, loops: list[Axis]) -> Generator[None]:
+def _opened(e: Loops, loops: list[Terms]) -> Generator[None]:
     with ExitStack() as stack:
-        for v in loops:
-            stack.enter_context(e.writer.open(*e.counted(v, str(v.extent))))
+        for t in loops:
+            stack.enter_context(e.writer.open(*e.counted(t.variable, t.walk.count)))
         yield
 
 

@@ -4,7 +4,8 @@ Neighbouring threads have neighbouring vectors of outputs; the lanes of one have
 """
 
 import math
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from monotile.codegen.base import VALUES
 from monotile.codegen.site import Site, unflatten
@@ -14,6 +15,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.method import Reduce
 
@@ -67,17 +69,50 @@ def _accumulate(
             stack.enter_context(w.open(f"if (vector < {vectors})", fence=True))
         first = mul(Axis("vector", vectors), idx(width))
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
-        turns = -(-rows // method.lanes)
-        head = f"for (idx turn = 0; turn < {turns}; ++turn)"
-        stack.enter_context(
-            w.open(head, ["turn"], fence=True)
-        ).pragma = f"#pragma unroll {method.unroll}"
+        near = len(axes) == 1 and axes[0].name in site.spans
+        walk = _live_rows if near else _rows
+        there = stack.enter_context(walk(e, site, method, axes))
+        where = spread(add(first, lane_of(width)), site.ranges)
+        point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
+        if not near and (test := is_live(e, site, axes, point)):
+            stack.enter_context(w.open(f"if ({test})", fence=True))
+        with e.vector(width):
+            text, lane = bare(e.body(anchor.body, point)), LANE if width > 1 else "0"
+            text = f"({there}) ? ({text}) : {op}::identity()" if there else text
+            w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
+
+
+@contextmanager
+def _rows(e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]) -> Generator[str]:
+    """A block for each of a thread's rows; all of them count."""
+    w, rows = e.writer, math.prod(a.extent for a in axes)
+    begin, end = live_turns(e, site, axes, -(-rows // method.lanes), method.lanes)
+    with ExitStack() as stack:
+        loop = w.open(f"for (idx turn = {begin}; turn < {end}; ++turn)", ["turn"], fence=True)
+        stack.enter_context(loop).pragma = f"#pragma unroll {method.unroll}"
         w.write(f"const idx row = turn * {method.lanes} + row_lane;")
         w.define("row")
         if rows % method.lanes:
             stack.enter_context(w.open(f"if (row < {rows})", fence=True))
-        where = spread(add(first, lane_of(width)), site.ranges)
-        point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
-        with e.vector(width):
-            text, lane = bare(e.body(anchor.body, point)), LANE if width > 1 else "0"
-            w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
+        yield ""
+
+
+@contextmanager
+def _live_rows(
+    e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]
+) -> Generator[str]:
+    """The same for live ones, whose loads are on their way together up to the last: a row behind it is read as that. Gives the text of
+    whether a row counts."""
+    w, span = e.writer, site.spans[axes[0].name]
+    begin, end = live_turns(e, site, axes, -(-axes[0].extent // method.lanes), method.lanes)
+    first, last = bare(e.index(span.first)), bare(e.index(span.end))
+    head = f"for (idx turn = {begin}; turn < {end}; turn += {method.unroll})"
+    with w.open(head, ["turn"], fence=True) as outer:
+        outer.pragma = "#pragma unroll 1"
+        inner = f"for (idx ahead = 0; ahead < {method.unroll}; ++ahead)"
+        with w.open(inner, ["ahead"], fence=True) as block:
+            block.pragma = "#pragma unroll"
+            w.write(f"const idx asked = (turn + ahead) * {method.lanes} + row_lane;")
+            w.write(f"const idx row = mt_max_idx({first}, mt_min_idx(asked, {last} - 1));")
+            w.define("row")
+            yield "row == asked"

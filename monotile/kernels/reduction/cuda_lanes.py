@@ -25,6 +25,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_live import dead_round, is_live, live_rounds, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce
@@ -38,8 +39,11 @@ def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
     lanes, w = form.lanes, e.writer
     with w.open("", fence=True):
         write_groups(e, form)
-        with w.open(f"for (idx round = 0; round < {form.rounds}; ++round)", ["round"]) as block:
+        start, stop = live_rounds(site.ranges, form.rounds, form.groups * form.parts)
+        with w.open(f"for (idx round = {start}; round < {stop}; ++round)", ["round"]) as block:
             block.pragma = "#pragma unroll 1"
+            if dead := dead_round(site.ranges, form.groups * form.parts):
+                w.write(f"if ({dead}) continue;")
             w.write(f"{op}::Part part[{form.parts}];")
             w.write("#pragma unroll")
             w.write(f"for (idx u = 0; u < {form.parts}; ++u) part[u] = {op}::identity();")
@@ -73,6 +77,8 @@ def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
             for a in form.anchor.reduce:
                 flat = add(mul(flat, idx(a.extent)), point[a.name])
             text = f"{op}::Part{{{text}, (int32_t){bare(e.index(flat))}}}"
+        if there := is_live(e, site, form.axes, point):
+            text = f"({there}) ? ({text}) : {op}::identity()"
         number = _number(form, "v", "u")
         e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
 
@@ -84,7 +90,8 @@ def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str,
     w = e.writer
     start, run = Axis("start", form.vectors), Axis("run", form.all_runs)
     with ExitStack() as stack:
-        turn = w.open(f"for (idx turn = 0; turn < {form.turns}; ++turn)", ["turn"], fence=True)
+        first, end = live_turns(e, site, form.axes, form.turns, form.lanes * form.width)
+        turn = w.open(f"for (idx turn = {first}; turn < {end}; ++turn)", ["turn"], fence=True)
         stack.enter_context(turn).pragma = f"#pragma unroll {form.unroll}"
         w.write(f"const idx start = turn * {form.lanes} + group_lane;")
         w.define("start")

@@ -19,6 +19,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
+from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.method import Reduce
@@ -40,7 +41,7 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         axes = [anchor.reduce[p] for p in method.order]
         with ExitStack() as loops:
             slid = axes[-1:] if own.windows > 1 else []
-            blocks = [loops.enter_context(_each(e, a)) for a in axes[: len(axes) - len(slid)]]
+            blocks = [loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]]
             if slid:
                 _add_windows(e, site, own, slid[0], op)
             else:
@@ -69,8 +70,9 @@ def _term(site: Site, own: ThreadMap, window: Expr | None = None) -> Expr:
     return substitute(site.anchor.body, placed(site.point, where))
 
 
-def _each(e: VectorEmitter, a: Axis) -> AbstractContextManager[Block]:
-    return e.writer.open(f"for (idx {a.name} = 0; {a.name} < {a.extent}; ++{a.name})", [a.name], fence=True)  # fmt: skip
+def _each(e: VectorEmitter, site: Site, a: Axis) -> AbstractContextManager[Block]:
+    first, end = live_turns(e, site, (a,), a.extent, 1)
+    return e.writer.open(f"for (idx {a.name} = {first}; {a.name} < {end}; ++{a.name})", [a.name], fence=True)  # fmt: skip
 
 
 def _add(e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str) -> None:

@@ -154,7 +154,7 @@ def windowed(
     """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
     they divide of the axis before the last. after: operations that follow an output."""
     found = sliding(s)
-    if method.outputs == 1 or method.by_columns or found is None:
+    if method.outputs == 1 or method.by_columns or found is None or s.live:
         return method
     target = context.target
     terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows

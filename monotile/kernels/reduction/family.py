@@ -19,6 +19,7 @@ REDUCTION = Family(
     pinnable=pinnable,
     settle=settle,
     check=check,
+    bounded=lambda _anchor, _method, _target: True,
     why_not_late=why_not_late,
     write={"c": write_c, "cuda": write_cuda},
     write_prefetch={"cuda": write_prefetch},

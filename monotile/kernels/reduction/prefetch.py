@@ -22,7 +22,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     """At "stage", where the registers suffice that the steps before this one leave."""
     stage, target = where.stage, where.target
     tasks = math.prod(stage.grid)
-    if at != "stage" or not 0 < tasks <= target.workers or where.pinned:
+    if at != "stage" or where.step.bounds or not 0 < tasks <= target.workers or where.pinned:
         return ()
     if not held_early(where.step, where.view, where.steady, target):
         return ()
@@ -44,7 +44,7 @@ def pinnable(
     """The weights that the step multiplies with, of lanes along the reduction."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
-    if method.side_by_side or not isinstance(anchor, Compute):
+    if method.side_by_side or step.bounds or not isinstance(anchor, Compute):
         return ()
     steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)

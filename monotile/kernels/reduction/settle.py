@@ -43,6 +43,9 @@ from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
 DIVISION = 5  # instructions of one
+MOST_LIVE = (
+    8  # outputs of all runs of a group, or rows on their way, where it ends with the last live one
+)
 
 
 def settle(where: Settling) -> Method:
@@ -78,6 +81,7 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     if method.by_columns:
         turns = -(-math.prod(a.extent for a in anchor.reduce) // method.lanes)
         most = fitted(where.target.model.reduction).rows
+        most = min(most, MOST_LIVE) if anchor.live else most
         unroll = -(-turns // -(-turns // most)) if turns else 1
         return msgspec.structs.replace(method, outputs=width, exact=True, unroll=unroll)
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
@@ -137,8 +141,12 @@ def _ways(form: Form, size: int) -> Iterator[Form]:
     for together in range(1, most + 1):
         if form.outputs % together == 0:
             several = -(-form.outputs // (together * form.groups))
-            for runs in range(1, min(MOST_PARTS // together, several) + 1):
-                yield replace(form, together=together, runs=runs)
+            live = bool(form.anchor.live)
+            most_parts = MOST_LIVE if live else MOST_PARTS
+            for runs in range(1, min(most_parts // together, several) + 1):
+                parts = together * runs
+                if not live or parts & (parts - 1) == 0:  # whole rounds of what is bounded
+                    yield replace(form, together=together, runs=runs)
 
 
 def _instructions(e: Expr, site: Site) -> int:

@@ -28,7 +28,7 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
         return AlongTerms()
     flat = flattened(order)
     body = substitute(c.body, {**site.point, **unflatten(flat, order)})
-    straight = len(order) == 1 or lines.straight(body, flat)
+    straight = len(order) == 1 or (not site.step.bounds and lines.straight(body, flat))
     run, body = (flat, body) if straight else (order[-1], substitute(c.body, dict(site.point)))
     count = _outputs(site, c, _lanes(lines, body, run), lines)
     if count:
@@ -45,7 +45,7 @@ def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
     x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
     outputs = _lanes(lines, substitute(c.body, dict(point)), x)
     better = outputs >= terms and 1 < outputs and terms < FEW
-    return min(STRIP, x.extent) if better else 0
+    return min(STRIP, x.extent, ranges[-1].variable.extent) if better else 0
 
 
 def _lanes(lines: Lines, body: Expr, along: Axis) -> int:
@@ -79,6 +79,8 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
         return f"partial sums of {parts} terms"
     if isinstance(simd, AlongTerms):
         one = c.combiner in POSITIONS or not order
+        if simd.flat and len(order) > 1 and site.step.bounds:
+            return "its terms are several loops, each from its first live position on"
         return "its terms are one loop" if one and not simd.flat else ""
     if c.combiner in POSITIONS or not order:
         return "its vectors cannot run along outputs"

@@ -13,6 +13,7 @@ from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
+from monotile.plan.check.bounds import check_bounds
 from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
 from monotile.plan.check.on_chip import check_on_chip
@@ -140,6 +141,7 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
             alike = follower.out.shape == anchor.out.shape and follows(follower, own)
         if not alike:
             fail(f"{stage.name}: {name} does not follow {anchor.out.name} element by element")
+    check_bounds(step, view, target)
     family_of(step.method).check(Checked(step, view, target, steady))
     shared = step.method.thread_vectors(math.prod(d.tile + d.lead for d in step.dims))
     if not 0 <= step.first_thread < (target.threads if shared else 1):

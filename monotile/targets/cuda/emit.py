@@ -162,9 +162,9 @@ class CudaEmitter(BlockEmitter):
                         self.step(site)
                     self.await_ = READY
 
-    def sites(self, stage: Stage) -> Iterator[Site]:
+    def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
         received, self.view = self._received(stage), self.views.of(stage)
-        for site in super().sites(stage):
+        for site in super().sites(stage, bounded=bounded):
             self._own |= {r.image.name for r in received}
             yield on_chip(site, received)
 
@@ -182,14 +182,14 @@ class CudaEmitter(BlockEmitter):
         """What the stage's early maps read, and the weights of its early reductions, before its first step."""
         self.early, self.prefetched = {}, {}
         for what in ("all", "weights"):
-            for number, site in enumerate(self.sites(stage)):
+            for number, site in enumerate(self.sites(stage, bounded=False)):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
         """A function that brings on chip what this worker's task of the stage keeps there."""
         with self.tasks(_fill_name(kept), kept.stage, axes):
-            for site in self.sites(kept.stage):
+            for site in self.sites(kept.stage, bounded=False):
                 if site.step.computes[0] == kept.resident.compute:
                     write_fill(self, kept, site.ranges, site.point)
 
@@ -201,12 +201,14 @@ class CudaEmitter(BlockEmitter):
         ):  # to look at the step; nothing of it is written
             self.write_coordinates(kept.stage)
             sites = [
-                s for s in self.sites(kept.stage) if s.step.computes[0] == kept.resident.compute
+                s
+                for s in self.sites(kept.stage, bounded=False)
+                if s.step.computes[0] == kept.resident.compute
             ]
             held = held_through(self, kept, self.with_pinned(sites[0]))
         self.in_registers[kept.image.name] = held
         with self.tasks(held.fill, kept.stage, axes, [held]):
-            for site in self.sites(kept.stage):
+            for site in self.sites(kept.stage, bounded=False):
                 if site.step.computes[0] == kept.resident.compute:
                     write_hold(self, kept, self.with_pinned(site), held)
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from monotile.ir.expr import Expr, loads
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, used
 from monotile.transform.rewrite import Body, same
 
 
@@ -29,7 +29,7 @@ def _body(body: Body, live: set[str]) -> Body:
         match s:
             case Compute():
                 if s.out.name in live:
-                    _read(s.body, live)
+                    live.update(t.name for t in used(s))
                     kept.append(s)
             case Scatter():
                 if s.out.name in live:

@@ -13,14 +13,15 @@ namespace mt {
 
 // Computes rows [m0, m1), at most a block, with all threads of the block. S: an `Attention`.
 //
+// key0, key1: where S::BOUNDED, the chunks without a key in [key0, key1) are left out; `score` gives -inf for those keys of the others.
 // await: waits for the hand-off of what it reads; all threads call it once. score(row, key, product) is the score of a product; or
 // `score` is `Scaled`. A total below `least` counts as `least`. epilogue(row, column, Pack<float, VECTOR>, fetch(row, column),
 // valid) takes the results, as in `contract`. When this returns shared memory is free.
 template <class S, class Await, class Query, class Key, class Value, class Score, class Fetch, class Epilogue>
-__device__ __forceinline__ void attend(char* shared, int m0, int m1, const Await& await, const Query& query,
+__device__ __forceinline__ void attend(char* shared, int m0, int m1, int key0, int key1, const Await& await, const Query& query,
                                        const Key& key, const Value& value, const Score& score, float least,
                                        const Fetch& fetch, const Epilogue& epilogue) {
-  const ThreadRole<S> role;
+  const ThreadRole<S> role(key0, key1);
   OnlineSoftmax<S> softmax;
   if constexpr (S::WARPGROUPS)
     stream_warpgroups(softmax, role, shared, m0, m1, await, query, key, value, score);

@@ -18,6 +18,7 @@ struct AttentionConfig {
   int warps = 0;           // of the block of threads
   int depth = 0;           // pipeline depth: the stages of a slice's ring buffer
   int vector = 1;          // neighbouring results that one step of the epilogue takes
+  bool bounded = false;    // of the keys some are left out, by numbers of the call
 };
 
 // Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH
@@ -36,6 +37,7 @@ struct Attention {
   static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
   static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector;
+  static constexpr bool BOUNDED = CONFIG.bounded;
   static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
   static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
   static constexpr int THREADS = WARPS * 32;
@@ -76,19 +78,23 @@ struct Attention {
   static constexpr int BYTES = max_of(QUERY_BYTES + SLICES * DEPTH * STAGE_BYTES, SLICES * PARTIAL * 4);
 };
 
-// A thread's warp and lane, its slice and its number there, the first row of its warp, and the number of chunks of its slice.
+// A thread's warp and lane, its slice and its number there, the first row of its warp, and the number of chunks of its slice: of those
+// that hold keys from `key0` on and before `key1`, the first of which is `chunk0`. iterations: the most chunks of any slice.
 template <class S>
 struct ThreadRole {
-  int warp, lane, slice, thread, row, count;
+  int warp, lane, slice, thread, row, chunk0, count, iterations;
 
-  __device__ __forceinline__ ThreadRole() {
+  __device__ __forceinline__ ThreadRole(int key0, int key1) {
     const int all = threadIdx.x;
     warp = ptx::uniform(all / 32), lane = all % 32;
     slice = warp / S::SLICE_WARPS, thread = all - slice * S::SLICE_THREADS, row = warp % S::SLICE_WARPS * S::WARP_M;
-    count = slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
+    chunk0 = S::BOUNDED ? key0 / S::CHUNK : 0;
+    const int chunks = S::BOUNDED ? ceil_div(key1, S::CHUNK) - chunk0 : S::CHUNKS;
+    count = slice < chunks ? (chunks - slice + S::SLICES - 1) / S::SLICES : 0;
+    iterations = ceil_div(chunks, S::SLICES);
   }
   // The first key of chunk `t` of the slice.
-  __device__ __forceinline__ int first(int t) const { return (slice + t * S::SLICES) * S::CHUNK; }
+  __device__ __forceinline__ int first(int t) const { return (chunk0 + slice + t * S::SLICES) * S::CHUNK; }
   __device__ __forceinline__ char* ring(char* shared) const {
     return shared + S::QUERY_BYTES + slice * (S::DEPTH * S::STAGE_BYTES);
   }

@@ -46,17 +46,18 @@ struct PingPong {
   static constexpr int FILLED = S::DEPTH - (SHARED_RING ? 2 : 1);  // stages that are filled ahead
   static_assert(FILLED > 0, "The pipeline needs a stage that is read and one that is filled ahead.");
   // How often each uses the tensor cores: as often where it has a chunk less (see the end of `stream_warpgroups`).
-  static constexpr int ITERATIONS = ceil_div(S::CHUNKS, S::SLICES);
+  int iterations;
   int own, other;
 
   // Warpgroup 0 has the tensor cores first.
-  __device__ __forceinline__ explicit PingPong(const ThreadRole<S>& role) : own(role.warp / 4), other(1 - own) {
+  __device__ __forceinline__ explicit PingPong(const ThreadRole<S>& role)
+      : iterations(role.iterations), own(role.warp / 4), other(1 - own) {
     if (own == 1) ptx::barrier_arrive<THREADS>(TENSOR_CORES + other);
   }
   // Before the products of a chunk begin; and after those of chunk `t` have begun.
   __device__ __forceinline__ void acquire_tensor_cores() const { ptx::barrier_some<THREADS>(TENSOR_CORES + own); }
   __device__ __forceinline__ void release_tensor_cores(int t) const {
-    if (own == 0 || t + 1 < ITERATIONS) ptx::barrier_arrive<THREADS>(TENSOR_CORES + other);
+    if (own == 0 || t + 1 < iterations) ptx::barrier_arrive<THREADS>(TENSOR_CORES + other);
   }
   // This warpgroup's half of the stage after chunk `t` is copied, and it no longer reads the chunk before `t`; wait for the same of
   // the other.
@@ -164,8 +165,8 @@ __device__ __forceinline__ void stream_warpgroups(OnlineSoftmax<S>& softmax, con
   }
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
-  if constexpr (S::CHUNKS % S::SLICES != 0) {
-    for (int t = role.count; t < PingPong<S>::ITERATIONS; ++t) {
+  if constexpr (S::BOUNDED || S::CHUNKS % S::SLICES != 0) {
+    for (int t = role.count; t < role.iterations; ++t) {
       ping_pong.acquire_tensor_cores();
       ping_pong.release_tensor_cores(t);
       warps_barrier<S::SLICE_WARPS>(1 + role.slice);

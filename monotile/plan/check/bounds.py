@@ -1,0 +1,36 @@
+"""What a Plan says of dead elements and terms: as the Program does."""
+
+from monotile.codegen.view import View
+from monotile.ir.program import Compute
+from monotile.kernels.registry import family_of, suits
+from monotile.plan.invalid import fail
+from monotile.plan.nodes import Bound, Step
+from monotile.targets.target import Target
+
+
+def check_bounds(step: Step, view: View, target: Target) -> None:
+    """Nothing live is left out, and no undefined term counts."""
+    anchor = view.statements[step.computes[step.anchor]]
+    live = anchor.live if isinstance(anchor, Compute) else ()
+    said = {Bound(x.axis.name, *(t.name if t is not None else "" for t in x.ends)): x for x in live}
+    for b in step.bounds:
+        if b not in said:
+            fail(
+                f"{view.stage.name}: {anchor.out.name} is not live along {b.axis} as its step says"
+            )
+    if step.bounds and not (
+        isinstance(anchor, Compute) and family_of(step.method).bounded(anchor, step.method, target)
+    ):
+        fail(f"{view.stage.name}: {anchor.out.name} cannot be bounded so")
+    own = {n for x in view.stage.steps for n in x.computes}
+    for name in (n for b in step.bounds for n in (b.first, b.last) if n in own):
+        fail(f"{view.stage.name} is bounded by {name}, which it makes itself")
+    for b, x in said.items():
+        if isinstance(anchor, Compute) and x.axis in anchor.reduce and b not in step.bounds:
+            fail(f"{view.stage.name}: {anchor.out.name} counts terms along {b.axis} that are dead")
+    if not suits(step, (view.statements[n] for n in step.computes), target):
+        fail(f"{view.stage.name}: a step that {anchor.out.name} is of counts terms that are dead")
+    if step.bounds and step.method.ahead("stage"):
+        fail(
+            f"{view.stage.name} asks for what {anchor.out.name} reads before it knows how much that is"
+        )

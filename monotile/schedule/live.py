@@ -1,0 +1,72 @@
+"""Which Computes leave out what is dead, and which walks of a Plan do."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from monotile.analysis.contraction import contraction
+from monotile.analysis.uses import mentions
+from monotile.ir.program import Compute, Live, Program, Scatter, statements, used
+from monotile.kernels.draft import Context
+from monotile.kernels.registry import family_of, match, tiled
+from monotile.plan.nodes import Bound, PlanNode, Stage, Step
+from monotile.plan.walk import each_stage
+from monotile.targets.target import Target
+from monotile.transform.live.bound import bound_live
+
+FEW_ROWS = 32  # of a product that tensor cores would compute, all of K
+
+
+def bound(program: Program, target: Target, context: Context) -> Program:
+    """`program` bounded by scalars of the call; of large products those alone of which a family walks a part of K."""
+    computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
+    uses = mentions(program)
+
+    def streamed(c: Compute) -> bool:
+        found = match(c, computes, context)
+        if found is None or found.data is None:
+            return False
+        within = Counter(t.name for s in (*found.inner, c) for t in used(s))
+        return all(uses[s.out.name] == within[s.out.name] for s in found.inner)
+
+    def may(c: Compute) -> bool:
+        if not tiled(c, context):
+            return True
+        if not target.has.lockstep:
+            return len(c.reduce) == 1
+        return _rows(c) <= FEW_ROWS or streamed(c)
+
+    return bound_live(program, may)
+
+
+def _rows(c: Compute) -> int:
+    """The shorter side of a product."""
+    found = contraction(c)
+    sides = () if found is None else (found.m, found.n)
+    return min((math.prod(c.axes[p].extent for p in side) for side in sides), default=0)
+
+
+def bound_walks(
+    body: tuple[PlanNode, ...], statements: Mapping[str, Compute | Scatter], target: Target
+) -> tuple[PlanNode, ...]:
+    """`body` with `Step.bounds`, where a family leaves out what is dead."""
+
+    def bounded(step: Step) -> Step:
+        anchor = statements[step.computes[step.anchor]]
+        if not isinstance(anchor, Compute) or not anchor.live:
+            return step
+        if not family_of(step.method).bounded(anchor, step.method, target):
+            return step
+        return msgspec.structs.replace(step, bounds=tuple(map(_bound, anchor.live)))
+
+    def each(stage: Stage) -> Stage:
+        return msgspec.structs.replace(stage, steps=tuple(map(bounded, stage.steps)))
+
+    return each_stage(body, each)
+
+
+def _bound(x: Live) -> Bound:
+    first, last = (t.name if t is not None else "" for t in x.ends)
+    return Bound(x.axis.name, first, last)

@@ -1,0 +1,1 @@
+"""Bounds of the call: Computes that leave out what is dead."""

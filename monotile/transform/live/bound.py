@@ -1,0 +1,253 @@
+"""Bounds of the call, derived: what a mask makes constant is not computed, and not read.
+
+`where(key <= position, x, -inf)` is dead from position + 1 on. Forward, that makes `exp` of it 0 there, and what a sum adds of
+that; so the sum is bounded. Backward, what is read by bounded Computes alone is bounded as they are: the products of queries and keys.
+The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken.
+"""
+
+from collections.abc import Callable
+from math import prod
+
+import msgspec
+
+from monotile.analysis.dead import (
+    Side,
+    Value,
+    alone,
+    combined,
+    converted,
+    is_low,
+    left_out,
+    sides,
+    value_where,
+)
+from monotile.analysis.dependence import loads_of
+from monotile.analysis.uses import Uses
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    add,
+    axes_of,
+    binary,
+    idx,
+    mul,
+    substitute,
+)
+from monotile.ir.program import Compute, Live, Program, Scatter, Statement, scalar, statements
+from monotile.transform.live.places import Place, Places, inserted
+from monotile.transform.names import Names
+from monotile.transform.rewrite import map_program
+
+Ends = tuple[Tensor | None, Tensor | None]
+May = Callable[[Compute], bool]
+LEAST = 8  # points of an axis from which on bounds are worth it
+MOST = 1 << 20  # points of the rows whose bounds are compared
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """Beyond `ends` along an axis all elements, or terms, have the same value."""
+
+    ends: Ends
+    value: Value
+
+
+def bound_live(program: Program, may: May = lambda _: True) -> Program:
+    """`program` with Computes bounded by scalars of the call. may: whether one may leave out terms."""
+    finder = _Finder(program, may)
+    for s in statements(program.body):
+        if isinstance(s, Compute):
+            finder.forward(s)
+    while finder.terms:
+        finder.backward()
+        half = finder.half()
+        if not half:
+            break
+        finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
+    if not finder.terms:
+        return program
+    taken = {t for found in finder.live.values() for x in found for t in x.ends}
+    new: dict[Place, list[Compute]] = {}
+    for made, place in finder.scalars.items():
+        if made.out in taken:
+            new.setdefault(place, []).append(made)
+
+    def bounded(s: Statement) -> Statement:
+        found = finder.live.get(s.out.name) if isinstance(s, Compute) else None
+        return msgspec.structs.replace(s, live=tuple(found)) if found else s
+
+    return map_program(inserted(program, new), bounded)
+
+
+class _Finder:
+    """terms: bounds of what is combined, by the name of the Compute. live: all bounds that follow from these. scalars: those that there may be, with their places."""
+
+    def __init__(self, program: Program, may: May) -> None:
+        self.program, self.may = program, may
+        self.places, self.names = Places(program), Names(program)
+        self.whole = Uses(program).whole
+        self.mixed: set[tuple[str, int]] = set()
+        self.terms: dict[str, list[Live]] = {}
+        self.live: dict[str, list[Live]] = {}
+        self.scalars: dict[Compute, Place] = {}
+        self._dead: dict[str, dict[int, list[Dead]]] = {}  # by tensor and dimension
+        self._known: dict[tuple[Place, Expr], Tensor] = {}
+
+    def forward(self, c: Compute) -> None:
+        """What is dead of `c`, and which of its terms."""
+        if 0 in c.out.shape:
+            return
+        for p, axis in enumerate((*c.axes, *c.reduce)):
+            if axis.extent < LEAST:
+                continue
+            found = [*self._inherited(c, axis), *self._stated(c, axis)]
+            if axis in c.reduce:
+                good = [d for d in found if left_out(c.combiner, c.body, d.value)]
+                good = good if self.may(c) else []
+                best = max(good, key=lambda d: sum(t is not None for t in d.ends), default=None)
+                if best is not None:
+                    self.terms.setdefault(c.out.name, []).append(Live(axis, *best.ends))
+                continue
+            for d in found:
+                value = d.value if c.combiner is None else combined(c.combiner, d.value)
+                if value is not None and c.out.dtype is not c.body.dtype:
+                    value = converted(value, c.out.dtype)
+                if value is not None:
+                    by_axis = self._dead.setdefault(c.out.name, {})
+                    by_axis.setdefault(p, []).append(Dead(d.ends, value))
+
+    def _inherited(self, c: Compute, axis: Axis) -> list[Dead]:
+        """Where what `c` loads is dead along `axis`."""
+        values: dict[Ends, dict[Load, Value]] = {}
+        for x in loads_of(c):
+            for p, found in self._dead.get(x.tensor.name, {}).items():
+                for d in found:
+                    if x.index[p] == axis:
+                        values.setdefault(d.ends, {})[x] = d.value
+        out: list[Dead] = []
+        for ends, known in values.items():
+            value = value_where(
+                c.body, lambda e, known=known: known.get(e) if isinstance(e, Load) else None
+            )
+            out += [Dead(ends, value)] if value is not None else []
+        return out
+
+    def _stated(self, c: Compute, axis: Axis) -> list[Dead]:
+        """Where comparisons of `axis` are false."""
+        found: dict[tuple[type, Value], list[Side]] = {}
+        for side in sides(c.body, axis):
+            value = value_where(c.body, lambda e, t=side.term: False if e == t else None)
+            if value is not None:
+                found.setdefault((type(value), value), []).append(side)
+        out: list[Dead] = []
+        for (_, value), s in found.items():
+            low = is_low(value)
+            if low and not alone(c.body, [x.term for x in s]):
+                continue
+            ends = self._ends(c, axis, s, guarded=low)
+            out += [Dead(ends, value)] if ends is not None else []
+        return out
+
+    def _ends(self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool) -> Ends | None:
+        """Scalars for the sides: the widest bounds that any row of `c` has. guarded: all is live where some row has nothing live."""
+        first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
+        if guarded:
+            some = Binary("lt", first or idx(0), last or idx(axis.extent))
+            first = None if first is None else Select(some, first, idx(0))
+            last = Select(some, last or idx(axis.extent), idx(axis.extent))
+        elif first is not None and last is not None:
+            last = binary("max", last, add(first, idx(1)))
+        rows = {a for e in (first, last) if e is not None for a in axes_of(e)} & {
+            *c.axes,
+            *c.reduce,
+        }
+        if prod(a.extent for a in rows) > MOST:
+            return None
+        order = [a for a in (*c.axes, *c.reduce) if a in rows]
+        return (
+            None if first is None else self._scalar("live_first", first, order, "min"),
+            None if last is None else self._scalar("live_end", last, order, "max"),
+        )
+
+    def _scalar(self, name: str, e: Expr, rows: list[Axis], combiner: str) -> Tensor:
+        axes = tuple(Axis(f"r{k}", a.extent) for k, a in enumerate(rows))
+        body = substitute(e, {a.name: b for a, b in zip(rows, axes, strict=True)})
+        place = self.places.earliest((body,))
+        key = place, body
+        if key not in self._known:
+            out = scalar(self.names.fresh(name), DType.I64)
+            self._known[key] = out
+            self.scalars[Compute(out, (), axes, combiner if axes else None, body)] = place
+        return self._known[key]
+
+    def backward(self) -> None:
+        """Bounds of what only bounded Computes read."""
+        self.live = {name: [*found] for name, found in self.terms.items()}
+        self.mixed = set()
+        whole, readers = self.whole, dict[str, list[tuple[Compute | Scatter, Load]]]()
+        every = [s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter))]
+        for s in every:
+            for x in loads_of(s):
+                readers.setdefault(x.tensor.name, []).append((s, x))
+        for c in reversed(every):
+            name = c.out.name
+            if isinstance(c, Scatter) or name in whole or name not in readers or c.out.dtype.is_int:
+                continue
+            for p, axis in enumerate(c.axes):
+                found = {self._read(s, x.index[p]) for s, x in readers[name]}
+                if len(found) > 1:
+                    self.mixed.add((name, p))
+                ends = found.pop() if len(found) == 1 else None
+                if ends is not None and self._seen(ends, name):
+                    self.live.setdefault(name, []).append(Live(axis, *ends))
+
+    def half(self) -> set[str]:
+        """Computes that read a part of what others read whole: it is all there, and families hold whole rows of it."""
+        found: set[str] = set()
+        for s in statements(self.program.body):
+            if isinstance(s, Compute) and s.out.name in self.terms:
+                axes = {x.axis for x in self.terms[s.out.name]}
+                for x in loads_of(s):
+                    if any(
+                        (x.tensor.name, p) in self.mixed for p, i in enumerate(x.index) if i in axes
+                    ):
+                        found.add(s.out.name)
+        return found
+
+    def _read(self, s: Compute | Scatter, index: Expr) -> Ends | None:
+        """What `s` reads along a dimension that it indexes so; None for all."""
+        found = self.live.get(s.out.name, []) if isinstance(s, Compute) else []
+        return next((x.ends for x in found if x.axis == index), None)
+
+    def _seen(self, ends: Ends, name: str) -> bool:
+        """Whether the scalars are there where the Compute `name` is made."""
+        made = {c.out: p for c, p in self.scalars.items()}
+        return all(made[t].before(self.places.at[name]) for t in ends if t is not None)
+
+
+def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:
+    """The latest beginning and the earliest end. least: points that each leaves at least."""
+    first: Expr | None = None
+    last: Expr | None = None
+    for s in found:
+        if s.end:
+            at = _clamped(s, least, extent)
+            last = at if last is None else binary("min", last, at)
+        else:
+            at = _clamped(s, 0, extent - least)
+            first = at if first is None else binary("max", first, at)
+    return first, last
+
+
+def _clamped(s: Side, low: int, high: int) -> Expr:
+    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
+    total: Expr = idx(0)
+    for atom, coefficient in s.at.terms:
+        total = add(mul(atom, idx(coefficient)), total)
+    low_end, high_end = (idx(x * s.by - s.at.constant) for x in (low, high))
+    inside = binary("max", binary("min", total, high_end), low_end)
+    return binary("floordiv", add(inside, idx(s.at.constant)), idx(s.by))
