@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
 from monotile.plan.nodes import (
     ON_CHIP,
+    Choose,
     Final,
     Place,
     Pointer,
@@ -24,7 +26,6 @@ from monotile.plan.nodes import (
 Bytes = tuple[str, int, int]  # space, first byte, byte after the last
 WORKSPACE = "workspace"
 REPLICA = "replica"  # the space of what every worker has on chip for itself
-WIDEST_SCALAR = 8  # bytes
 
 
 def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
@@ -105,10 +106,20 @@ def access(
     return Access(tuple(reads), tuple(writes))
 
 
-def resolve_scalar(places: tuple[Place, ...], iterations: dict[str, int]) -> tuple[Bytes, ...]:
-    """The bytes of the scalar that all workers look at, at most."""
-    place = next(p for p in places if not isinstance(p, Shared))
-    return resolve(place, WIDEST_SCALAR, iterations)
+def looked_at(node: Repeat | Choose) -> tuple[str, int]:
+    """The scalar that decides, and its bytes: how many iterations there are is an int64; what a loop goes on by and a branch chooses by, a bool."""
+    if isinstance(node, Repeat) and node.count:
+        return node.count, DType.I64.itemsize
+    return node.predicate if isinstance(node, Repeat) else node.index, DType.BOOL.itemsize
+
+
+def resolve_look(
+    node: Repeat | Choose, places: Mapping[str, tuple[Place, ...]], iterations: dict[str, int]
+) -> tuple[Bytes, ...]:
+    """The bytes that all workers look at before `node`, no more: beside them may lie what anyone left there."""
+    name, nbytes = looked_at(node)
+    place = next(p for p in places[name] if not isinstance(p, Shared))
+    return resolve(place, nbytes, iterations)
 
 
 class FirstIterations(dict[str, int]):

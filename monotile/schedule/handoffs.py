@@ -25,7 +25,7 @@ from monotile.plan.access import (
     on_chip,
     overlap,
     replayed,
-    resolve_scalar,
+    resolve_look,
     worker_of,
 )
 from monotile.plan.hazards import touches
@@ -110,8 +110,8 @@ class _Walker:
                         self._hand_on(node, {**iterations, node.axis: i})
                 case Repeat():
                     self._repeat(node, iterations)
-                case Choose(index, bodies):
-                    self._look(node, index, iterations)
+                case Choose(_, bodies):
+                    self._look(node, iterations)
                     before, ends = self.now, list[_Pending]()
                     for body in bodies:
                         self.now = before.copy()
@@ -121,22 +121,22 @@ class _Walker:
 
     def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
         if loop.count:
-            self._look(loop, loop.count, iterations)
+            self._look(loop, iterations)
         ends: list[_Pending] = []
         for i in replayed(loop):
             here = {**iterations, loop.axis: i}
             if loop.predicate:
-                self._look(loop, loop.predicate, here)
+                self._look(loop, here)
             ends.append(self.now.copy())
             self.walk(loop.body, here)
         if loop.predicate:
-            self._look(loop, loop.predicate, {**iterations, loop.axis: len(replayed(loop))})
+            self._look(loop, {**iterations, loop.axis: len(replayed(loop))})
         if loop.ends_early:
             self.now = _Pending.any_of([*ends, self.now])
 
-    def _look(self, node: Repeat | Choose, name: str, iterations: dict[str, int]) -> None:
-        """All workers read the scalar `name`."""
-        found = resolve_scalar(self.places[name], iterations)
+    def _look(self, node: Repeat | Choose, iterations: dict[str, int]) -> None:
+        """All workers read the scalar that decides."""
+        found = resolve_look(node, self.places, iterations)
         against = [w for b in found for w in self._conflicts(b, self.now.writes)]
         handoff: Handoff = "grid" if against else self.looks.get(id(node), "none")
         self.looks[id(node)] = handoff

@@ -12,6 +12,7 @@ from monotile.ir.program import (
     Branch,
     BranchOut,
     Carry,
+    Compute,
     Loop,
     Program,
     Scatter,
@@ -32,7 +33,7 @@ FLAG, COUNT = scalar("flag", DType.BOOL), scalar("count", DType.I64)
 replace = msgspec.structs.replace
 
 
-def _not(name: str, of: Tensor) -> Statement:
+def _not(name: str, of: Tensor) -> Compute:
     return compute(scalar(name, DType.BOOL), lambda: Unary("not", Load(of, ())))
 
 
@@ -76,12 +77,24 @@ def _nested() -> list[Statement]:
     return [Loop(Axis("l", 2), (Carry(X, g, out, Y),), (), (branch,))]
 
 
+def _after_stacks() -> list[Statement]:
+    """What the last loop goes on by lies in the first byte of a stack that is done with, beside what the stack's other rows left."""
+    loops: list[Statement] = []
+    for axis, name in ((Axis("a", 3), "rows"), (Axis("b", 3), "more")):
+        row = compute(scalar(f"{name}_one", X.dtype), lambda axis=axis: Load(X, (axis,)))
+        loops.append(Loop(axis, (), (Stack(row.out, p.tensor(name, 3)),), (row,)))
+    off = _not("off", scalar("on", DType.BOOL))
+    carry = Carry(FLAG, scalar("on", DType.BOOL), off.out, scalar("last", DType.BOOL))
+    return [*loops, Loop(Axis("l", 3), (carry,), (), (off,), None, off.out), p.pointwise("y", X)]
+
+
 PROGRAMS = {
     name: p.ready(Program((X, FLAG, COUNT), (), tuple(body), (Y,)))
     for name, body in {
         "branch": _branch(),
         "counted": _counted(),
         "while": _while(),
+        "after stacks": _after_stacks(),
         "nested": _nested(),
     }.items()
 }

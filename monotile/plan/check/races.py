@@ -11,11 +11,12 @@ from monotile.plan.access import (
     WORKSPACE,
     Bytes,
     access,
+    looked_at,
     overlap,
     overwritten,
     replayed,
     resolve,
-    resolve_scalar,
+    resolve_look,
     worker_of,
 )
 from monotile.plan.check.values import Holds, Owners
@@ -105,7 +106,7 @@ class _Replay:
                 case Repeat():
                     self._repeat(node, iterations)
                 case Choose(index, bodies):
-                    self._look(f"the choice by {index}", node, index, iterations)
+                    self._look(f"the choice by {index}", node, iterations)
                     before, ends = self.now, list[_Done]()
                     for body in bodies:
                         self.now = before.copy()
@@ -117,29 +118,28 @@ class _Replay:
         what, ends = f"the loop over {loop.axis}", list[_Done]()
         self.now.holds = self.owners.entered(self.now.holds, loop.axis)
         if loop.count:
-            self._look(what, loop, loop.count, iterations)
+            self._look(what, loop, iterations)
         for i in replayed(loop):
             here = {**iterations, loop.axis: i}
             if loop.predicate:
-                self._look(what, loop, loop.predicate, here)
+                self._look(what, loop, here)
             ends.append(self.now.copy())
             self._walk(loop.body, here)
         if loop.predicate:
             last = {**iterations, loop.axis: len(replayed(loop))}
-            self._look(what, loop, loop.predicate, last)
+            self._look(what, loop, last)
         if loop.ends_early:
             # What an iteration wrote is read where it was the last one: the place of what is carried out says which.
             written = self.now.written
             self.now = _Done.any_of([*ends, self.now])
             self.now.written = written
 
-    def _look(
-        self, what: str, node: Repeat | Choose, name: str, iterations: dict[str, int]
-    ) -> None:
-        """All workers read the scalar `name`, and each has to find the same."""
+    def _look(self, what: str, node: Repeat | Choose, iterations: dict[str, int]) -> None:
+        """All workers read the scalar that decides, and each has to find the same."""
+        name, _ = looked_at(node)
         if node.handoff == "grid":
             self.now.reads, self.now.writes = [], []
-        for b in resolve_scalar(self.plan.places[name], iterations):
+        for b in resolve_look(node, self.plan.places, iterations):
             if any(overlap(b, other) for other, _ in self.now.writes):
                 fail(f"{what} looks at {name} without waiting for whoever wrote it")
             if not any(overlap(b, w) for w in self.now.written):
