@@ -62,6 +62,13 @@ class Decoder(nn.Module):
         return self.model(input_ids=input_ids, **given, **cache).logits
 
 
+def _head_shapes(config: Any) -> tuple[int, int]:
+    """Heads of keys and their width, where transformers does not say it (before 5.18)."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return getattr(config, "num_key_value_heads", None) or heads, width
+
+
 def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.device) -> Any:
     """The cache of transformers with its memory."""
     try:
@@ -79,7 +86,7 @@ def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.dev
                 cache.layers[i] = caches.StaticLayer(capacity)
             elif isinstance(layer, dummy):  # reads another layer's
                 cache.layers[i] = caches.StaticLayer(0)
-        heads, width = shapes.get_head_shapes(config)
+        heads, width = getattr(shapes, "get_head_shapes", _head_shapes)(config)
         cache.early_initialization(batch, heads, width, found.dtype, device)
     except (AttributeError, AssertionError, KeyError, ValueError, TypeError) as error:
         raise CaptureError(
