@@ -1,0 +1,141 @@
+"""Streamed weights in a Plan: in which order they come, what lies where on chip, and Plans that are broken on purpose."""
+
+import functools
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import torch
+
+from monotile.errors import VerificationError
+from monotile.kernels.gemv.method import Gemv
+from monotile.kernels.registry import read_plan
+from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Plan, Replica, Stage, Workspace
+from monotile.plan.printer import show
+from monotile.plan.streams import Fork, Streaming, stream_order
+from monotile.plan.walk import each_stage, stages_in
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
+from tests.codegen.test_gemv_emulated import SMALL, Network
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+
+
+@functools.cache
+def made() -> Emulated:
+    torch.manual_seed(0)
+    model = Network(4, 1024, 2048, 3000).half().eval()
+    return Emulated(model, (torch.randn(1, 1024).half(),), 32, target=SMALL)
+
+
+def streaming(plan: Plan) -> list[str]:
+    steps = (s for stage in stages_in(plan.body) for s in stage.steps)
+    return [s.computes[0] for s in steps if isinstance(s.method, Gemv)]
+
+
+def test_a_step_knows_what_comes_after_it() -> None:
+    plan = made().plan
+    names, order = streaming(plan), stream_order(plan.body)
+    assert set(order) == set(names)
+    *inside, head = names
+    first = order[inside[0]][0]
+    assert isinstance(first, Streaming)
+    assert first.step.computes[0] == inside[1]
+    (fork,) = order[inside[-1]]
+    assert isinstance(fork, Fork)
+    again, last = fork.again[0], fork.last[0]
+    assert isinstance(again, Streaming)
+    assert isinstance(last, Streaming)
+    assert (again.step.computes[0], again.shift[fork.axis]) == (inside[0], "next")
+    assert (last.step.computes[0], dict(last.shift)) == (head, {})
+    assert order[head] == ()
+
+
+def test_small_results_are_made_everywhere() -> None:
+    plan = made().plan
+    replicas = {n for n, places in plan.places.items() if isinstance(places[0], Replica)}
+    stages = [s for s in stages_in(plan.body) if s.everywhere]
+    assert replicas
+    assert all(s.grid in ((), (1,)) for s in stages)
+    assert "everywhere" in show(plan)
+    assert "a ring of" in show(plan)
+    assert read_plan(plan.to_json()) == plan
+
+
+def ring(**changes: int) -> Callable[[Plan], Plan]:
+    def change(plan: Plan) -> Plan:
+        assert plan.launch.ring is not None
+        other = msgspec.structs.replace(plan.launch.ring, **changes)
+        launch = msgspec.structs.replace(plan.launch, ring=other)
+        return msgspec.structs.replace(plan, launch=launch)
+
+    return change
+
+
+def without_ring(plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, launch=msgspec.structs.replace(plan.launch, ring=None))
+
+
+def stages(change: Callable[[Stage], Stage]) -> Callable[[Plan], Plan]:
+    return lambda plan: msgspec.structs.replace(plan, body=each_stage(plan.body, change))
+
+
+def gemv(**changes: int) -> Callable[[Plan], Plan]:
+    def change(stage: Stage) -> Stage:
+        steps = tuple(
+            msgspec.structs.replace(s, method=msgspec.structs.replace(s.method, **changes))
+            if isinstance(s.method, Gemv)
+            else s
+            for s in stage.steps
+        )
+        return msgspec.structs.replace(stage, steps=steps)
+
+    return stages(change)
+
+
+def once(stage: Stage) -> Stage:
+    return msgspec.structs.replace(stage, everywhere=False)
+
+
+def always(stage: Stage) -> Stage:
+    return msgspec.structs.replace(stage, everywhere=True)
+
+
+def no_wait(stage: Stage) -> Stage:
+    return msgspec.structs.replace(stage, handoff="none") if stage.handoff == "block" else stage
+
+
+def replicas(change: Callable[[Replica], Replica | Workspace]) -> Callable[[Plan], Plan]:
+    def changed(plan: Plan) -> Plan:
+        places = {
+            n: tuple(change(p) if isinstance(p, Replica) else p for p in ps)
+            for n, ps in plan.places.items()
+        }
+        return msgspec.structs.replace(plan, places=places)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (without_ring, "there is no ring"),
+        (ring(slots=1), "a ring of 1 slots"),
+        (ring(slot_bytes=128), "does not fit a slot"),
+        (ring(offset=0), "on-chip memory"),
+        (ring(slots=60), "ends at"),
+        (gemv(parts=3), "3 warps cannot share"),
+        (gemv(rows=3), "3 rows for"),
+        (gemv(second=False), "no matrix of weights"),
+        (stages(once), "does not run everywhere"),
+        (stages(always), "runs everywhere"),
+        (stages(no_wait), "without waiting"),
+        (replicas(lambda p: Replica(0)), "on-chip memory"),
+        (replicas(lambda p: Workspace(0)), "writes what is not each worker's own"),
+    ],
+)
+def test_broken_plans_are_refused(broken: Callable[[Plan], Plan], message: str) -> None:
+    found = made()
+    with pytest.raises(VerificationError, match=message):
+        verify(broken(found.plan), found.program, SMALL)
