@@ -22,7 +22,8 @@ from monotile.passes.table import NOTHING, Pass, Trace, capability, checked, opt
 from monotile.pipeline import PLANS, PROGRAMS, lower, schedule, to_plan
 from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
-from monotile.plan.nodes import Plan, Stage, Workspace
+from monotile.plan.nodes import Plan, Stage
+from monotile.plan.places import Workspace
 from monotile.plan.walk import stages_in
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target

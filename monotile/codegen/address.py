@@ -8,7 +8,7 @@ from monotile.analysis.affine import Affine, affine, joined
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, idx
-from monotile.plan.nodes import (
+from monotile.plan.places import (
     Final,
     Place,
     Pointer,

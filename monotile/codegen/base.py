@@ -47,7 +47,8 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, statements, used
 from monotile.plan.access import watched_tensors
-from monotile.plan.nodes import Dim, Place, Plan, Shared, Stage, Step
+from monotile.plan.nodes import Dim, Plan, Stage, Step
+from monotile.plan.places import Place, Shared
 from monotile.targets.target import Target
 
 VALUES: Mapping[DType, str] = {

@@ -14,7 +14,8 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Program
-from monotile.plan.nodes import Place, Plan, Stage, Step
+from monotile.plan.nodes import Plan, Stage, Step
+from monotile.plan.places import Place
 from monotile.targets.target import Target
 
 GIVEN = {"p": "const Params&", "workspace": "char* const"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monotile.ir.expr import Expr, Tensor
-from monotile.plan.nodes import Place
+from monotile.plan.places import Place
 
 
 @dataclass(frozen=True, slots=True)

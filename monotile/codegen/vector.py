@@ -32,7 +32,8 @@ from monotile.ir.expr import (
     substitute,
     walk,
 )
-from monotile.plan.nodes import ON_CHIP, Place, Step
+from monotile.plan.nodes import Step
+from monotile.plan.places import ON_CHIP, Place
 
 LANE = "lane"
 _PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element

@@ -9,7 +9,8 @@ from monotile.codegen.address import coordinates, is_pack, layout, others, reada
 from monotile.codegen.site import Site, loop_axes, point_of, range_of
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter, statements
-from monotile.plan.nodes import ON_CHIP, Place, PlanNode, Resident, Stage, Step
+from monotile.plan.nodes import PlanNode, Resident, Stage, Step
+from monotile.plan.places import ON_CHIP, Place
 from monotile.plan.walk import repeats
 
 

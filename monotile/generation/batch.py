@@ -27,12 +27,12 @@ class BatchStep(nn.Module):
         self.decoder = decoder
 
     def forward(
-        self, ids: Tensor, at: Tensor, goes_on: Tensor, ended: Tensor, padding: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor
+        self, ids: Tensor, at: Tensor, goes_on: Tensor, ended: Tensor, padding: Tensor, numbers: Tensor, controls: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """ids: [batch, capacity] int64, padded on the left to one length. at: scalar int64, the position of the tokens to read. goes_on: scalar
-        bool. ended: [batch] bool. padding: [batch] int64, see `Decoder`. numbers: [5] int64: how many ids are given, padding included,
-        how many there may be in the end, `top_k` and `seed` of `sampling.choose`, the id that fills up what has ended. stops: [STOPS]
-        int64, padded with -1. controls: `sampling.Controls`.
+        bool. ended: [batch] bool. padding: [batch] int64, see `Decoder`. numbers: [5 + STOPS] int64: how many ids are given, padding included,
+        how many there may be in the end, `top_k` and `seed` of `sampling.choose`, the id that fills up what has ended, and the ids
+        that end a sequence, padded with -1. controls: `sampling.Controls`.
 
         Gives the first four for the next step.
         """
@@ -43,12 +43,12 @@ class BatchStep(nn.Module):
         after = (at + 1).clamp(max=capacity - 1)
         slots = torch.arange(capacity, device=ids.device)
         seen = torch.where((slots <= at) & (slots >= padding[:, None]), ids, tokens)
-        given, most, top_k, seed, pad = (x.clone() for x in numbers.unbind())  # no views, for torch.cond  # fmt: skip
+        given, most, top_k, seed, pad = (x.clone() for x in numbers[:5].unbind())  # no views, for torch.cond  # fmt: skip
         chosen = choose(logits.float()[:, 0], seen, controls, top_k, seed, after)
         known = ids.index_select(1, after.reshape(1))[:, 0]
         written = torch.where(after < given, known, torch.where(ended, pad, chosen))
         ids = ids.index_copy(1, after.reshape(1), written[:, None])
-        ended = ended | ((after >= given) & (written[:, None] == stops).any(-1))
+        ended = ended | ((after >= given) & (written[:, None] == numbers[5:]).any(-1))
         return ids, after, (after + 1 < most) & ~ended.all(), ended
 
 
@@ -123,11 +123,11 @@ class BatchGenerator:
         ids[:count, :given] = rows.ids
         free = self.batch - count
         most = given + more
-        numbers = [given, most, top_k, seed, self._filler(stops)]
         ends = [*stops, *[-1] * (STOPS - len(stops))]
+        numbers = [given, most, top_k, seed, self._filler(stops), *ends]
         ended = [False] * count + [True] * free
         padding = [*rows.padding, *[given - 1] * free]
-        values = (begun, begun + 1 < most, ended, padding, numbers, ends, controls)
+        values = (begun, begun + 1 < most, ended, padding, numbers, controls)
         return (ids, *(torch.tensor(x, device=device) for x in values))
 
     def _filler(self, stops: Sequence[int]) -> int:

@@ -11,7 +11,8 @@ from monotile.choice.chooser import MODEL, Chooser, Question
 from monotile.choice.spec import Value
 from monotile.ir.program import Program
 from monotile.kernels.group import Group
-from monotile.plan.nodes import BoxDim, Step
+from monotile.plan.nodes import Step
+from monotile.plan.places import BoxDim
 from monotile.targets.target import Target
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
-from monotile.plan.nodes import Launch, Place, Plan, PlanNode, Ring, Stage, Step
+from monotile.plan.nodes import Launch, Plan, PlanNode, Ring, Stage, Step
+from monotile.plan.places import Place
 from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.streams import streams
 from monotile.plan.walk import nodes_in, stages_in, with_bodies

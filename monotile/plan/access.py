@@ -7,19 +7,17 @@ import msgspec
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
-from monotile.plan.nodes import (
+from monotile.plan.nodes import Choose, Repeat, Stage
+from monotile.plan.places import (
     ON_CHIP,
-    Choose,
     Final,
     Place,
     Pointer,
     Register,
-    Repeat,
     Replica,
     Rotate,
     Shared,
     Slice,
-    Stage,
     Workspace,
 )
 

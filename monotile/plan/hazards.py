@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import msgspec
 
 from monotile.plan.access import Bytes, FirstIterations, Old, access, overlap, replayed
-from monotile.plan.nodes import Place, Repeat, Stage
+from monotile.plan.nodes import Repeat, Stage
 from monotile.plan.parts import Part, Statements, read_part, written_part
+from monotile.plan.places import Place
 
 
 class Touch(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from monotile.ir.expr import Tensor
-from monotile.plan.nodes import BoxDim
+from monotile.plan.places import BoxDim
 
 TAGGED = 8  # bytes of a value with its tag
 WIDEST = 4  # bytes of a value

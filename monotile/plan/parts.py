@@ -8,7 +8,8 @@ from monotile.analysis.affine import Affine, affine, bounds
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, loads
 from monotile.ir.program import Compute, Scatter
-from monotile.plan.nodes import BoxDim, Dim, Stage, Step
+from monotile.plan.nodes import Dim, Stage, Step
+from monotile.plan.places import BoxDim
 
 Statements = dict[str, Compute | Scatter]
 # dimensions, extents but the first, tile, tile axis, lead

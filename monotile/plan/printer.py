@@ -7,23 +7,16 @@ stage_y: grid [3, 32], workers from 0, after grid barrier
 from collections.abc import Iterator, Mapping
 from typing import assert_never
 
-from monotile.plan.nodes import (
-    Choose,
-    Dim,
+from monotile.plan.nodes import Choose, Dim, Handoff, Plan, PlanNode, Repeat, Stage, Step
+from monotile.plan.places import (
     Final,
-    Handoff,
     Place,
-    Plan,
-    PlanNode,
     Pointer,
     Register,
-    Repeat,
     Replica,
     Rotate,
     Shared,
     Slice,
-    Stage,
-    Step,
     Workspace,
 )
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-from monotile.plan.nodes import Frozen, Plan, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Plan, PlanNode, Repeat, Stage
+from monotile.plan.places import Frozen
 from monotile.plan.walk import bodies_of
 
 Kind = Literal["task", "wait", "fill"]

@@ -29,7 +29,8 @@ from monotile.plan.access import (
     worker_of,
 )
 from monotile.plan.hazards import touches
-from monotile.plan.nodes import Choose, Handoff, Place, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Choose, Handoff, PlanNode, Repeat, Stage
+from monotile.plan.places import Place
 from monotile.plan.streams import streams
 from monotile.plan.walk import with_bodies
 

@@ -17,7 +17,7 @@ from monotile.ir.program import (
     updates,
     used,
 )
-from monotile.plan.nodes import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.plan.places import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
 ALIGN = 256  # bytes between tensors in the workspace

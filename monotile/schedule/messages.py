@@ -18,17 +18,7 @@ from monotile.kernels.draft import Context
 from monotile.plan.access import Old
 from monotile.plan.hazards import apart
 from monotile.plan.messages import TAGGED, WIDEST, message_stride, receive_vector
-from monotile.plan.nodes import (
-    BoxDim,
-    Choose,
-    Message,
-    Place,
-    PlanNode,
-    Receive,
-    Repeat,
-    Shared,
-    Stage,
-)
+from monotile.plan.nodes import Choose, Message, PlanNode, Receive, Repeat, Stage
 from monotile.plan.parts import (
     Statements,
     box_of,
@@ -37,6 +27,7 @@ from monotile.plan.parts import (
     read_part,
     written_part,
 )
+from monotile.plan.places import BoxDim, Place, Shared
 from monotile.plan.walk import stages_in, with_bodies
 from monotile.schedule.keys import digest_stages
 from monotile.targets.target import Target

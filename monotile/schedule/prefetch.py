@@ -14,7 +14,8 @@ from monotile.codegen.view import Views
 from monotile.ir.program import Program
 from monotile.kernels.family import Prefetching
 from monotile.kernels.registry import family_of, why_not_late
-from monotile.plan.nodes import Place, PlanNode, Repeat, Stage
+from monotile.plan.nodes import PlanNode, Repeat, Stage
+from monotile.plan.places import Place
 from monotile.plan.walk import repeats, with_bodies
 from monotile.targets.target import Target
 

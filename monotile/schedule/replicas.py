@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monotile.ir.program import Compute, Loop, Program, Scatter, is_snapshot, statements, used
-from monotile.plan.nodes import Place, PlanNode, Register, Replica, Stage, Workspace
+from monotile.plan.nodes import PlanNode, Stage
+from monotile.plan.places import Place, Register, Replica, Workspace
 from monotile.plan.streams import streams
 from monotile.plan.walk import stages_in, with_bodies
 

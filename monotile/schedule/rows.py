@@ -11,7 +11,8 @@ from monotile.kernels.draft import Context, Draft, Local
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
 from monotile.kernels.registry import cut_in_rows, tiled
-from monotile.plan.nodes import BoxDim, Step
+from monotile.plan.nodes import Step
+from monotile.plan.places import BoxDim
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 ALIGN = 128  # bytes between things in on-chip memory

@@ -8,7 +8,8 @@ from monotile.ir.program import Program
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Place, PlanNode, Stage
+from monotile.plan.nodes import PlanNode, Stage
+from monotile.plan.places import Place
 from monotile.plan.walk import each_stage
 from monotile.targets.target import Target
 

@@ -11,7 +11,8 @@ from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import state_names
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Pointer
+from monotile.plan.nodes import Plan
+from monotile.plan.places import Pointer
 from monotile.plan.walk import stages_in
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import emit

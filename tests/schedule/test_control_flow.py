@@ -24,7 +24,8 @@ from monotile.ir.program import (
 from monotile.kernels.registry import read_plan
 from monotile.plan.check.structure import verify
 from monotile.plan.check.values import Owners
-from monotile.plan.nodes import Body, Choose, Final, Plan, PlanNode, Repeat, Stage, Workspace
+from monotile.plan.nodes import Body, Choose, Plan, PlanNode, Repeat, Stage
+from monotile.plan.places import Final, Workspace
 from monotile.plan.printer import show
 from tests.schedule import programs as p
 

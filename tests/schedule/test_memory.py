@@ -8,7 +8,8 @@ from monotile.ir.expr import Axis, Load, add
 from monotile.ir.program import Carry, Loop, Program, Stack, Weight
 from monotile.ir.verify import verify as verify_program
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.plan.nodes import Plan
+from monotile.plan.places import Pointer, Register, Rotate, Shared, Slice, Workspace
 from tests.codegen.cpu_run import Compiled, random_values
 from tests.schedule import programs as p
 

@@ -14,7 +14,8 @@ from monotile.errors import VerificationError
 from monotile.kernels.registry import read_plan
 from monotile.passes.plans import computes_of
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import BoxDim, Dim, Launch, Plan, Repeat, Shared, Stage
+from monotile.plan.nodes import Dim, Launch, Plan, Repeat, Stage
+from monotile.plan.places import BoxDim, Shared
 from monotile.plan.printer import show_stages
 from monotile.schedule.pinned import hold
 from tests.codegen.recurrent import H100, Built, Cells, build

@@ -11,7 +11,8 @@ from monotile.errors import VerificationError
 from monotile.kernels.gemv.method import Gemv
 from monotile.kernels.registry import read_plan
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Replica, Stage, Workspace
+from monotile.plan.nodes import Plan, Stage
+from monotile.plan.places import Replica, Workspace
 from monotile.plan.printer import show
 from monotile.plan.streams import Fork, Streaming, stream_order
 from monotile.plan.walk import each_stage, stages_in

@@ -3,7 +3,8 @@
 from monotile.ir.program import Statement
 from monotile.kernels.elementwise.method import Map
 from monotile.plan.access import overlap, resolve, worker_of
-from monotile.plan.nodes import Handoff, Pointer, Repeat, Stage, Step, Workspace
+from monotile.plan.nodes import Handoff, Repeat, Stage, Step
+from monotile.plan.places import Pointer, Workspace
 from monotile.schedule.handoffs import synchronise
 from tests.schedule import programs as p
 

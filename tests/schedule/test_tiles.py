@@ -12,7 +12,8 @@ from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.rowwise.method import HoldRows
 from monotile.kernels.scatter.method import Serial
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Register, Shared, Stage
+from monotile.plan.nodes import Stage
+from monotile.plan.places import Register, Shared
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from tests.schedule import programs as p

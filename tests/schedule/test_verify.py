@@ -16,18 +16,8 @@ from monotile.kernels.registry import read_plan
 from monotile.kernels.scatter.method import Serial
 from monotile.kernels.transpose.method import Interleave
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import (
-    Dim,
-    Plan,
-    PlanNode,
-    Pointer,
-    Prefetch,
-    Repeat,
-    Shared,
-    Stage,
-    Step,
-    Workspace,
-)
+from monotile.plan.nodes import Dim, Plan, PlanNode, Prefetch, Repeat, Stage, Step
+from monotile.plan.places import Pointer, Shared, Workspace
 from monotile.plan.walk import with_bodies
 from tests.schedule import programs as p
 

@@ -12,7 +12,7 @@ from monotile.ir.expr import Axis, Load, Tensor, add, const, idx, mul
 from monotile.ir.program import Program, Scatter, Statement, Weight, compute, defined
 from monotile.ir.verify import verify
 from monotile.plan.check.structure import verify as verify_plan
-from monotile.plan.nodes import Pointer
+from monotile.plan.places import Pointer
 from monotile.transform.legalise.state_copies import insert_state_copies
 from tests.schedule import programs as p
 

@@ -4,7 +4,8 @@ from typing import ClassVar, Literal
 
 from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.common.operand import Operand
-from monotile.plan.nodes import Frozen, Method
+from monotile.plan.nodes import Method
+from monotile.plan.places import Frozen
 
 
 class Attend(Method, Frozen, frozen=True, tag="attend"):

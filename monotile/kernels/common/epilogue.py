@@ -11,7 +11,8 @@ from monotile.ir.expr import Axis
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.vectors import exact_width, fitting
-from monotile.plan.nodes import ON_CHIP, Dim, Frozen, Place
+from monotile.plan.nodes import Dim
+from monotile.plan.places import ON_CHIP, Frozen, Place
 
 WIDEST = 4  # sums at once
 WORD = 4  # bytes that a shift moves: an element is no wider

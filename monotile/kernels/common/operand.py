@@ -8,7 +8,7 @@ from monotile.codegen.address import alignment, readable
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr
 from monotile.kernels.common.vectors import fitting
-from monotile.plan.nodes import Frozen, Place
+from monotile.plan.places import Frozen, Place
 
 
 class Operand(Frozen, frozen=True):

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 import msgspec
 
-from monotile.plan.nodes import Frozen, Method, Prefetch
+from monotile.plan.nodes import Method, Prefetch
+from monotile.plan.places import Frozen
 
 
 class Map(Method, Frozen, frozen=True, tag="map"):

@@ -1,6 +1,7 @@
 """How a matrix of weights is multiplied with a few vectors."""
 
-from monotile.plan.nodes import Frozen, Method
+from monotile.plan.nodes import Method
+from monotile.plan.places import Frozen
 
 
 class Gemv(Method, Frozen, frozen=True, tag="gemv"):

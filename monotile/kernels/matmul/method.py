@@ -6,7 +6,8 @@ import msgspec
 
 from monotile.kernels.common.epilogue import Epilogue
 from monotile.kernels.common.operand import Operand
-from monotile.plan.nodes import Frozen, Method, Prefetch
+from monotile.plan.nodes import Method, Prefetch
+from monotile.plan.places import Frozen
 
 
 class Matmul(Method, Frozen, frozen=True, tag="matmul"):

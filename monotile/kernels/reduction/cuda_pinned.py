@@ -14,7 +14,8 @@ from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import rows_of
-from monotile.plan.nodes import BoxDim, Plan, Resident, Shared, Stage
+from monotile.plan.nodes import Plan, Resident, Stage
+from monotile.plan.places import BoxDim, Shared
 from monotile.plan.walk import repeats, stages_in
 
 

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from monotile.plan.nodes import Frozen, Method
+from monotile.plan.nodes import Method
+from monotile.plan.places import Frozen
 
 
 class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):

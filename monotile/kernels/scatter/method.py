@@ -1,6 +1,7 @@
 """How writes at computed positions are done."""
 
-from monotile.plan.nodes import Frozen, Method
+from monotile.plan.nodes import Method
+from monotile.plan.places import Frozen
 
 
 class Serial(Method, Frozen, frozen=True, tag="serial"):

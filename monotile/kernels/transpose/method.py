@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from monotile.plan.nodes import Frozen, Method
+from monotile.plan.nodes import Method
+from monotile.plan.places import Frozen
 
 
 class Transpose(Method, Frozen, frozen=True, tag="transpose"):

@@ -15,7 +15,8 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Body, Choose, Final, Plan, Repeat, Rotate, Stage
+from monotile.plan.nodes import Body, Choose, Plan, Repeat, Stage
+from monotile.plan.places import Final, Rotate
 from monotile.plan.walk import repeats
 
 # Loops by axis, extent, count and predicate; sides by predicate and number; outermost first.

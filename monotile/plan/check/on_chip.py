@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Plan, Register, Replica, Shared, Stage
+from monotile.plan.nodes import Plan, Stage
+from monotile.plan.places import Register, Replica, Shared
 from monotile.plan.walk import repeats, stages_in
 from monotile.targets.target import Target
 

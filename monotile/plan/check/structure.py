@@ -20,17 +20,8 @@ from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import (
-    Choose,
-    Plan,
-    PlanNode,
-    Pointer,
-    Repeat,
-    Resident,
-    Shared,
-    Stage,
-    Step,
-)
+from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Resident, Stage, Step
+from monotile.plan.places import Pointer, Shared
 from monotile.plan.walk import bodies_of, stages_in
 from monotile.targets.target import Target
 from monotile.transform.predicates import joins

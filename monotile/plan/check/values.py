@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Branch, Loop, Program, Scatter, Statement, statements, updates
 from monotile.plan.access import Bytes, FirstIterations, overlap, resolve
-from monotile.plan.nodes import Place, Rotate
+from monotile.plan.places import Place, Rotate
 
 Holds = list[tuple[Bytes, str]]  # bytes, and one of those whose value they have
 

@@ -14,7 +14,8 @@ from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, mul
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.messages import message_stride
-from monotile.plan.nodes import BoxDim, Plan, Receive, Shared, Stage
+from monotile.plan.nodes import Plan, Receive, Stage
+from monotile.plan.places import BoxDim, Shared
 from monotile.plan.walk import repeats
 
 

@@ -1,0 +1,78 @@
+"""Where tensors live. One of the program's inputs, weights or outputs has a Pointer."""
+
+import msgspec
+
+
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the Plan's nodes."""
+
+
+class Pointer(Frozen, frozen=True, tag="pointer"):
+    """Entry `slot` of the launch's pointers; a weight with a table has its parts in consecutive slots."""
+
+    slot: int
+
+
+class Workspace(Frozen, frozen=True, tag="workspace"):
+    """Bytes into the call's workspace (global memory)."""
+
+    offset: int
+
+
+class BoxDim(Frozen, frozen=True):
+    """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the
+    stage's tile axis `stage` (at 0 for None) and is `extent` long."""
+
+    stage: int | None
+    tile: int
+    extent: int
+
+
+class Shared(Frozen, frozen=True, tag="shared"):
+    """Bytes into the worker's on-chip memory; only the part `box` of the tensor, row-major with `pitch`
+    elements from row to row along the second last dimension."""
+
+    offset: int
+    box: tuple[BoxDim, ...]
+    pitch: int
+
+
+class Replica(Frozen, frozen=True, tag="replica"):
+    """Bytes into every worker's on-chip memory, where each has a copy of its own of the whole tensor: made by a stage that runs `everywhere`,
+    read by later stages behind a barrier of the block."""
+
+    offset: int
+
+
+class Register(Frozen, frozen=True, tag="register"):
+    """Never stored: used only by the step that computes it."""
+
+
+class Slice(Frozen, frozen=True, tag="slice"):
+    """The part of `of` that belongs to the current iteration of the loop over `axis`: of + axis * stride bytes."""
+
+    of: "Place"
+    axis: str
+    stride: int
+
+
+class Rotate(Frozen, frozen=True, tag="rotate"):
+    """A carried value: `first` in iteration 0 (if given), `last` in the last iteration (if given), else
+    places[(iteration + phase) % 2]."""
+
+    axis: str
+    extent: int
+    phase: int
+    places: "tuple[Place, Place]"
+    first: "Place | None" = None
+    last: "Place | None" = None
+
+
+class Final(Frozen, frozen=True, tag="final"):
+    """What a loop that may end early has carried in the end: `of` in the iteration that did not begin any more."""
+
+    of: Rotate
+
+
+Place = Pointer | Workspace | Shared | Replica | Register | Slice | Rotate | Final
+ON_CHIP = (Shared, Replica)
