@@ -99,8 +99,8 @@ def one_token(
     case: Case, rivals: tuple[str, ...], rate: float, device: torch.device
 ) -> dict[str, Any]:
     """A token at its position, every call in a CUDA graph."""
-    torch.manual_seed(0)
-    model = case.make(case.dtype).to(device).eval()
+    with device:
+        model = case.make(case.dtype)
     decoder = Decoder(model, 1, case.capacity)
     for name, b in decoder.named_buffers():
         if name.startswith(("key_cache", "value_cache")):
@@ -140,8 +140,8 @@ def rebound(wide: Any) -> Any:
 
 def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:
     """Microseconds for each token of whole calls; transformers' eager `generate` beside it."""
-    torch.manual_seed(0)
-    model = case.make(case.dtype).to(device).eval()
+    with device:
+        model = case.make(case.dtype)
     began = time.perf_counter()
     lm = monotile.generator(model, case.capacity)
     took = time.perf_counter() - began
@@ -167,8 +167,8 @@ def prompt(
     case: Case, rivals: tuple[str, ...], rate: float, device: torch.device
 ) -> dict[str, Any]:
     """A whole prompt into the cache."""
-    torch.manual_seed(0)
-    model = case.make(case.dtype).to(device).eval()
+    with device:
+        model = case.make(case.dtype)
     count = -case.position
     lm = monotile.generator(model, case.capacity)
     assert lm.reader is not None

@@ -116,4 +116,6 @@ def test_on_the_emulator() -> None:
         module(ids, torch.tensor(begin), numbers[1], numbers[2])
     assert len(fast.states) == 4
     for name, x in fast.states.items():
-        torch.testing.assert_close(torch.from_numpy(x), decoder.get_buffer(name.removeprefix("decoder.")))
+        torch.testing.assert_close(
+            torch.from_numpy(x), decoder.get_buffer(name.removeprefix("decoder."))
+        )
