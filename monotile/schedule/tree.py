@@ -8,6 +8,7 @@ from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
+from monotile.plan.streams import streams
 from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.matches import join_matches
@@ -112,12 +113,17 @@ def trips(loop: Loop) -> int:
 
 
 def seconds(tree: Tree, target: Target) -> float:
-    """The cost model's guess for all stages, a grid barrier before each; of a Branch for the longer side."""
-    total = 0.0
+    """The cost model's guess for all stages, a grid barrier before each; of a Branch for the longer side. None where streamed products read what
+    the one task before them makes: every worker can make that for itself (`replicas.py`)."""
+    total, near = 0.0, frozenset[str]()
     for node in tree:
         match node:
             case Draft():
-                total += node.seconds + target.barrier_seconds
+                streaming = any(map(streams, node.steps))
+                own = streaming and bool(node.group.reads & near)
+                total += node.seconds + (0.0 if own else target.barrier_seconds)
+                if not streaming:
+                    near = node.group.tensors if node.tasks == 1 else frozenset()
             case Nest():
                 total += trips(node.loop) * seconds(node.body, target)
             case Fork():
