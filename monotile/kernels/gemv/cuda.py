@@ -29,8 +29,7 @@ ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a matrix that a task takes, of a step of any stage. ranges: of the dims that walk them. task: text of whether the worker has one,
-    "" if the code is its."""
+    """The rows of a matrix that a task takes, of a step of any stage. ranges: of the dims that walk them. point: the axes, by these."""
 
     method: Gemv
     found: Problem
