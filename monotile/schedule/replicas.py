@@ -40,16 +40,11 @@ class _Replicas:
         self.handed |= {n for n, s in computes.items() if is_snapshot(s, program.changing)}
         for s in statements(program.body):
             if not isinstance(s, (Compute, Scatter)):
-                self.handed |= {t.name for t in used(s)} - self._inside(s)
+                self.handed |= {t.name for t in used(s)}
             if isinstance(s, Loop):
                 self.handed |= {c.result.name for c in s.carried} | {
                     k.value.name for k in s.stacked
                 }
-
-    def _inside(self, s: object) -> set[str]:
-        """Names that only statements in a body read: its own."""
-        body = s.body if isinstance(s, Loop) else ()
-        return {x.out.name for x in statements(body) if isinstance(x, (Compute, Scatter))}
 
     def nodes(self, body: Sequence[PlanNode]) -> tuple[PlanNode, ...]:
         out: list[PlanNode] = []
