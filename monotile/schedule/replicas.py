@@ -25,16 +25,16 @@ def replicate(
     """`body` with such stages run everywhere, where their results lie then, and the on-chip bytes of a worker."""
     if not any(streams(step) for stage in stages_in(body) for step in stage.steps):
         return body, places, on_chip
-    found = _Replicas(program, computes, places, -(-on_chip // ALIGN) * ALIGN)
-    nodes = found.nodes(body)
+    found = _Replicas(program, computes, places)
+    nodes = found.nodes(body, -(-on_chip // ALIGN) * ALIGN)
     return nodes, found.places, max(on_chip, found.end)
 
 
 class _Replicas:
-    """begin: of the bytes on chip that results get; each body's may lie where those of another body do. end: of all."""
+    """end: of the bytes on chip that all results get."""
 
-    def __init__(self, program: Program, computes: Statements, places: Places, begin: int) -> None:
-        self.computes, self.places, self.begin, self.end = computes, {**places}, begin, begin
+    def __init__(self, program: Program, computes: Statements, places: Places) -> None:
+        self.computes, self.places, self.end = computes, {**places}, 0
         self.handed = {t.name for t in program.outputs}
         # A snapshot has one value, whoever reads it.
         self.handed |= {n for n, s in computes.items() if is_snapshot(s, program.changing)}
@@ -46,12 +46,12 @@ class _Replicas:
                     k.value.name for k in s.stacked
                 }
 
-    def nodes(self, body: Sequence[PlanNode]) -> tuple[PlanNode, ...]:
+    def nodes(self, body: Sequence[PlanNode], at: int) -> tuple[PlanNode, ...]:
+        """at: the byte on chip from which on results may lie: behind those of the bodies around."""
         out: list[PlanNode] = []
-        at = self.begin
         for number, node in enumerate(body):
             if not isinstance(node, Stage):
-                out.append(with_bodies(node, self.nodes))
+                out.append(with_bodies(node, lambda inner, at=at: self.nodes(inner, at)))
                 continue
             names = self._results(node)
             sizes = [-(-self.computes[n].out.nbytes // ALIGN) * ALIGN for n in names]
