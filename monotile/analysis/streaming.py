@@ -1,8 +1,9 @@
-"""Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, and
-no loop reads the same of them often enough to keep it on chip."""
+"""Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, most of
+them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip."""
 
 from collections.abc import Iterator
 
+from monotile.analysis.reuse import reuses
 from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, axes_of, loads
 from monotile.ir.program import (
@@ -16,10 +17,14 @@ from monotile.ir.program import (
     value_of,
 )
 
+FEW = 8  # times that an element is used: vectors that a matrix is multiplied with
+
 
 def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset[str]:
     """Their names. cached: bytes that stay in the last-level cache from call to call. on_chip: bytes that all workers can keep."""
-    if sum(w.tensor.nbytes for w in program.weights) <= cached:
+    sizes = {w.tensor.name: w.tensor.nbytes for w in program.weights}
+    few = {r.tensor for r in reuses(program) if r.times <= FEW}
+    if sum(sizes.values()) <= cached or 2 * sum(sizes[n] for n in few & sizes.keys()) < sum(sizes.values()):  # fmt: skip
         return frozenset()
     kept = {
         x.tensor.name
@@ -28,7 +33,7 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
         for x in _same_each_time(loop)
         if x.tensor.nbytes <= on_chip
     }
-    return steady_weights(program) - kept
+    return steady_weights(program) & few - kept
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:

@@ -5,11 +5,11 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.streaming import FEW
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
 
-MOST_VECTORS = 8
 TYPES = (DType.F16, DType.BF16, DType.F32)
 
 
@@ -64,6 +64,6 @@ def stored(c: Compute, second: bool) -> Problem | None:
     n = tuple(p for p in range(len(c.axes)) if p not in m)
     idle = any(c.axes[p] not in rows and c.axes[p].extent > 1 for p in n)
     count = math.prod(c.axes[p].extent for p in m)
-    if both or idle or not 1 <= count <= MOST_VECTORS:
+    if both or idle or not 1 <= count <= FEW:
         return None
     return Problem(matrix, vectors, along, m, n, second)
