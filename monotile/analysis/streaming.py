@@ -3,19 +3,11 @@ them are multiplied with a few vectors only, and no loop reads the same of them 
 
 from collections.abc import Iterator
 
+from monotile.analysis.dependence import loads_of
 from monotile.analysis.reuse import reuses
 from monotile.analysis.states import steady_weights
-from monotile.ir.expr import Load, axes_of, loads
-from monotile.ir.program import (
-    Branch,
-    Compute,
-    Loop,
-    Program,
-    Scatter,
-    Statement,
-    statements,
-    value_of,
-)
+from monotile.ir.expr import Load, axes_of
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 
 FEW = 8  # times that an element is used: vectors that a matrix is multiplied with
 
@@ -23,8 +15,11 @@ FEW = 8  # times that an element is used: vectors that a matrix is multiplied wi
 def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset[str]:
     """Their names. cached: bytes that stay in the last-level cache from call to call. on_chip: bytes that all workers can keep."""
     sizes = {w.tensor.name: w.tensor.nbytes for w in program.weights}
+    total = sum(sizes.values())
+    if total <= cached:
+        return frozenset()
     few = {r.tensor for r in reuses(program) if r.times <= FEW}
-    if sum(sizes.values()) <= cached or 2 * sum(sizes[n] for n in few & sizes.keys()) < sum(sizes.values()):  # fmt: skip
+    if 2 * sum(sizes[n] for n in few & sizes.keys()) < total:
         return frozenset()
     kept = {
         x.tensor.name
@@ -40,16 +35,5 @@ def _same_each_time(loop: Loop) -> Iterator[Load]:
     """What the loop's body reads alike in every iteration."""
     axes = {loop.axis, *(s.axis for s in statements(loop.body) if isinstance(s, Loop))}
     for s in statements(loop.body):
-        for x in _loads(s):
-            if not axes & frozenset().union(*map(axes_of, x.index)):
-                yield x
-
-
-def _loads(s: Statement) -> tuple[Load, ...]:
-    match s:
-        case Compute():
-            return tuple(loads(s.body))
-        case Scatter():
-            return tuple(loads(value_of(s)))
-        case Loop() | Branch():
-            return ()
+        if isinstance(s, (Compute, Scatter)):
+            yield from (x for x in loads_of(s) if not any(axes & axes_of(i) for i in x.index))

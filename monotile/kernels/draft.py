@@ -76,9 +76,8 @@ class Context:
 
     @staticmethod
     def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
-        cached = target.l2_bytes * target.model.common.resident
         on_chip = target.workers * target.shared_bytes
-        streamed = streamed_weights(program, cached, on_chip)
+        streamed = streamed_weights(program, target.cached_weight_bytes, on_chip)
         return Context(tables_of(program), target, chooser=chooser, streamed=streamed)
 
     def choose(

@@ -1,5 +1,7 @@
 """Where tensors live. One of the program's inputs, weights or outputs has a Pointer."""
 
+import math
+
 import msgspec
 
 
@@ -35,6 +37,11 @@ class Shared(Frozen, frozen=True, tag="shared"):
     offset: int
     box: tuple[BoxDim, ...]
     pitch: int
+
+    @property
+    def elements(self) -> int:
+        """That it takes, those between its rows too."""
+        return math.prod(b.extent for b in self.box[:-1]) * self.pitch
 
 
 class Replica(Frozen, frozen=True, tag="replica"):

@@ -29,8 +29,7 @@ def prefetch(
 ) -> tuple[PlanNode, ...]:
     """`body` with `Stage.late` and what its methods prefetch. steady: weights that the launch does not change."""
     weights = program.weights
-    kept = target.l2_bytes * target.model.common.resident
-    large = sum(w.tensor.nbytes for w in weights) > kept
+    large = sum(w.tensor.nbytes for w in weights) > target.cached_weight_bytes
     found = _Prefetcher(
         Views(program, places, body),
         steady,

@@ -88,3 +88,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     parameter_bytes: int
     instructions: frozenset[str]
     model: CostModel
+
+    @property
+    def cached_weight_bytes(self) -> float:
+        """How much a network's weights may be and still be in the last-level cache in the next call."""
+        return self.l2_bytes * self.model.common.resident

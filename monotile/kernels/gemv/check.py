@@ -3,12 +3,13 @@
 import math
 
 from monotile.ir.program import Compute
+from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, VECTOR, held, scratch_bytes
 from monotile.kernels.gemv.method import Gemv
 from monotile.kernels.gemv.problem import stored
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Dim, Stage
+from monotile.plan.nodes import Stage
 
 
 def check(c: Checked) -> None:
@@ -30,7 +31,8 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {method.rows} rows for {name} are not {method.chunk_bytes} bytes")
     if any(d.lead for d in c.step.dims):
         fail(f"{stage.name}: {name} cannot have rows in front")
-    vectors, rows = (sides := sides_of(c.step.dims, found.m)) and (size(sides[0]), size(sides[1]))
+    vectors = elements([d for d in c.step.dims if found.walks_vectors(d)])
+    rows = elements([d for d in c.step.dims if not found.walks_vectors(d)])
     if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
         fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
     columns = found.along.extent // method.parts
@@ -40,17 +42,6 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {c.step.scratch_bytes} bytes do not hold the sums of {name}")
     if math.prod(stage.grid) > target.workers:
         fail(f"{stage.name}: a worker streams the weights of several tasks for {name}")
-
-
-def sides_of(dims: tuple[Dim, ...], m: tuple[int, ...]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """The dims of vectors, and those of rows of the matrix."""
-    vectors = tuple(d for d in dims if d.axes and set(d.axes) <= set(m))
-    return vectors, tuple(d for d in dims if d not in vectors)
-
-
-def size(dims: tuple[Dim, ...]) -> int:
-    """Elements of a whole tile."""
-    return math.prod(d.extent if d.stage is None else d.tile for d in dims)
 
 
 def why_not_late(_stage: Stage, _statements: Statements) -> str | None:

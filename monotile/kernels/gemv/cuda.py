@@ -86,7 +86,7 @@ def _own(site: Site, method: Gemv) -> tuple[_Rows, tuple[Range, ...]]:
     assert isinstance(site.anchor, Compute)
     found = stored(site.anchor, method.second)
     assert found is not None
-    vectors = tuple(r for r in site.ranges if r.dim.axes and set(r.dim.axes) <= set(found.m))
+    vectors = tuple(r for r in site.ranges if found.walks_vectors(r.dim))
     others = tuple(r for r in site.ranges if r not in vectors)
     return _Rows(method, found, others, site.point), vectors
 
@@ -135,7 +135,7 @@ def _write_later(e: BlockEmitter, later: Streaming, number: int) -> None:
         parts = unflatten(Axis(own, tasks), coordinates)
         for c in coordinates:
             w.write(f"const idx {c.name} = {bare(e.index(parts[c.name]))};")
-        dims = (d for d in step.dims if not (d.axes and set(d.axes) <= set(found.m)))
+        dims = (d for d in step.dims if not found.walks_vectors(d))
         each = tuple(
             range_of(d, coordinates, f"d{number}_{k}", lambda rest: bare(e.total(rest)))
             for k, d in enumerate(dims)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
@@ -22,10 +22,8 @@ PARTS = (1, 2, 4, 8)  # warps that share a row
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """One task a worker, each with as many rows of the matrix; nothing where the group is no such product."""
     anchor, target = group.steps[0][0], context.target
-    if len(group.steps) != 1 or not isinstance(anchor, Compute):
-        return
     found = _found(anchor, context)
-    if found is None:
+    if len(group.steps) != 1 or found is None:
         return
     vectors = math.prod(anchor.axes[p].extent for p in found.m)
     rows = math.prod(anchor.axes[p].extent for p in found.n)
@@ -46,7 +44,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """As a step of a task with several, of which each worker has one at most."""
     anchor, target = site.anchor, context.target
-    found = _found(anchor, context) if isinstance(anchor, Compute) else None
+    found = _found(anchor, context)
     if found is None or any(site.lead.values()):
         return None
     tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
@@ -100,7 +98,7 @@ def scratch_bytes(method: Gemv, rows: int, vectors: int, target: Target) -> int:
     return 4 * cost.round_up(rows, at_once(method, target)) * method.parts * vectors
 
 
-def _found(anchor: object, context: Context) -> Problem | None:
+def _found(anchor: Compute | Scatter, context: Context) -> Problem | None:
     if "tma" not in context.target.instructions or not isinstance(anchor, Compute):
         return None
     return problem(anchor, context.streamed)

@@ -9,6 +9,7 @@ from monotile.analysis.streaming import FEW
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
+from monotile.plan.nodes import Dim
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
 
@@ -31,6 +32,10 @@ class Problem:
     @property
     def row_bytes(self) -> int:
         return self.along.extent * self.matrix.dtype.itemsize
+
+    def walks_vectors(self, d: Dim) -> bool:
+        """Whether a dim of the step walks vectors, not rows of the matrix."""
+        return bool(d.axes) and set(d.axes) <= set(self.m)
 
 
 def problem(c: Compute, weights: Set[str]) -> Problem | None:

@@ -88,5 +88,4 @@ def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:
         for name in (n for n in step.computes if n in computes):
             for p in plan.places.get(name, ()):
                 if isinstance(p, Shared):
-                    size = math.prod(b.extent for b in p.box[:-1]) * p.pitch
-                    yield name, p.offset, p.offset + size * computes[name].out.dtype.itemsize
+                    yield name, p.offset, p.offset + p.elements * computes[name].out.dtype.itemsize

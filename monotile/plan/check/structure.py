@@ -189,8 +189,7 @@ def _check_chip(
         for name in step.computes:
             for place in plan.places[name]:
                 if isinstance(place, Shared):
-                    rows = math.prod(b.extent for b in place.box[:-1])
-                    size = rows * place.pitch * computes[name].out.dtype.itemsize
+                    size = place.elements * computes[name].out.dtype.itemsize
                     taken.append((name, place.offset, place.offset + size))
     for i, (name, low, high) in enumerate(taken):
         for other, low2, high2 in taken[i + 1 :]:
