@@ -74,6 +74,7 @@ class StageEmitter(Emitter):
                     self.wait(handoff)
                     choice = self.writer.fresh("choice")
                     self.writer.write(f"const int64_t {choice} = {bare(self.scalar(index))};")
+                    self.tell(node, choice)
                     for number, inner in enumerate(bodies):
                         with self.writer.open(f"if ({choice} == {number})", fence=True):
                             self.walk(inner)
@@ -97,13 +98,19 @@ class StageEmitter(Emitter):
             goes_on = (
                 self.scalar(loop.predicate) if loop.predicate else f"{variable} < {variable}_count"
             )
-            w.write(f"if ({variable} == {loop.extent} || !({bare(goes_on)})) break;")
+            more = w.fresh("more")
+            w.write(f"const bool {more} = {variable} != {loop.extent} && {goes_on};")
+            self.tell(loop, more)
+            w.write(f"if (!{more}) break;")
             self.walk(loop.body)
 
     def scalar(self, name: str) -> str:
         """Text of a scalar's value, as all workers read it to find the same."""
         tensor, place = self._scalars[name], readable(self.plan.places[name], own=False)
         return self.load(tensor, f"({self._base(Base(tensor, place, idx(0)))})", "0")
+
+    def tell(self, node: Repeat | Choose, way: str) -> None:
+        """Write who else has to know which way the Plan goes: whether there is another iteration, or which body runs."""
 
     def enter(self, loop: Repeat) -> None:
         """Write what comes right before a loop."""

@@ -219,7 +219,7 @@ class Family:
     prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
     bounded: whether a step with that method leaves out what is dead of its anchor: along reduce axes exactly that (`Step.bounds`).
     write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
-    asks for at "stage", given its number too. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
+    asks for at "stage", given its number too. write_supply: what the supplier asks for of a step that streams weights. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
     by itself; whether it did.
     """
 
@@ -243,6 +243,7 @@ class Family:
     write_prefetch: Mapping[str, Callable[[Any, Any, int], None]] = field(
         default_factory=dict[str, Any]
     )
+    write_supply: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict[str, Any])
     write_tasks: Mapping[str, Callable[[Any, Stage, tuple[str, ...]], bool]] = field(
         default_factory=dict[str, Any]
     )

@@ -137,7 +137,7 @@ class PlanState:
         if self.message_bytes != before.message_bytes:
             words.append(f"{before.message_bytes} -> {self.message_bytes} bytes of messages")
         if self.ring and self.ring != before.ring:
-            words.append(f"a ring of {self.ring.slots} x {self.ring.slot_bytes} bytes a warp")
+            words.append(f"a ring of {self.ring.slots} x {self.ring.slot_bytes} bytes")
         if self.on_chip != before.on_chip:
             words.append(f"{before.on_chip} -> {self.on_chip} bytes on chip")
         if self.plan and not before.plan:

@@ -94,7 +94,12 @@ class Method:
 
     @property
     def slot_bytes(self) -> int:
-        """What a warp takes at once of the weights that the step streams through the worker's ring; 0 where it streams none."""
+        """What a slot of the worker's ring holds of the weights that the step streams; 0 where it streams none."""
+        return 0
+
+    @property
+    def slots_at_once(self) -> int:
+        """Slots that the step's warps wait for before they free any."""
         return 0
 
     @property
@@ -258,26 +263,29 @@ IndexBits = Literal[32, 64]
 
 
 class Ring(Frozen, frozen=True):
-    """On-chip memory of a worker through which weights stream, in the order in which the Plan needs them (`plan/streams.py`): each warp
-    has `slots` slots of `slot_bytes`, and asks for as many chunks ahead, across hand-offs and stages that stream nothing.
+    """On-chip memory of a worker through which weights stream, in the order in which the Plan needs them. A warp of its own, besides the
+    launch's `threads`, fills the slots that are free: across hand-offs, and through stages that stream nothing.
 
-    offset: of the ring in the worker's on-chip memory; first the slots' barriers (8 bytes each) and 8 bytes for each warp.
+    offset: of the ring in the worker's on-chip memory; first two barriers a slot and what the warps tell the supplier (`device/ring.cuh`).
+    under_way: slots that it lets arrive at a time.
     """
 
     offset: int
     slots: int
     slot_bytes: int
+    under_way: int
 
     ALIGN: ClassVar[int] = 128
+    THREADS: ClassVar[int] = 32  # of the supplier
 
     def nbytes(self, warps: int) -> int:
         """Of the whole ring."""
-        head = 8 * warps * (self.slots + 1)
-        return -(-head // self.ALIGN) * self.ALIGN + warps * self.slots * self.slot_bytes
+        head = 16 * self.slots + 32 + 4 * warps
+        return -(-head // self.ALIGN) * self.ALIGN + self.slots * self.slot_bytes
 
 
 class Launch(Frozen, frozen=True):
-    """workers: grid size. threads: block size. shared_bytes: dynamic on-chip memory of a worker.
+    """workers: grid size. threads: of a block that compute; `block_threads` with those that supply a ring. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
@@ -293,6 +301,10 @@ class Launch(Frozen, frozen=True):
     functions: Functions = "inlined"
     index_bits: IndexBits = 32
     ring: Ring | None = None
+
+    @property
+    def block_threads(self) -> int:
+        return self.threads + (Ring.THREADS if self.ring else 0)
 
 
 class Plan(Frozen, frozen=True):

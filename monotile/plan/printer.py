@@ -43,7 +43,7 @@ def show_stages(plan: Plan) -> str:
         head += f", {launch.message_bytes} of messages"
     if launch.ring is not None:
         ring = launch.ring
-        head += f", a ring of {ring.slots} x {ring.slot_bytes} bytes a warp at {ring.offset}"
+        head += f", a ring of {ring.slots} x {ring.slot_bytes} bytes at {ring.offset}, {ring.under_way} under way"
     head += f", {launch.index_bits}-bit indices"
     if launch.functions != "inlined":
         head += f", functions {launch.functions}"

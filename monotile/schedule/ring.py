@@ -1,7 +1,7 @@
 """The on-chip memory through which weights stream.
 
-Its size is what has to be on its way for memory to be busy. More does not help: loads and hand-offs queue behind what is asked
-for ahead, and some multiprocessors get less than others (docs/measurements.md, "Streamed weights").
+It takes what room there is, so that memory is busy through hand-offs and stages that stream nothing. Only so much is under way at a
+time as keeps it busy: loads and hand-offs queue behind that (docs/measurements.md, "Streamed weights").
 """
 
 from collections.abc import Iterable
@@ -10,19 +10,20 @@ from monotile.plan.nodes import Ring, Step
 from monotile.plan.streams import streams
 from monotile.targets.target import Target
 
-UNDER_WAY = 1 << 16  # bytes of a worker
-FEWEST = 2  # slots of a warp, which takes two chunks at a time
+UNDER_WAY = 48 << 10  # bytes of a worker
+MOST = 208 << 10  # bytes of all slots
 
 
 def ring(steps: Iterable[Step], used: int, target: Target) -> Ring | None:
-    """For the steps that stream, behind the `used` bytes, with fewer slots where the room is short; None where none streams, or where there is too
-    little room."""
-    sizes = [s.method.slot_bytes for s in steps if streams(s)]
-    if not sizes:
+    """For the steps that stream, behind the `used` bytes; None where none streams, or where there is too little room."""
+    methods = [s.method for s in steps if streams(s)]
+    if not methods:
         return None
     warps = target.threads // target.warp
     offset = -(-used // Ring.ALIGN) * Ring.ALIGN
-    size = -(-max(sizes) // Ring.ALIGN) * Ring.ALIGN
-    most = max(FEWEST, -(-UNDER_WAY // (warps * size)))
-    ways = (Ring(offset, slots, size) for slots in range(most, FEWEST - 1, -1))
+    size = -(-max(m.slot_bytes for m in methods) // Ring.ALIGN) * Ring.ALIGN
+    under_way = max(1, UNDER_WAY // size)
+    least = max(m.slots_at_once for m in methods)
+    sizes = range(max(MOST // size, least), least - 1, -1)
+    ways = (Ring(offset, slots, size, under_way) for slots in sizes)
     return next((r for r in ways if offset + r.nbytes(warps) <= target.shared_bytes), None)

@@ -41,13 +41,13 @@ FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-mf16c", "-fno-strict-aliasing")
 
 
 @functools.cache
-def _directory() -> Path:
-    """Where this run's libraries lie, and the emulator and the device headers, compiled once: they would be most of a small
-    kernel's build."""
+def _directory(defines: str) -> Path:
+    """Where this run's libraries of sources with these `defines` lie, and the emulator and the device headers, compiled once: they
+    would be most of a small kernel's build."""
     found = Path(tempfile.mkdtemp(prefix="monotile-emulator-"))
     atexit.register(shutil.rmtree, found, ignore_errors=True)
     header = found / "emulated.h"
-    header.write_text('#include "emulator.h"\n#include "cuda/device/monotile.cuh"\n')
+    header.write_text(f'{defines}#include "emulator.h"\n#include "cuda/device/monotile.cuh"\n')
     _compile("-x", "c++-header", *INCLUDES, str(header), "-o", f"{header}.gch")
     _compile("-c", *INCLUDES, str(HERE / "emulator" / "emulator.cpp"), "-o", str(found / "emulator.o"))  # fmt: skip
     return found
@@ -62,10 +62,17 @@ def _compile(*arguments: str) -> None:
 
 def _library(text: str) -> ctypes.CDLL:
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
-    source, library = _directory() / f"{key}.cpp", _directory() / f"{key}.so"
+    at = _directory(
+        "".join(
+            f"{line}\n"
+            for line in text.splitlines()
+            if line.startswith("#define MT_") and "(" not in line
+        )
+    )
+    source, library = at / f"{key}.cpp", at / f"{key}.so"
     if not library.exists():
         source.write_text(text + TAIL)
-        header, emulator = (str(_directory() / name) for name in ("emulated.h", "emulator.o"))
+        header, emulator = (str(at / name) for name in ("emulated.h", "emulator.o"))
         _compile(
             "-shared", *INCLUDES, "-include", header, str(source), emulator, "-o", str(library)
         )
@@ -144,7 +151,7 @@ def launch(
 
 def launch_of(plan: Plan) -> Launch:
     p = plan.launch
-    return Launch(p.workers, p.threads, p.shared_bytes, p.workspace_bytes, p.message_bytes)
+    return Launch(p.workers, p.block_threads, p.shared_bytes, p.workspace_bytes, p.message_bytes)
 
 
 def emulate(

@@ -97,3 +97,34 @@ def test_more_workers_than_tasks() -> None:
         nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 8), nn.Tanh(), nn.Linear(8, 300)
     )
     check(model.eval(), torch.randn(1, 64), workers=7)
+
+
+class Chosen(nn.Module):
+    """A layer as often as a result of it says, and then one of two."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer, self.one, self.other = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: Tensor, least: Tensor) -> Tensor:
+        def more(n: Tensor, x: Tensor) -> Tensor:
+            return (n < 6) & (x.abs().max() > least)
+
+        def layer(n: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            return n + 1, torch.tanh(self.layer(x)) * 0.7
+
+        _, x = torch.while_loop(more, layer, (torch.zeros((), dtype=torch.int64), x))
+        return torch.cond(x.sum() > 0, self.one, self.other, (x,))
+
+
+@pytest.mark.parametrize(("scale", "least"), [(1.0, 0.3), (-1.0, 0.3), (1.0, 5.0), (1.0, 0.0)])
+def test_the_supplier_is_told_which_way_loops_and_choices_go(scale: float, least: float) -> None:
+    torch.manual_seed(4)
+    model, x = Chosen(448).eval().requires_grad_(False), torch.randn(1, 448) * scale
+    fast = Emulated(model, (x, torch.tensor(least)), 3, target=SMALL)
+    assert streamed(fast.plan)
+    assert fast.source.text.count("ring.hear()") == 2
+    with torch.no_grad():
+        right = model(x, torch.tensor(least))
+    for seed in (1, 2):
+        assert error(fast(x, torch.tensor(least), seed=seed), right) <= 1e-5

@@ -14,7 +14,7 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.plan.places import Replica, Workspace
 from monotile.plan.printer import show
-from monotile.plan.streams import Fork, Streaming, stream_order
+from monotile.plan.streams import any_streams, streams
 from monotile.plan.walk import each_stage, stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
@@ -35,22 +35,15 @@ def streaming(plan: Plan) -> list[str]:
     return [s.computes[0] for s in steps if isinstance(s.method, Gemv)]
 
 
-def test_a_step_knows_what_comes_after_it() -> None:
+def test_the_ring_takes_the_room_there_is() -> None:
     plan = made().plan
-    names, order = streaming(plan), stream_order(plan.body)
-    assert set(order) == set(names)
-    *inside, head = names
-    first = order[inside[0]][0]
-    assert isinstance(first, Streaming)
-    assert first.step.computes[0] == inside[1]
-    (fork,) = order[inside[-1]]
-    assert isinstance(fork, Fork)
-    again, last = fork.again[0], fork.last[0]
-    assert isinstance(again, Streaming)
-    assert isinstance(last, Streaming)
-    assert (again.step.computes[0], again.shift[fork.axis]) == (inside[0], "next")
-    assert (last.step.computes[0], dict(last.shift)) == (head, {})
-    assert order[head] == ()
+    ring = plan.launch.ring
+    assert ring is not None
+    assert plan.launch.block_threads == plan.launch.threads + 32
+    assert ring.slot_bytes * ring.slots > 100_000
+    assert ring.under_way < ring.slots
+    assert any(map(any_streams, plan.body))
+    assert streaming(plan) == [s.computes[0] for stage in stages_in(plan.body) for s in stage.steps if streams(s)]  # fmt: skip
 
 
 def test_small_results_are_made_everywhere() -> None:
@@ -123,6 +116,9 @@ def replicas(change: Callable[[Replica], Replica | Workspace]) -> Callable[[Plan
     [
         (without_ring, "there is no ring"),
         (ring(slots=1), "a ring of 1 slots"),
+        (ring(under_way=0), "0 under way"),
+        (gemv(team=1), "cannot share a slot"),
+        (gemv(turns=3), "cannot share a slot"),
         (ring(slot_bytes=128), "does not fit a slot"),
         (ring(offset=0), "on-chip memory"),
         (ring(slots=60), "ends at"),

@@ -13,7 +13,7 @@ from monotile.plan.nodes import Stage
 
 
 def check(c: Checked) -> None:
-    """The matrix is a weight that the launch does not change, warps share its rows evenly, and a worker has one task at most."""
+    """The matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has one task at most."""
     stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
     assert isinstance(method, Gemv)
     name = anchor.out.name
@@ -29,6 +29,14 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {method.parts} warps cannot share the columns of {name} evenly")
     if method.rows > target.warp or method.chunk_bytes != method.rows * found.row_bytes // method.parts:  # fmt: skip
         fail(f"{stage.name}: {method.rows} rows for {name} are not {method.chunk_bytes} bytes")
+    if (
+        method.team not in PARTS
+        or method.parts > method.team
+        or method.team * method.turns * target.warp != target.threads
+    ):
+        fail(f"{stage.name}: {method.team} warps cannot share a slot of rows for {name}")
+    if method.slot_rows > target.warp:
+        fail(f"{stage.name}: a slot has {method.slot_rows} rows for {name}, each for a lane")
     if any(d.lead for d in c.step.dims):
         fail(f"{stage.name}: {name} cannot have rows in front")
     vectors = elements([d for d in c.step.dims if found.walks_vectors(d)])

@@ -1,17 +1,17 @@
 """A product whose weights stream through the worker's ring.
 
-Each warp asks for chunks of its own rows, and in time for those of the steps after this one; the hand-off is waited for
-when the ring is full. A thread holds its columns of the vectors in registers.
+The supplier fills the ring with whole rows, as many as a slot holds; teams of warps take slots in turns. A thread holds its columns
+of the vectors in registers.
 """
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from monotile.analysis.unconditional import unconditional
 from monotile.codegen.block import READY, BlockEmitter
-from monotile.codegen.site import Range, Site, point_of, range_of, unflatten
+from monotile.codegen.ring import ring_type
+from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import lane_of
 from monotile.ir.dtype import DType
@@ -21,8 +21,6 @@ from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv.cuts import VECTOR, at_once, held
 from monotile.kernels.gemv.method import Gemv
 from monotile.kernels.gemv.problem import Problem, stored
-from monotile.plan.nodes import Ring
-from monotile.plan.streams import Ahead, Fork, Streaming, stream_order
 
 ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}
 
@@ -48,21 +46,17 @@ class _Rows:
 
 
 def write(e: BlockEmitter, site: Site) -> None:
-    """The step, with what it asks for on behalf of those after it."""
+    """The step."""
     ring, w, method = e.plan.launch.ring, e.writer, site.step.method
     assert isinstance(method, Gemv)
     assert isinstance(site.anchor, Compute)
     assert ring is not None
     rows, vectors = _own(site, method)
-    w.write(f"{ring_type(e, ring)} ring(scratch + {ring.offset});")
+    w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
     w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
     w.define("ring_lane")
-    w.define("warp")
     w.write(f"const idx part = warp % {method.parts}, group = warp / {method.parts};")
     w.define("part")
-    w.define("group")
-    _write_ask(e, rows, stream_order(e.plan.body)[site.step.computes[0]])
-    w.write(f"for (int q = ring.asked; q < {ring.slots}; ++q) ask(q);")
     if e.await_ != READY:
         w.write(f"{e.await_}();")
     _write_vectors(e, site, rows, vectors)
@@ -75,12 +69,6 @@ def write(e: BlockEmitter, site: Site) -> None:
     _finish(e, site, rows, vectors, early)
 
 
-def ring_type(e: BlockEmitter, ring: Ring) -> str:
-    """The device's type of the Plan's ring."""
-    warps = e.plan.launch.threads // e.target.warp
-    return f"mt::Ring<{ring.slots}, {ring.slot_bytes}, {warps}>"
-
-
 def _own(site: Site, method: Gemv) -> tuple[_Rows, tuple[Range, ...]]:
     """The rows and the vectors of the step."""
     assert isinstance(site.anchor, Compute)
@@ -89,101 +77,6 @@ def _own(site: Site, method: Gemv) -> tuple[_Rows, tuple[Range, ...]]:
     vectors = tuple(r for r in site.ranges if found.walks_vectors(r.dim))
     others = tuple(r for r in site.ranges if r not in vectors)
     return _Rows(method, found, others, site.point), vectors
-
-
-def _write_ask(e: BlockEmitter, rows: _Rows, ahead: Ahead) -> None:
-    """What asks for chunk `q` from the step's first on: one of its own, or of a step after it."""
-    w = e.writer
-    with w.open("const auto ask = [&](int q)", ["q"], fence=True, tail=";"):
-        count = _chunks(e, rows, "group")
-        with w.open(f"if (q < {count})", fence=True):
-            _write_request(e, rows, ("part", "group"))
-            w.write("return;")
-        if ahead:
-            w.write(f"q -= {count};")
-            _write_ahead(e, ahead, 0)
-
-
-def _write_ahead(e: BlockEmitter, ahead: Ahead, number: int) -> None:
-    """The same for what comes after the step, `number` of which are written."""
-    w = e.writer
-    for node in ahead:
-        if isinstance(node, Fork):
-            variable = e.loop_axes[node.axis]
-            text = bare(e.index(add(variable, idx(1))))
-            with w.open(f"if ({text} < {node.extent})", fence=True):
-                _write_ahead(e, node.again, number)
-            with w.open("else", fence=True):
-                _write_ahead(e, node.last, number)
-            return
-        _write_later(e, node, number)
-        number += 1
-
-
-def _write_later(e: BlockEmitter, later: Streaming, number: int) -> None:
-    """Asks for a chunk of a later step, of the task that this worker will have there, if any."""
-    w, stage, step = e.writer, later.stage, later.step
-    anchor, method = e.computes[step.computes[step.anchor]], step.method
-    assert isinstance(method, Gemv)
-    assert isinstance(anchor, Compute)
-    found = stored(anchor, method.second)
-    assert found is not None
-    own, tasks = f"task{number}", math.prod(stage.grid)
-    coordinates = tuple(Axis(f"c{number}_{k}", n) for k, n in enumerate(stage.grid))
-    with w.open("", [own, *(c.name for c in coordinates)], fence=True):
-        w.write(f"const idx {own} = {e.first_task(stage)};")
-        parts = unflatten(Axis(own, tasks), coordinates)
-        for c in coordinates:
-            w.write(f"const idx {c.name} = {bare(e.index(parts[c.name]))};")
-        dims = (d for d in step.dims if not found.walks_vectors(d))
-        each = tuple(
-            range_of(d, coordinates, f"d{number}_{k}", lambda rest: bare(e.total(rest)))
-            for k, d in enumerate(dims)
-        )
-        loops = dict[str, Expr](e.loop_axes) | {
-            axis: idx(0) if where == "first" else add(e.loop_axes[axis], idx(1))
-            for axis, where in later.shift.items()
-        }
-        rows = _Rows(method, found, each, point_of(anchor, each, loops))
-        group = f"group{number}"
-        w.write(f"const idx part{number} = warp % {method.parts}, {group} = warp / {method.parts};")
-        w.define(f"part{number}")
-        w.define(group)
-        here = f"{own} < {tasks} ? {_chunks(e, rows, group)} : 0"
-        w.write(f"const int count = {here if tasks < e.plan.launch.workers else _chunks(e, rows, group)};")  # fmt: skip
-        with w.open("if (q < count)", fence=True):
-            _write_request(e, rows, (f"part{number}", group))
-            w.write("return;")
-        w.write("q -= count;")
-
-
-def _chunks(e: BlockEmitter, rows: _Rows, group: str) -> str:
-    """Text of how many chunks a warp takes of a task's rows."""
-    each, step = rows.method.rows, at_once(rows.method, e.target)
-    if rows.count % step == 0:
-        return str(rows.count // step)
-    return f"int({rows.count + step - 1} - {group} * {each}) / {step}"
-
-
-def _write_request(e: BlockEmitter, rows: _Rows, warp: tuple[str, str]) -> None:
-    """Asks for chunk `q` of a task's rows; each lane for a row. Rows that the last task lacks are its last one again."""
-    w, method, (part, group) = e.writer, rows.method, warp
-    own = f"mt_min_idx(ring_lane, {method.rows - 1})" if method.rows > 1 else "0"
-    row = w.fresh("row")
-    text = f"(q * {at_once(method, e.target) // method.rows} + {group}) * {method.rows} + {own}"
-    w.write(f"const idx {row} = mt_min_idx({text}, {rows.count - 1});")
-    w.define(row)
-    where = spread(Axis(row, rows.count), rows.ranges)
-    for r in rows.ranges:
-        if r.count != str(r.variable.extent):
-            name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
-            w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
-            w.define(name)
-            where[r.variable.name] = Axis(name, r.variable.extent)
-    column = mul(Axis(part, method.parts), idx(rows.columns))
-    at = placed(rows.point, where) | {rows.found.along.name: column}
-    bytes_ = method.chunk_bytes // method.rows
-    w.write(f"ring.ask({e.address_of(rows.found.matrix, at)}, {bytes_}, {method.rows});")
 
 
 def _write_vectors(e: BlockEmitter, site: Site, rows: _Rows, vectors: tuple[Range, ...]) -> None:
@@ -222,8 +115,35 @@ def _write_chunks(e: BlockEmitter, rows: _Rows, many: int) -> None:
     shape = f"{kind}, {method.rows}, {many}, {rows.columns}, {count}, {method.parts}"
     first = f"sums + group * {method.rows * sums} + part * {many}"
     step = at_once(method, e.target) * sums
-    chunks = _chunks(e, rows, "group")
-    w.write(f"mt::gemv_chunks<{shape}>(ring, {chunks}, vectors, {first}, {step}, ask);")
+    slots = -(-rows.count // method.slot_rows)
+    groups = method.team // method.parts
+    inside = f"group % {groups} * {method.rows * rows.found.row_bytes} + part * {method.chunk_bytes // method.rows}"
+    call = f"mt::gemv_chunks<{shape}, {slots}, {method.turns}>"
+    w.write(f"{call}(ring, group / {groups}, {inside}, vectors, {first}, {step});")
+
+
+def write_supply(e: BlockEmitter, site: Site) -> None:
+    """The step as the supplier has it: it asks for the task's rows, each lane for one. Those that the last slot lacks are the last one again."""
+    w, method = e.writer, site.step.method
+    assert isinstance(method, Gemv)
+    rows, _ = _own(site, method)
+    each, slots = method.slot_rows, -(-rows.count // method.slot_rows)
+    with w.open(f"for (idx slot = 0; slot < {slots}; ++slot)", ["slot"], fence=True) as block:
+        block.pragma = "#pragma unroll 1"
+        w.write("ring.await();")
+        own = f" + mt_min_idx(threadIdx.x % 32, {each - 1})" if each > 1 else ""
+        w.write(f"const idx row = mt_min_idx(slot * {each}{own}, {rows.count - 1});")
+        w.define("row")
+        where = spread(Axis("row", rows.count), rows.ranges)
+        for r in rows.ranges:
+            if r.count != str(r.variable.extent):
+                name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
+                w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
+                w.define(name)
+                where[r.variable.name] = Axis(name, r.variable.extent)
+        at = placed(rows.point, where) | {rows.found.along.name: idx(0)}
+        address = e.address_of(rows.found.matrix, at)
+        w.write(f"ring.ask<{each}>({address}, {rows.found.row_bytes});")
 
 
 def _outputs(rows: _Rows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:

@@ -15,6 +15,7 @@ from monotile.targets.target import Target
 
 MOST_HELD = 64  # registers of a thread for elements of the vectors
 CHUNK = 4096  # bytes that a warp takes at once, about
+SLOT = 1 << 14  # bytes of a slot of the ring, about: what is under way is a few of them
 VECTOR = 16  # bytes of one access
 PARTS = (1, 2, 4, 8)  # warps that share a row
 
@@ -79,7 +80,10 @@ def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | No
     chunk, at_a_time = found.row_bytes // parts, 1
     while chunk * at_a_time * 2 <= CHUNK and warps // parts * at_a_time * 2 <= rows:
         at_a_time *= 2
-    return Gemv(parts, at_a_time, found.second, chunk * at_a_time)
+    chunk *= at_a_time
+    most = min(warps, target.warp // at_a_time * parts)  # each row of a slot is a lane's
+    team = next(t for t in PARTS if t >= parts and (t * chunk >= SLOT or 2 * t > most))
+    return Gemv(parts, at_a_time, found.second, chunk, team, warps // team)
 
 
 def held(columns: int, size: int, target: Target) -> int:

@@ -2,7 +2,7 @@
 
 from monotile.kernels.family import Family
 from monotile.kernels.gemv.check import check, why_not_late
-from monotile.kernels.gemv.cuda import write
+from monotile.kernels.gemv.cuda import write, write_supply
 from monotile.kernels.gemv.cuts import cut, in_rows
 from monotile.kernels.gemv.method import Gemv
 
@@ -15,4 +15,5 @@ GEMV = Family(
     check=check,
     why_not_late=why_not_late,
     write={"cuda": write},
+    write_supply={"cuda": write_supply},
 )

@@ -36,16 +36,19 @@ def check_on_chip(plan: Plan, computes: Statements, target: Target) -> None:
 def _check_ring(plan: Plan, target: Target) -> None:
     """Steps that stream have a ring of slots that hold their chunks."""
     ring = plan.launch.ring
-    steps = (step for stage in stages_in(plan.body) for step in stage.steps)
+    steps = [step for stage in stages_in(plan.body) for step in stage.steps]
     most = max((step.method.slot_bytes for step in steps), default=0)
     if ring is None:
         if most:
             fail("weights are streamed, and there is no ring")
         return
-    if min(ring.offset, ring.slots - 2) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
-        fail(f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}")
+    least = max((step.method.slots_at_once for step in steps), default=0)
+    if min(ring.offset, ring.slots - least, ring.under_way - 1) < 0 or ring.offset % ring.ALIGN or ring.slot_bytes % ring.ALIGN:  # fmt: skip
+        fail(
+            f"a ring of {ring.slots} slots of {ring.slot_bytes} bytes at {ring.offset}, {ring.under_way} under way"
+        )
     if most > ring.slot_bytes:
-        fail(f"a chunk of {most} bytes does not fit a slot of {ring.slot_bytes}")
+        fail(f"{most} bytes do not fit a slot of {ring.slot_bytes}")
     if not target.has.scratchpad:
         fail("the target has no on-chip memory for a ring")
 

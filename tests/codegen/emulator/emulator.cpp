@@ -79,7 +79,10 @@ void let_arrive(uint32_t barrier) {
   auto& a = arrival(barrier);
   for (auto& c : a.copies) perform(c), a.arrived += c.bytes;
   a.copies.clear();
-  if (a.expected && a.arrived == a.expected) ++a.phase, a.expected = a.arrived = 0;
+  end_phase(a);
+}
+void end_phase(Arrival& a) {
+  if (a.missing == 0 && a.arrived == a.expected) ++a.phase, a.missing = a.count, a.expected = a.arrived = 0;
 }
 void multiply(std::function<void()> product) {
   if (late_copies)

@@ -46,8 +46,10 @@ struct Copy {
   const char* from;
   int bytes, size;
 };
-// What arrives on a barrier in shared memory: copies on their way, the bytes that its phase waits for and that have come.
+// What arrives on a barrier in shared memory. count, missing: arrivals of a phase, and those that it waits for. copies: on their way;
+// expected, arrived: bytes that it waits for, and that have come.
 struct Arrival {
+  unsigned count = 0, missing = 0;
   std::vector<Copy> copies;
   unsigned phase = 0, expected = 0, arrived = 0;
 };
@@ -91,8 +93,10 @@ void wait_copies(int pending);
 Arrival& arrival(uint32_t barrier);
 // A copy that arrives there, late or at once.
 void copy_to(uint32_t barrier, Copy c);
-// Performs the copies on their way there, and ends the phase if all of its bytes have come.
+// Performs the copies on their way there.
 void let_arrive(uint32_t barrier);
+// Ends the phase if nothing is missing.
+void end_phase(Arrival& a);
 void multiply(std::function<void()> product);
 void commit_products();
 void wait_products(int pending);

@@ -12,7 +12,12 @@
 
 namespace mt {
 
+// MT_COMPUTING: how many threads of a block compute, where another warp supplies their weights.
+#ifdef MT_COMPUTING
+__device__ __forceinline__ void block_barrier() { ptx::barrier_some<MT_COMPUTING>(0); }
+#else
 __device__ __forceinline__ void block_barrier() { ptx::barrier_all(); }
+#endif
 
 // `WARPS` warps that share barrier `id` (1 to 15) wait for each other.
 template <int WARPS>

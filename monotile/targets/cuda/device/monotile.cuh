@@ -10,4 +10,5 @@
 #include "cuda/device/message.cuh"
 #include "cuda/device/moments.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/ring.cuh"
 #include "cuda/device/types.cuh"

@@ -149,9 +149,13 @@ MT_WGMMA_REGISTERS(bf16)
 #undef MT_WGMMA_OF
 #undef MT_WGMMA_REGISTERS
 
-// A barrier in shared memory whose phases end when the bytes that one thread said to expect have arrived.
-__device__ __forceinline__ void arrival_start(u32 barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+// A barrier in shared memory whose phases end when there were `count` arrivals and all bytes that they said to expect have come.
+__device__ __forceinline__ void arrival_start(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+// As so many arrivals.
+__device__ __forceinline__ void arrive(u32 barrier, u32 count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 // Makes the starts visible to the copies that arrive there.
 __device__ __forceinline__ void arrival_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

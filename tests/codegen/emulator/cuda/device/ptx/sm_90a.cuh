@@ -64,12 +64,17 @@ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
 }
 
 // Copies are done at the wait that covers them, or at once.
-inline void arrival_start(u32 barrier) { emulator::current->block->arrivals[barrier] = {}; }
+inline void arrival_start(u32 barrier, u32 count) { emulator::current->block->arrivals[barrier] = {.count = count, .missing = count}; }
 inline void arrival_fence() {}
-inline void arrival_expect(u32 barrier, u32 bytes) {
+inline void arrive(u32 barrier, u32 count) {
   auto& arrival = emulator::arrival(barrier);
-  if (arrival.expected) emulator::fail("a barrier expects two chunks at a time");
-  arrival.expected = bytes;
+  if (arrival.missing < count) emulator::fail("more arrive at a barrier than it waits for");
+  arrival.missing -= count;
+  emulator::end_phase(arrival);
+}
+inline void arrival_expect(u32 barrier, u32 bytes) {
+  emulator::arrival(barrier).expected += bytes;
+  arrive(barrier, 1);
 }
 inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
   if (reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16) emulator::fail("misaligned bulk copy");

@@ -1,0 +1,114 @@
+// The ring on chip through which a warp of its own, the supplier, brings weights to the warps that compute.
+//
+// The supplier goes through the same loops and stages as they do, ahead of them, and waits for no hand-off: only for a free slot, and
+// for what is under way to become less, as hand-offs queue behind it (docs/measurements.md, "Streamed weights").
+#pragma once
+#include "cuda/device/check.cuh"
+#include "cuda/device/ptx/sm_90a.cuh"
+#include "cuda/device/types.cuh"
+
+namespace mt {
+
+// What lies in on-chip memory, as `Ring` in plan/nodes.py says: of each slot a barrier on which its bytes arrive and one on which the
+// warps say that they have read it; two more, and a number, by which the warps tell the supplier which way the Plan goes; a word for
+// each warp; the slots.
+template <int SLOTS, int SLOT_BYTES, int WARPS>
+struct RingMemory {
+  static constexpr int HEAD = (16 * SLOTS + 32 + 4 * WARPS + 127) / 128 * 128;
+  char* memory;
+
+  __device__ __forceinline__ u32 full(u32 slot) const { return ptx::shared_address(memory) + 8 * slot; }
+  __device__ __forceinline__ u32 free(u32 slot) const { return full(SLOTS + slot); }
+  __device__ __forceinline__ u32 told() const { return full(2 * SLOTS); }
+  __device__ __forceinline__ u32 heard() const { return full(2 * SLOTS + 1); }
+  // What was told last, and how often anything was.
+  __device__ __forceinline__ u32* decision() const { return reinterpret_cast<u32*>(memory + 16 * SLOTS + 16); }
+  __device__ __forceinline__ u32* taken(u32 warp) const { return decision() + 4 + warp; }
+  __device__ __forceinline__ char* slot(u32 number) const { return memory + HEAD + number * SLOT_BYTES; }
+
+  // By all threads of the block, before anything else.
+  __device__ __forceinline__ void start() const {
+    if (threadIdx.x == 0) {
+      for (u32 s = 0; s < SLOTS; ++s) ptx::arrival_start(full(s), 1), ptx::arrival_start(free(s), WARPS);
+      ptx::arrival_start(told(), 1), ptx::arrival_start(heard(), 1);
+      decision()[1] = 0;
+      for (u32 w = 0; w < WARPS; ++w) *taken(w) = 0;
+      ptx::arrival_fence();
+    }
+    ptx::barrier_all();
+  }
+
+  // By all threads that compute: which way they go.
+  __device__ __forceinline__ void tell(int way) const {
+    if (threadIdx.x != 0) return;
+    u32* const said = decision();
+    if (said[1] != 0) ptx::arrival_wait(heard(), (said[1] - 1) & 1);
+    said[0] = way, ++said[1];
+    ptx::arrive(told(), 1);
+  }
+};
+
+// The ring as a warp that computes sees it. taken: slots of the stages before.
+template <int SLOTS, int SLOT_BYTES, int WARPS>
+struct Ring : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
+  u32 first;
+
+  __device__ __forceinline__ explicit Ring(char* memory) : RingMemory<SLOTS, SLOT_BYTES, WARPS>{memory} {
+    first = *this->taken(threadIdx.x / 32);
+  }
+  // Slot `number` of the stage's, once its bytes are there.
+  __device__ __forceinline__ const char* await(u32 number) const {
+    const u32 n = first + number, s = n % SLOTS;
+    ptx::arrival_wait(this->full(s), n / SLOTS & 1);
+    return this->slot(s);
+  }
+  // By each warp of one of TEAMS teams, once it has read the slot.
+  template <int TEAMS>
+  __device__ __forceinline__ void release(u32 number) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::arrive(this->free((first + number) % SLOTS), TEAMS);
+  }
+  // Behind the stage's last of `count` slots.
+  __device__ __forceinline__ void leave(u32 count) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) *this->taken(threadIdx.x / 32) = first + count;
+    __syncwarp();
+  }
+};
+
+// The ring as the supplier sees it, which lets UNDER_WAY slots arrive at a time.
+template <int SLOTS, int SLOT_BYTES, int WARPS, int UNDER_WAY>
+struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
+  u32 asked = 0, heards = 0;
+  u64 policy = ptx::evict_first_policy();
+
+  __device__ __forceinline__ explicit Supplier(char* memory) : RingMemory<SLOTS, SLOT_BYTES, WARPS>{memory} {}
+
+  // Waits until the next slot may be filled.
+  __device__ __forceinline__ void await() const {
+    if (asked >= SLOTS) ptx::arrival_wait(this->free(asked % SLOTS), (asked / SLOTS - 1) & 1);
+    if (UNDER_WAY < SLOTS && asked >= UNDER_WAY) {
+      const u32 before = asked - UNDER_WAY;
+      ptx::arrival_wait(this->full(before % SLOTS), before / SLOTS & 1);
+    }
+  }
+  // Fills it: the first ROWS lanes each ask for `bytes` at their own `from`.
+  template <int ROWS>
+  __device__ __forceinline__ void ask(const void* from, u32 bytes) {
+    const u32 s = asked++ % SLOTS, lane = threadIdx.x % 32;
+    if (lane == 0) ptx::arrival_expect(this->full(s), bytes * ROWS);
+    __syncwarp();
+    if (lane < ROWS)
+      ptx::copy_bulk(ptx::shared_address(this->slot(s)) + lane * bytes, from, bytes, this->full(s), policy);
+  }
+  // Which way the warps go, once they say so.
+  __device__ __forceinline__ int hear() {
+    ptx::arrival_wait(this->told(), heards++ & 1);
+    const int way = this->decision()[0];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::arrive(this->heard(), 1);
+    return way;
+  }
+};
+
+}  // namespace mt

@@ -1,0 +1,52 @@
+"""The supplier: a warp besides those that compute, which goes through the Plan ahead of them and asks for the weights that stream."""
+
+import math
+from collections.abc import Sequence
+
+from monotile.codegen.address import loop_variable
+from monotile.codegen.block import GIVEN, BlockEmitter
+from monotile.codegen.ring import supplier_type
+from monotile.kernels.registry import family_of
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Ring, Stage
+from monotile.plan.streams import any_streams, streams
+
+NAME = "supply"
+
+
+def write_supply(e: BlockEmitter, ring: Ring) -> None:
+    """The supplier's function. What the Plan's loops and choices depend on it is told by the others (`RingMemory::tell`)."""
+    with e.function(NAME, (), GIVEN):
+        e.writer.write(f"{supplier_type(ring, e.target)} ring(mt::ptx::shared_memory() + {ring.offset});")  # fmt: skip
+        _walk(e, e.plan.body)
+
+
+def _walk(e: BlockEmitter, nodes: Sequence[PlanNode]) -> None:
+    for node in nodes:
+        if not any_streams(node):
+            continue
+        match node:
+            case Stage():
+                _supply(e, node)
+            case Repeat(axis, extent, body):
+                v = loop_variable(axis)
+                more = "ring.hear()" if node.ends_early else f"{v} < {extent}"
+                with e.writer.open(f"for (idx {v} = 0; {more}; ++{v})", [v], fence=True):
+                    _walk(e, body)
+            case Choose(_, bodies):
+                choice = e.writer.fresh("choice")
+                e.writer.write(f"const int {choice} = ring.hear();")
+                for number, body in enumerate(bodies):
+                    with e.writer.open(f"if ({choice} == {number})", fence=True):
+                        _walk(e, body)
+
+
+def _supply(e: BlockEmitter, stage: Stage) -> None:
+    """This worker's task of the stage, if it has one."""
+    first, tasks = e.first_task(stage), math.prod(stage.grid)
+    head = f"if (const idx task = {first}; task < {tasks})"
+    with e.writer.open(head, ["task"], fence=True):
+        e.write_coordinates(stage)
+        for site in e.sites(stage, bounded=False):
+            if streams(site.step):
+                with e.writer.open("", fence=True):
+                    family_of(site.step.method).write_supply["cuda"](e, site)
