@@ -119,7 +119,7 @@ def replicas(change: Callable[[Replica], Replica | Workspace]) -> Callable[[Plan
         (ring(under_way=0), "0 under way"),
         (gemv(team=1), "cannot share a slot"),
         (gemv(turns=3), "cannot share a slot"),
-        (ring(slot_bytes=128), "does not fit a slot"),
+        (ring(slot_bytes=128), "do not fit a slot"),
         (ring(offset=0), "on-chip memory"),
         (ring(slots=60), "ends at"),
         (gemv(parts=3), "3 warps cannot share"),
