@@ -4,7 +4,8 @@ A handful of constants over the Target's figures, fitted to measurements (`Targe
 """
 
 import functools
-from dataclasses import dataclass
+
+import msgspec
 
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
@@ -30,8 +31,7 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """What a block of a product takes, as far as that does not depend on how many of its rows and columns a task has. In seconds, but for `read`.
 
     k: values that are summed. fill: before the first products. work: of the multiply-adds. evaluated: of operands that are evaluated.
@@ -127,6 +127,8 @@ def rounds_seconds(b: Block, c: Matmul, problem: Problem, task: Size, rounds: in
 
 def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
+    if not memory.left and not memory.right:
+        return 0.0
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
     wanted = latency * target.dram_bandwidth / target.workers
