@@ -31,7 +31,7 @@ from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
-ROUNDING = 1 + 1e-9  # of sums of seconds in another order
+ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
 Choice = tuple[float, Matmul, int, tuple[int, int]]
@@ -126,23 +126,23 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
     results = size.batches * size.m * size.n
     out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
     best = math.inf
-    for block, nbytes in ways(p, size, context):
+    for c, nbytes in ways(p, size, context):
         if nbytes > target.shared_bytes:
             continue
-        timed = product_cost.block(block, p, size.k, target)
-        least = _rounds(size, block, (block.block_m, block.block_n), target)
-        if timed.least(least) > best * ROUNDING:
+        block = product_cost.block(c, p, size.k, target)
+        least = _rounds(size, c, (c.block_m, c.block_n), target)
+        if block.least(least) > best * ROUNDING:
             continue
-        for tile in regions(p, size, block, target):
-            rounds = _rounds(size, block, tile, target)
-            if block.teams > 1 and rounds <= 1:
+        for tile in regions(p, size, c, target):
+            rounds = _rounds(size, c, tile, target)
+            if c.teams > 1 and rounds <= 1:
                 continue
-            method, scratch = block, nbytes
+            method, scratch = c, nbytes
             if rounds > 1:
-                method = followed(block, size.k, target)
+                method = followed(c, size.k, target)
                 scratch = scratch_bytes(method, target)
             task = Size(*tile, size.k)
-            seconds = product_cost.rounds_seconds(timed, method, problem, task, rounds)
+            seconds = product_cost.rounds_seconds(block, method, problem, task, rounds)
             if not context.chooser.wants_all:
                 best = min(best, seconds)
             yield seconds + out, method, scratch, tile
