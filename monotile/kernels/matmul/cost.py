@@ -5,6 +5,8 @@ A handful of constants over the Target's figures, fitted to measurements (`Targe
 
 import functools
 
+import msgspec
+
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import arithmetic, chip_seconds
@@ -29,14 +31,80 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
     return total
 
 
+class Block(msgspec.Struct, frozen=True):
+    """What a block of a product takes, as far as that does not depend on how many of its rows and columns a task has. In seconds, but for `read`.
+
+    k: values that are summed. fill: before the first products. work: of the multiply-adds. evaluated: of operands that are evaluated.
+    copied: of asynchronous copies of less than full width. read: values of operands read on chip for one of k. sums: one pass over the
+    slices' sums.
+    """
+
+    method: Matmul
+    product: Product
+    target: Target
+    k: int
+    fill: float
+    work: float
+    evaluated: float = 0.0
+    copied: float = 0.0
+    read: int = 0
+    sums: float = 0.0
+
+    def least(self, rounds: int) -> float:
+        """No way to compute so many tasks of such blocks with one worker is faster: with neither rows nor columns to copy or to finish."""
+        if self.target.has.register_tiles:  # a task has many blocks
+            return 0.0
+        busy, finish = _products(self, 0.0, (0, 0))
+        teams = self.method.teams
+        return self.fill + rounds // teams * teams * (self.evaluated + busy) + finish
+
+
+def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
+    """A block of the product `p` over so many values of k."""
+    itemsize = p.dtype.itemsize
+    padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
+    if c.runs > 1:  # and copied
+        k = padded
+    tensor_cores = _tensor_cores(c)
+    rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
+    deep = padded if tensor_cores else k
+    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
+    if target.has.register_tiles:
+        return Block(c, p, target, k, target.latency_seconds, work)
+    model = fitted(target.model.matmul)
+    sides = ((c.left, c.block_m), (c.right, c.block_n))
+    values = narrow = 0.0
+    for side, lines in sides:
+        if side.copy == "element":
+            values += lines / side.vector
+        elif side.copy == "async" and side.vector * itemsize < target.vector_bytes:
+            narrow += lines / side.vector
+    scalar = target.flops["fma"] / 2 / target.workers
+    down = c.block_m // 64 if c.instruction == "wgmma" else c.warps_m
+    return Block(
+        c,
+        p,
+        target,
+        k,
+        fill=target.latency_seconds * _fill(c, k, model),
+        work=work,
+        evaluated=model.evaluate * values * deep / scalar,
+        copied=model.copy * narrow * k / scalar,
+        read=c.warps_n * c.block_m + down * c.block_n,
+        sums=chip_seconds(c.slices * c.block_m * c.block_n, target),
+    )
+
+
 def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float:
     """One task's part of the product `p`, its rows and columns rounded up to whole blocks."""
-    return sum(_contract_parts(c, p, task, target))
+    return sum(_contract_parts(block(c, p, task.k, target), task))
 
 
-def rounds_seconds(c: Matmul, problem: Problem, task: Size, rounds: int, target: Target) -> float:
-    """`rounds` such tasks of a worker with their epilogues, one after the other, or in teams."""
-    fill, busy, finish = _contract_parts(c, problem.product, task, target)
+def rounds_seconds(b: Block, c: Matmul, problem: Problem, task: Size, rounds: int) -> float:
+    """`rounds` tasks of such blocks of a worker with their epilogues, one after the other, or in teams. c: the block's method, which may
+    ask for operands of the task that follows."""
+    target = b.target
+    fill, busy, finish = _contract_parts(b, task)
     finish += task.m * task.n * problem.operations / (target.flops["fma"] / 2 / target.workers)
     if target.has.register_tiles:
         return rounds * (fill + busy + finish)
@@ -59,6 +127,8 @@ def rounds_seconds(c: Matmul, problem: Problem, task: Size, rounds: int, target:
 
 def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:
     """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
+    if not memory.left and not memory.right:
+        return 0.0
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
     wanted = latency * target.dram_bandwidth / target.workers
@@ -81,93 +151,66 @@ def _in_rounds(
     return together * each + last
 
 
-def _contract_parts(
-    c: Matmul, p: Product, task: Size, target: Target
-) -> tuple[float, float, float]:
+def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     """What a task takes before its products, for them, and for its sums."""
-    m, n, k, itemsize = task.m, task.n, task.k, p.dtype.itemsize
-    padded = -(-k // c.block_k) * c.block_k  # zeros are multiplied, and evaluated, as well
-    if c.runs > 1:  # and copied
-        k = padded
+    c, p, target = b.method, b.product, b.target
+    m, n, k, itemsize = task.m, task.n, b.k, p.dtype.itemsize
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
-    tensor_cores = c.instruction in ("mma.m16n8k16", "wgmma")
-    rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
-    deep = padded if tensor_cores else k
-    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * itemsize / target.worker_bandwidth
         packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
-        return target.latency_seconds, packing + max(moved, blocks * work), 0.0
+        return b.fill, packing + max(moved, blocks * b.work), 0.0
     model = fitted(target.model.matmul)
     along = min(c.block_k, p.near or c.block_k) * c.runs
     rows, columns = min(c.block_m, m), min(c.block_n, n)
     left = rows * c.runs / line_use(c.left, rows, along, itemsize, model)
     right = columns / line_use(c.right, columns, c.block_k, itemsize, model)
     moved = (left + right) * k * itemsize / target.worker_bandwidth
-    values = sum(
-        block / side.vector
-        for side, block in ((c.left, c.block_m), (c.right, c.block_n))
-        if side.copy == "element"
-    )
-    scalar = target.flops["fma"] / 2 / target.workers
-    evaluation = model.evaluate * values * deep / scalar
-    narrow = sum(
-        rows / side.vector
-        for side, rows in ((c.left, c.block_m), (c.right, c.block_n))
-        if side.copy == "async" and side.vector * itemsize < target.vector_bytes
-    )
-    copying = model.copy * narrow * k / scalar
-    hidden = _cores(c, model).hides
-    moved = max(moved, (1 - hidden) * copying) if hidden else moved + copying
-    if tensor_cores:
-        fill, busy, sums = _tensor_core_block(c, k, (rows, columns), moved, work, target)
-    else:
-        fill, busy, sums = _scalar_block(c, k, moved, work, target)
-    return blocks * fill, blocks * (evaluation + busy), blocks * sums
+    busy, finish = _products(b, moved, (rows, columns))
+    return blocks * b.fill, blocks * (b.evaluated + busy), blocks * finish
 
 
-def _tensor_core_block(
-    c: Matmul, k: int, tile: tuple[int, int], moved: float, work: float, target: Target
-) -> tuple[float, float, float]:
-    """What is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load fragments
-    for mma.sync do not ask for operands meanwhile; what wgmma does is hidden. tile: rows and columns."""
-    model, groups = fitted(target.model.matmul), c.instruction == "wgmma"
+def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, float]:
+    """The products of a block and what comes after them. moved: what its copies take of the path. tile: its rows and columns.
+
+    For tensor cores, what is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load
+    fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
+    c, target = b.method, b.target
+    model = fitted(target.model.matmul)
     cores = _cores(c, model)
-    steps = -(-k // (c.block_k * c.slices)) if c.warps_m * c.warps_n > 1 else 0
-    fill = target.latency_seconds * (cores.fill + cores.step * steps)
-    down = c.block_m // 64 if groups else c.warps_m
-    read = c.warps_n * c.block_m + down * c.block_n
-    chip = 2 * k * (sum(tile) * c.runs + read) / target.worker_bandwidth
+    moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
+    if not _tensor_cores(c):
+        return max(moved, b.work), 2 * b.sums
+    chip = 2 * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
-    if groups:
-        parts = (moved, chip, work)
+    if c.instruction == "wgmma":
+        parts = (moved, chip, b.work)
         busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
     else:
-        busy = max(moved, chip) + work
-    finish = cores.finish * chip_seconds(tile[0] * tile[1], target)
-    return fill, busy, finish + model.sums * _sums_seconds(c, target)
+        busy = max(moved, chip) + b.work
+    return busy, cores.finish * chip_seconds(tile[0] * tile[1], target) + model.sums * b.sums
+
+
+def _tensor_cores(c: Matmul) -> bool:
+    return c.instruction in ("mma.m16n8k16", "wgmma")
 
 
 def _cores(c: Matmul, model: Model) -> TensorCores:
-    """Of the product's instruction; those of scalar products are not asked for."""
+    """Of the product's instruction; of those of scalar products only what hides copies is asked for."""
     return fitted(model.groups) if c.instruction == "wgmma" else model.warps
 
 
-def _scalar_block(
-    c: Matmul, k: int, moved: float, work: float, target: Target
-) -> tuple[float, float, float]:
+def _fill(c: Matmul, k: int, model: Model) -> float:
+    """Latencies before the first products, and those that warps wait for each other and for room in the ring."""
     steps = -(-k // (c.block_k * c.slices))
-    each = fitted(target.model.matmul).scalar_step
-    waits = steps * each if c.warps_m * c.warps_n > 1 else 0.0
+    several = c.warps_m * c.warps_n > 1
+    if _tensor_cores(c):
+        cores = _cores(c, model)
+        return cores.fill + cores.step * (steps if several else 0)
+    waits = steps * model.scalar_step if several else 0.0
     rounds = -(-steps // (c.depth - 1))  # of copies that wait for room in the ring
-    fill = target.latency_seconds * (1 + waits + 0.5 * (rounds - 1))
-    return fill, max(moved, work), 2 * _sums_seconds(c, target)
-
-
-def _sums_seconds(c: Matmul, target: Target) -> float:
-    """One pass over the slices' sums, on chip."""
-    return chip_seconds(c.slices * c.block_m * c.block_n, target)
+    return 1 + waits + 0.5 * (rounds - 1)
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:

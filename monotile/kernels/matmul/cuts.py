@@ -1,7 +1,7 @@
 """The ways to cut a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -31,6 +31,7 @@ from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
+ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
 Choice = tuple[float, Matmul, int, tuple[int, int]]
@@ -120,47 +121,58 @@ def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
 
 
 def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
-    """Every way to cut the product."""
+    """The ways to cut the product. A block that cannot be faster than the best so far is left out, unless all are wanted."""
     p, size, target = problem.product, problem.size, context.target
-    for block, nbytes in ways(p, size, context):
+    results = size.batches * size.m * size.n
+    out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
+    best = math.inf
+    for c, nbytes in ways(p, size, context):
         if nbytes > target.shared_bytes:
             continue
-        for tile_m, tile_n in regions(p, size, block, target):
-            method, scratch = block, nbytes
-            tasks = size.batches // method.runs * -(-size.m // tile_m)
-            tasks *= -(-size.n * method.runs // tile_n)
-            if method.teams > 1 and tasks <= target.workers:
+        block = product_cost.block(c, p, size.k, target)
+        least = _rounds(size, c, (c.block_m, c.block_n), target)
+        if block.least(least) > best * ROUNDING:
+            continue
+        for tile in regions(p, size, c, target):
+            rounds = _rounds(size, c, tile, target)
+            if c.teams > 1 and rounds <= 1:
                 continue
-            waves = -(-tasks // target.workers)
-            if waves > 1:
-                method = followed(method, size.k, target)
+            method, scratch = c, nbytes
+            if rounds > 1:
+                method = followed(c, size.k, target)
                 scratch = scratch_bytes(method, target)
-            task = Size(tile_m, tile_n, size.k)
-            seconds = product_cost.rounds_seconds(method, problem, task, waves, target)
-            results = size.batches * size.m * size.n
-            out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
-            yield seconds + out, method, scratch, (tile_m, tile_n)
+            task = Size(*tile, size.k)
+            seconds = product_cost.rounds_seconds(block, method, problem, task, rounds)
+            if not context.chooser.wants_all:
+                best = min(best, seconds)
+            yield seconds + out, method, scratch, tile
 
 
-def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
+def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -> int:
+    """The most tasks that a worker has."""
+    tasks = size.batches // method.runs * -(-size.m // tile[0])
+    tasks *= -(-size.n * method.runs // tile[1])
+    return -(-tasks // target.workers)
+
+
+def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[tuple[int, int]]:
+    """Each once: rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
     if target.has.register_tiles:
         tile_m, tile_n = _cpu_region(size, method, target)
-        yield within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target)
-        return
+        return [(within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target))]
     tile_m = within_run(method.block_m, p.grain_m, target)
     tile_n = method.block_n if method.runs > 1 else within_run(method.block_n, p.grain_n, target)
-    yield tile_m, tile_n
+    found = [(tile_m, tile_n)]
     if p.grain_m or p.grain_n or method.runs > 1:
-        return
+        return found
     rows, columns = -(-size.m // tile_m), -(-size.n // tile_n)
     waves = -(-size.batches * rows * columns // target.workers)
     room = max(rows * columns, waves * target.workers // size.batches)  # for tasks of a batch
     for down, across in ((rows, columns), (room // columns, columns), (rows, room // rows)):
-        yield (
-            min(tile_m, cost.round_up(-(-size.m // down), EVEN)),
-            min(tile_n, cost.round_up(-(-size.n // across), EVEN)),
-        )
+        fewer_rows = min(tile_m, cost.round_up(-(-size.m // down), EVEN))
+        fewer_columns = min(tile_n, cost.round_up(-(-size.n // across), EVEN))
+        found.append((fewer_rows, fewer_columns))
+    return dict.fromkeys(found)
 
 
 def _cpu_region(size: Size, c: Matmul, target: Target) -> tuple[int, int]:
