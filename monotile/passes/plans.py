@@ -167,8 +167,9 @@ def share(s: PlanState) -> PlanState:
 
 
 def place_tensors(s: PlanState) -> PlanState:
-    """A place for every tensor."""
-    return replace(s, memory=place(s.program, s.tree))
+    """A place for every tensor. Beside streamed weights they are small, and bytes of two would cost barriers."""
+    streaming = any(streams(step) for d in drafts_of(s.tree) for step in d.steps)
+    return replace(s, memory=place(s.program, s.tree, reuse=not streaming))
 
 
 def list_stages(s: PlanState) -> PlanState:

@@ -83,9 +83,10 @@ def access(
     places: dict[str, tuple[Place, ...]],
     iterations: dict[str, int],
     old: Old,
+    brought: frozenset[str] = frozenset(),
 ) -> Access:
-    """old: what `overwritten` gives. A weight in several parts counts as written whole."""
-    own = {name for step in stage.steps for name in step.computes}
+    """old: what `overwritten` gives. brought: what is read elsewhere, as messages. A weight in several parts counts as written whole."""
+    own = brought | {name for step in stage.steps for name in step.computes}
     reads: list[tuple[str, Bytes]] = []
     writes: list[tuple[str, Bytes]] = []
     for name in (n for step in stage.steps for n in step.computes):

@@ -29,6 +29,15 @@ class Touches(msgspec.Struct, frozen=True):
     writes: tuple[Touch, ...]
 
 
+def brought_to(stage: Stage, loop: Repeat, iterations: dict[str, int]) -> frozenset[str]:
+    """What messages bring to a stage of `loop` in that iteration."""
+    return frozenset(
+        r.tensor
+        for r in loop.receives
+        if r.stage == stage.name and (r.tensor == r.message or iterations[loop.axis])
+    )
+
+
 def touches(
     stage: Stage,
     loop: Repeat,
@@ -38,11 +47,7 @@ def touches(
     old: Old,
 ) -> Touches:
     """Of a stage of a loop with messages, these left out."""
-    brought = {
-        r.tensor
-        for r in loop.receives
-        if r.stage == stage.name and (r.tensor == r.message or iterations[loop.axis])
-    }
+    brought = brought_to(stage, loop, iterations)
     first = {r.tensor for r in loop.receives if r.stage == stage.name}
     found = access(stage, statements, dict(places), iterations, old)
     reads = [

@@ -223,7 +223,8 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
     """A Loop of the Program: `extent` iterations, or fewer.
 
     With messages, its stages hand on what other tasks read by these alone: between stages and iterations there are
-    barriers of the block only, and no stage has more tasks than there are workers.
+    barriers of the block only, and no stage has more tasks than there are workers. Or some of it: then stages wait for barriers of
+    the grid too, at least once an iteration, and only what receives no message has to be behind one.
     count: a scalar int64 tensor: there are no more iterations than its value. predicate: the scalar bool carry `param` that is looked
     at before each iteration: the loop ends where it is false. All workers look, and each finds the same.
     handoff: what a worker waits for before the first iteration; with a predicate, each time before it looks at that.
@@ -238,6 +239,13 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
     handoff: Handoff = "none"
     count: str = ""
     predicate: str = ""
+
+    @property
+    def only_messages(self) -> bool:
+        """Whether its workers wait for nothing but messages."""
+        return bool(self.messages) and all(
+            isinstance(n, Stage) and n.handoff == "block" for n in self.body
+        )
 
     @property
     def ends_early(self) -> bool:

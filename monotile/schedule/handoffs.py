@@ -28,7 +28,7 @@ from monotile.plan.access import (
     resolve_look,
     worker_of,
 )
-from monotile.plan.hazards import touches
+from monotile.plan.hazards import brought_to, touches
 from monotile.plan.nodes import Choose, Handoff, PlanNode, Repeat, Stage
 from monotile.plan.places import Place
 from monotile.plan.streams import streams
@@ -105,7 +105,7 @@ class _Walker:
             match node:
                 case Stage():
                     self._stage(node, iterations)
-                case Repeat() if node.messages:
+                case Repeat() if node.only_messages:
                     self._enter(node, nested=bool(iterations))
                     for i in replayed(node):
                         self._hand_on(node, {**iterations, node.axis: i})
@@ -121,6 +121,8 @@ class _Walker:
                     self.now = _Pending.any_of(ends)
 
     def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
+        if loop.messages:
+            self._enter(loop, nested=bool(iterations))
         if loop.count:
             self._look(loop, iterations)
         ends: list[_Pending] = []
@@ -129,7 +131,11 @@ class _Walker:
             if loop.predicate:
                 self._look(loop, here)
             ends.append(self.now.copy())
-            self.walk(loop.body, here)
+            for node in loop.body:
+                if isinstance(node, Stage):
+                    self._stage(node, here, brought_to(node, loop, here))
+                else:
+                    self.walk((node,), here)
         if loop.predicate:
             self._look(loop, {**iterations, loop.axis: len(replayed(loop))})
         if loop.ends_early:
@@ -162,8 +168,14 @@ class _Walker:
             self.now.writes += [(t.where, me) for t in found.writes]
             self.decided[stage.name] = stage
 
-    def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
-        touched = access(stage, self.statements, self.places, iterations, self.old)
+    def _stage(
+        self,
+        stage: Stage,
+        iterations: dict[str, int],
+        brought: frozenset[str] = frozenset(),
+    ) -> None:
+        """brought: what messages bring to it."""
+        touched = access(stage, self.statements, self.places, iterations, self.old, brought)
         near = self._waits_for_itself(touched)
         against = [w for _, b in touched.reads for w in self._conflicts(b, self.now.writes)]
         for _, b in touched.writes:
@@ -176,7 +188,7 @@ class _Walker:
         handoff: Handoff = "none"
         if against:
             handoff = "block" if me is not None and set(against) == {me} else "grid"
-        elif near or (chip and self.now.chip_used):
+        elif near or brought or (chip and self.now.chip_used):
             handoff = "block"
         if _STRENGTH[handoff] < _STRENGTH[known.handoff]:
             handoff = known.handoff

@@ -38,12 +38,12 @@ class _Range:
     last: int
 
 
-def place(program: Program, tree: Tree) -> Memory:
+def place(program: Program, tree: Tree, *, reuse: bool = True) -> Memory:
     """Inputs, outputs and weights at their pointers, a state's new value at the old one's; what one step or task keeps, in registers or on
-    chip; everything else in the workspace."""
+    chip; everything else in the workspace. reuse: whether tensors that are never alive at once share bytes there."""
     builder = _Builder(program, tree)
     builder.level(tree)
-    return builder.finish()
+    return builder.finish(reuse=reuse)
 
 
 class _Builder:
@@ -197,7 +197,9 @@ class _Builder:
             if r.last >= start:
                 r.last = max(r.last, self.now - 1)
 
-    def finish(self) -> Memory:
+    def finish(self, *, reuse: bool) -> Memory:
+        if not reuse:
+            self.ranges = [_Range(r.size, 0, self.now) for r in self.ranges]
         offsets, total = _pack(self.ranges)
         places = {
             name: tuple(_settle(p, offsets) for p in found) for name, found in self.places.items()

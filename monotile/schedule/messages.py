@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Loop, Program, Scatter, statements
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.plan.access import Old
 from monotile.plan.hazards import apart
@@ -94,21 +94,40 @@ class _Hander:
         stages = tuple(stages_in((node,)))
         if isinstance(node, Choose) or node.ends_early or len(stages) < len(node.body):
             return with_bodies(node, self.nodes)
-        found = self._receives(node, stages) if node.extent >= FEWEST else None
-        if not found or not self._worth(node, stages, found):
+        if node.extent < FEWEST:
             return node
+        return self._alone(node, stages) or self._beside_barriers(node, stages) or node
+
+    def _alone(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
+        """The loop with messages instead of all barriers."""
+        found = self._receives(node, stages)
+        if not found or not self._worth(node, stages, found):
+            return None
+        body = tuple(msgspec.structs.replace(s, handoff="block", first=0) for s in stages)
+        return self._handed(node, body, found)
+
+    def _beside_barriers(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
+        """The loop with messages of what every worker reads whole to make something of it for itself; the rest waits for barriers."""
+        found: list[_Wanted] = []
+        for number, stage in enumerate(stages):
+            if stage.everywhere:
+                found += self._received_by(node, stages, number) or ()
+        if not found or not self._worth(node, stages, found):
+            return None
+        return self._handed(node, stages, found)
+
+    def _handed(
+        self, node: Repeat, body: tuple[Stage, ...], found: "list[_Wanted]"
+    ) -> Repeat | None:
         messages, nbytes = self._messages(node, found)
         receives, end = self._placed(found)
-        handed = msgspec.structs.replace(
-            node,
-            body=tuple(msgspec.structs.replace(s, handoff="block", first=0) for s in stages),
-            messages=messages,
-            receives=receives,
-        )
+        handed = msgspec.structs.replace(node, body=body, messages=messages, receives=receives)
         fits = end <= self.target.shared_bytes
         small = nbytes <= self.target.l2_bytes // CACHE_PART
-        if not (fits and small and apart(handed, self.computes, self.places, self.old)):
-            return node
+        if not (fits and small):
+            return None
+        if handed.only_messages and not apart(handed, self.computes, self.places, self.old):
+            return None
         self.used, self.most = nbytes, max(self.most, end)
         return handed
 
@@ -122,32 +141,46 @@ class _Hander:
 
     def _receives(self, node: Repeat, stages: tuple[Stage, ...]) -> "list[_Wanted] | None":
         """What tasks read of each other's values; None where that is no message."""
-        made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
-        source = {c.param.name: c.result.name for c in self.loops[node.axis].carried}
         out: list[_Wanted] = []
         for number, stage in enumerate(stages):
             if math.prod(stage.grid) > self.target.workers:
                 return None
             if any(isinstance(self.computes[n], Scatter) for s in stage.steps for n in s.computes):
                 return None
-            for name in names_read(stage, self.computes):
-                message = source.get(name, name)
-                if name not in made and name not in source:
-                    continue
-                maker = made.get(message)
-                if maker is None or (name == message and maker >= number):
-                    return None
-                part = read_part(stage, name, self.computes)
-                if part is None or part != written_part(stages[maker], message, self.computes):
-                    t = self.computes[message].out
-                    wanted = _Wanted(stage, Tensor(name, t.shape, t.dtype), message)
-                    if not self._possible(wanted):
-                        return None
-                    out.append(wanted)
+            found = self._received_by(node, stages, number)
+            if found is None:
+                return None
+            out += found
         return out
 
-    def _possible(self, w: "_Wanted") -> bool:
-        """Whether the steps can read it on chip, and values can carry a tag."""
+    def _received_by(
+        self, node: Repeat, stages: tuple[Stage, ...], number: int
+    ) -> "list[_Wanted] | None":
+        """What tasks of stage `number` read of others' values; None where that is no message."""
+        made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
+        source = {c.param.name: c.result.name for c in self.loops[node.axis].carried}
+        stage, out = stages[number], list[_Wanted]()
+        for name in names_read(stage, self.computes):
+            message = source.get(name, name)
+            if name not in made and name not in source:
+                continue
+            maker = made.get(message)
+            if maker is None or (name == message and maker >= number):
+                return None
+            part = read_part(stage, name, self.computes)
+            if part is None or part != written_part(stages[maker], message, self.computes):
+                t = self.computes[message].out
+                wanted = _Wanted(stage, Tensor(name, t.shape, t.dtype), message)
+                if not self._possible(wanted, stages[maker]):
+                    return None
+                out.append(wanted)
+        return out
+
+    def _possible(self, w: "_Wanted", maker: Stage) -> bool:
+        """Whether the steps can read it on chip, values can carry a tag, and all of it is made."""
+        made = next(s for s in maker.steps if w.message in s.computes)
+        if made.bounds or not isinstance(self.computes[w.message], Compute):
+            return False
         plain = all(
             step.method.reads_shared
             for step, _, _ in loads_in(w.stage, w.tensor.name, self.computes)
@@ -195,7 +228,8 @@ class _Hander:
         for w in found:
             box: tuple[BoxDim, ...] = box_of(w.stage, w.tensor, self.computes)
             nbytes = math.prod(b.extent for b in box) * (size or w.tensor.dtype.itemsize)
-            every = nbytes * math.prod(w.stage.grid) / self.target.l2_bandwidth
+            tasks = self.target.workers if w.stage.everywhere else math.prod(w.stage.grid)
+            every = nbytes * tasks / self.target.l2_bandwidth
             total += max(every, nbytes / self.target.worker_bandwidth)
         return total
 

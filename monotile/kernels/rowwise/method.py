@@ -17,7 +17,6 @@ class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):
     """
 
     light: ClassVar[bool] = True
-    reads_shared: ClassVar[bool] = False
     has_followers: ClassVar[bool] = False
     names: ClassVar[tuple[str, ...]] = ("order", "moments")
 

@@ -27,9 +27,7 @@ def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
         stages = [n for n in node.body if isinstance(n, Stage)]
         if len(stages) < len(node.body):
             fail(f"the loop over {node.axis} has messages and a loop inside")
-        for stage in stages:
-            if stage.handoff != "block" or math.prod(stage.grid) > plan.launch.workers:
-                fail(f"{stage.name} hands on messages, and its tasks are not a block each")
+        _check_waits(node, stages, plan.launch.workers)
         makers = _makers(node, stages, computes)
         for m in node.messages:
             size = node.extent * message_stride(computes[m.tensor].out)
@@ -40,6 +38,19 @@ def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
         if len(set(names)) < len(names):
             fail(f"a stage of the loop over {node.axis} receives a message twice")
     _check_memory(taken, plan.launch.message_bytes)
+
+
+def _check_waits(node: Repeat, stages: list[Stage], workers: int) -> None:
+    """Messages alone: no stage needs more than a barrier of the block. With barriers of the grid beside them: one in each iteration, so that nobody
+    waits any more for what the next time round writes in the same place."""
+    barriers = any(s.handoff == "grid" for s in stages)
+    receivers = {r.stage for r in node.receives}
+    for stage in stages:
+        alone = stage.name in receivers or not barriers
+        if alone and (stage.handoff == "none" or math.prod(stage.grid) > workers):
+            fail(f"{stage.name} hands on messages, and its tasks are not a block each")
+    if barriers and node.extent < 2:
+        fail(f"the loop over {node.axis} has one iteration, and messages beside barriers")
 
 
 def received_bytes(stage: Stage, plan: Plan, computes: Statements) -> list[tuple[str, int, int]]:
@@ -57,7 +68,7 @@ def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str
     for m in node.messages:
         for number, stage in enumerate(stages):
             for step in stage.steps:
-                if m.tensor in step.computes[step.anchor :]:
+                if m.tensor in step.computes[step.anchor :] and not step.bounds:
                     out[m.tensor] = number
         s = computes.get(m.tensor)
         if m.tensor not in out or not isinstance(s, Compute) or s.out.dtype.itemsize > WIDEST:

@@ -20,7 +20,7 @@ from monotile.plan.access import (
     worker_of,
 )
 from monotile.plan.check.values import Holds, Owners
-from monotile.plan.hazards import Touch, touches
+from monotile.plan.hazards import Touch, brought_to, touches
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Stage
 
@@ -96,7 +96,7 @@ class _Replay:
             match node:
                 case Stage():
                     self._stage(node, iterations)
-                case Repeat() if node.messages:
+                case Repeat() if node.only_messages:
                     self.now.holds = self.owners.entered(self.now.holds, node.axis)
                     self._enter(node, iterations)
                     for i in replayed(node):
@@ -117,6 +117,8 @@ class _Replay:
     def _repeat(self, loop: Repeat, iterations: dict[str, int]) -> None:
         what, ends = f"the loop over {loop.axis}", list[_Done]()
         self.now.holds = self.owners.entered(self.now.holds, loop.axis)
+        if loop.messages:
+            self._enter(loop, iterations)
         if loop.count:
             self._look(what, loop, iterations)
         for i in replayed(loop):
@@ -124,7 +126,11 @@ class _Replay:
             if loop.predicate:
                 self._look(what, loop, here)
             ends.append(self.now.copy())
-            self._walk(loop.body, here)
+            for node in loop.body:
+                if isinstance(node, Stage):
+                    self._stage(node, here, brought_to(node, loop, here))
+                else:
+                    self._walk((node,), here)
         if loop.predicate:
             last = {**iterations, loop.axis: len(replayed(loop))}
             self._look(what, loop, last)
@@ -182,8 +188,15 @@ class _Replay:
         self.now.reads += [(t.where, me) for t in found.reads]
         self._wrote(stage, [(t.name, t.where) for t in found.writes], me)
 
-    def _stage(self, stage: Stage, iterations: dict[str, int]) -> None:
-        touched = access(stage, self.computes, self.plan.places, iterations, self.old)
+    def _stage(
+        self,
+        stage: Stage,
+        iterations: dict[str, int],
+        brought: frozenset[str] = frozenset(),
+    ) -> None:
+        """brought: what messages bring to it."""
+        places = self.plan.places
+        touched = access(stage, self.computes, places, iterations, self.old, brought)
         me = worker_of(stage, self.plan.launch.workers)
         if stage.handoff == "grid":
             self.now.reads, self.now.writes = [], []
