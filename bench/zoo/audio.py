@@ -35,7 +35,7 @@ class WhisperToken(nn.Module):
     def __init__(self, model: WhisperForConditionalGeneration, features: Tensor) -> None:
         super().__init__()
         c = model.config
-        self.decoder, self.head, self.capacity = model.model.decoder, model.proj_out, c.max_target_positions
+        self.decoder, self.head = model.model.decoder, model.proj_out
         own, cross = (StaticCache(config=c, max_cache_len=n) for n in (c.max_target_positions, c.max_source_positions))
         self.cache = EncoderDecoderCache(own, cross)
         with torch.no_grad():

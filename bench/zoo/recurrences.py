@@ -156,10 +156,10 @@ def word_decoder(
 
 
 def tree_lstm(
-    dtype: torch.dtype = torch.float32, *, words: int = 10000, width: int = 512, leaves: int = 32, most: int = 256
+    dtype: torch.dtype = torch.float32, *, words: int = 10000, width: int = 512, leaves: int = 32, most: int = 256, depth: int = 32
 ) -> Made:  # fmt: skip
     """A random tree."""
-    model = build(lambda: TreeLSTM(words, width, most // 2), dtype)
+    model = build(lambda: TreeLSTM(words, width, depth), dtype)
     nodes = _postfix(leaves, words)
     padding = torch.zeros(most - len(nodes), dtype=torch.int64)
     return model, (torch.cat((torch.tensor(nodes), padding)), torch.tensor(len(nodes)))

@@ -8,6 +8,8 @@ import torch
 import monotile
 from bench.control_flow import CASES, exact_answer, rivals_of
 from monotile.runtime.accuracy import error
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
 
 TINY: dict[str, dict[str, Any]] = {
     "nasrnn": {"width": 16, "steps": 5, "most": 9},
@@ -31,6 +33,15 @@ def test_a_tiny_one(name: str) -> None:
         for run in rivals_of(case, model, args, ("eager",)).values():
             for _ in range(2):  # states begin anew
                 assert error(run(), right) < 1e-5
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("name", ["nasrnn", "word_decoder", "tree_lstm", "scores"])
+def test_on_the_emulator(name: str) -> None:
+    case = CASES[name]
+    model, args = case.make(torch.float32, **TINY[name])
+    right = exact_answer(case, model.requires_grad_(False), args)
+    assert error(tuple(Emulated(model, args)(*args)), right) < 1e-5
 
 
 def test_other_lengths() -> None:
