@@ -108,7 +108,8 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
         fast, took = timed(lambda: monotile.compile(decoder, (), kwargs=call))
         runs: dict[str, Callable[[], Any]] = {"ours": lambda: fast(**call)}
         for name in rivals:
-            runs[name] = lambda other=rival(name, decoder): other(**call)
+            other = rival(name, decoder)
+            runs[name] = lambda other=other: other(**call)
         errors = {n: error(run().float(), right) for n, run in runs.items()}
         del right
         times = {n: graph_timing(run, device, took if n == "ours" else None) for n, run in runs.items()}  # fmt: skip
@@ -177,7 +178,8 @@ def prompt(
         kernel = lm.reader.kernel
         runs: dict[str, Callable[[], Any]] = {"ours": lambda: kernel(ids, begin, more, end)}
         for name in rivals:
-            runs[name] = lambda other=rival(name, decoder): other(ids[None, :count], where)
+            other = rival(name, decoder)
+            runs[name] = lambda other=other: other(ids[None, :count], where)
         times = {n: graph_timing(run, device) for n, run in runs.items()}
     ours, theirs = lm.decoder.key_cache_3[0, :, :count], decoder.key_cache_3[0, :, :count]
     off = error(ours.float(), theirs.float())

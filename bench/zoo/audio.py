@@ -36,17 +36,27 @@ class WhisperToken(nn.Module):
         super().__init__()
         c = model.config
         self.decoder, self.head = model.model.decoder, model.proj_out
-        own, cross = (StaticCache(config=c, max_cache_len=n) for n in (c.max_target_positions, c.max_source_positions))
+        own, cross = (
+            StaticCache(config=c, max_cache_len=n)
+            for n in (c.max_target_positions, c.max_source_positions)
+        )
         self.cache = EncoderDecoderCache(own, cross)
         with torch.no_grad():
             encoded = model.model.encoder(features).last_hidden_state
             first = torch.full((1, 1), c.decoder_start_token_id, device=features.device)
-            self.decoder(input_ids=first, encoder_hidden_states=encoded, past_key_values=self.cache, use_cache=True)
+            self.decoder(
+                input_ids=first,
+                encoder_hidden_states=encoded,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
         self.register_buffer("encoded", encoded, persistent=False)
         for i, (layer, other) in enumerate(zip(own.layers, cross.layers, strict=True)):
             self.register_buffer(f"key_cache_{i}", layer.keys, persistent=False)
             self.register_buffer(f"value_cache_{i}", layer.values, persistent=False)
-            self.register_buffer(f"cumulative_length_{i}", layer.cumulative_length, persistent=False)
+            self.register_buffer(
+                f"cumulative_length_{i}", layer.cumulative_length, persistent=False
+            )
             self.register_buffer(f"cross_keys_{i}", other.keys, persistent=False)
             self.register_buffer(f"cross_values_{i}", other.values, persistent=False)
 
@@ -56,7 +66,10 @@ class WhisperToken(nn.Module):
         for layer in own.layers:
             layer.cumulative_length.copy_(cache_position[0])
         found = self.decoder(
-            input_ids=input_ids, encoder_hidden_states=self.encoded, past_key_values=self.cache, use_cache=True,
+            input_ids=input_ids,
+            encoder_hidden_states=self.encoded,
+            past_key_values=self.cache,
+            use_cache=True,
             position_ids=cache_position[None],
         )
         return self.head(found.last_hidden_state)
@@ -67,7 +80,11 @@ def whisper_token(
 ) -> tuple[WhisperToken, tuple[Tensor, Tensor]]:
     """A token of Whisper base at `position`."""
     sizes = {
-        "vocab_size": 51865, "d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048,
+        "vocab_size": 51865,
+        "d_model": 512,
+        "encoder_attention_heads": 8,
+        "decoder_attention_heads": 8,
+        "encoder_ffn_dim": 2048,
         "decoder_ffn_dim": 2048,
     } | config
     c = WhisperConfig(encoder_layers=layers, decoder_layers=layers, **sizes)

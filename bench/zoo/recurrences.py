@@ -35,7 +35,7 @@ class NASRNN(nn.Module):
     def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """x: [most, batch, width], of which `count` steps are read."""
 
-        def more(t: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        def more(t: Tensor, *_: Tensor) -> Tensor:
             return t < count
 
         def step(t: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
@@ -106,14 +106,14 @@ class TreeLSTM(nn.Module):
     def forward(self, nodes: Tensor, count: Tensor) -> Tensor:
         """[width] of the root. nodes: [most], of which `count` are the tree. Its stack never has more than `depth` entries."""
 
-        def more(k: Tensor, top: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        def more(k: Tensor, *_: Tensor) -> Tensor:
             return k < count
 
         def step(k: Tensor, top: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
             node = nodes.index_select(0, k[None])
             is_leaf = node[0] >= 0
 
-            def leaf(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+            def leaf(*_: Tensor) -> tuple[Tensor, Tensor]:
                 return self.leaf(node.clamp(min=0))
 
             def join(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,9 @@ import torch
 
 import monotile
 from bench.control_flow import CASES, exact_answer, rivals_of
+from bench.to_source import captured_for, compiled, export, target_of
+from monotile.plan.nodes import Repeat
+from monotile.plan.walk import stages_in
 from monotile.runtime.accuracy import error
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
@@ -52,3 +55,15 @@ def test_other_lengths() -> None:
     for n in (0, 1, len(x)):
         args = (x, torch.tensor(n))
         assert error(fast(*args), exact_answer(case, model, args)) < 1e-5
+
+
+@pytest.mark.parametrize(("name", "handoffs"), [("nasrnn", 0), ("tree_lstm", 1)])
+def test_hand_offs_of_a_step(name: str, handoffs: int) -> None:
+    """Besides what decides: a NASRNN's step is one stage; a tree's nodes are made in one, which the stack waits for."""
+    model, args = CASES[name].make(torch.float32)
+    options = monotile.Options(cache=False)
+    target = target_of("cuda:sm_90a", options)
+    captured, _ = captured_for(target, export(model.requires_grad_(False), args))
+    plan = compiled(captured, target, options).plan
+    (loop,) = (n for n in plan.body if isinstance(n, Repeat))
+    assert sum(s.handoff == "grid" for s in stages_in(loop.body)) == handoffs

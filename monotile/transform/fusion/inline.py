@@ -102,11 +102,12 @@ def _merge_pointwise(program: Program) -> Program:
 
 def _looks_up(p: Compute) -> bool:
     """Whether `p` is a part of another tensor, at a place that scalars say: as near to its readers as a view of it is."""
-    if p.combiner is not None or not isinstance(p.body, Load) or size(p.body, VIEW_NODES) > VIEW_NODES:
+    if p.combiner is not None or not isinstance(p.body, Load) or not p.axes or not p.body.index:
         return False
-    *before, last = p.body.index or (None,)
-    far = [x for i in before if i is not None for x in loads(i)]
-    return bool(far) and all(x.tensor.size == 1 for x in far) and last == (p.axes or (None,))[-1]
+    *before, last = p.body.index
+    far = [x for i in before for x in loads(i)]
+    alone = bool(far) and all(x.tensor.size == 1 for x in far)
+    return alone and last == p.axes[-1] and size(p.body, VIEW_NODES) <= VIEW_NODES
 
 
 def _repeats_operands(s: Compute) -> bool:
