@@ -127,20 +127,8 @@ def caches() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Remembers("rows"), (torch.randn(1, WIDTH), torch.tensor([2]))
 
 
-class Gated(nn.Module):
-    """Gates that are slices of one product, for one row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates = nn.Linear(WIDTH, 2 * WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        value, gate = self.gates(x).chunk(2, -1)
-        return value * gate.sigmoid()
-
-
 def gated() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return Gated(), (torch.randn(1, WIDTH),)
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GLU()), (torch.randn(1, WIDTH),)
 
 
 NETWORKS = (layers, recurrent, images, attention, counter, choices, loops, caches, gated)
