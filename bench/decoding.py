@@ -7,25 +7,24 @@ embeddings that are only looked up, and the live part of the cache. An answer is
 """
 
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 import torch
 import transformers
 from torch import nn
 
 import monotile
+from bench.harness import bandwidth, graph_timing, log_cases, rival, timed
+from bench.zoo.audio import WhisperToken, whisper_token
 from bench.zoo.decoders import gpt2, llama_1b
 from bench.zoo.weights import build
-from monotile.compare.results import Entry, Floor, Log, Timing
-from monotile.compare.worker import about_device
+from monotile.compare.results import Entry, Floor, Timing
 from monotile.generation.decoder import Decoder
 from monotile.runtime.accuracy import error
-from monotile.runtime.measure import Times, graphed, measure
+from monotile.runtime.measure import measure
 
 PROMPT, ANSWER = 32, 128  # tokens
 
@@ -69,41 +68,36 @@ CASES = {
     "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
     "llama_8b": Case(llama_8b, torch.bfloat16, 1024, 511),
+    "whisper_base": Case(lambda dtype: whisper_token(dtype)[0], torch.float16, 448, 200),
 }
+CACHES = ("key_cache", "value_cache")
 
 
-def bandwidth(device: torch.device) -> float:
-    """Bytes a second that a sum over 2 GB reads."""
-    x = torch.empty(1 << 28, dtype=torch.int64, device=device)
-    return x.nbytes / measure(x.sum, device, 0.3).median
-
-
-def floor(decoder: Decoder, case: Case, rate: float) -> Floor:
-    """The bytes of a token: weights, and keys and values up to it."""
-    tied = (
-        decoder.model.get_output_embeddings().weight is decoder.model.get_input_embeddings().weight
-    )  # type: ignore[operator]
-    held = sum(p.nbytes for p in decoder.parameters())
-    held -= 0 if tied else decoder.model.get_input_embeddings().weight.nbytes  # type: ignore[operator]
-    caches = sum(b.nbytes for n, b in decoder.named_buffers() if n.startswith(("key_cache", "value_cache")))  # fmt: skip
-    total = held + caches * max(case.position, 1) // case.capacity
+def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
+    """The bytes of a token: weights, keys and values up to it, and all of those that it crosses."""
+    looked_up = [decoder.decoder.embed_positions.weight] if isinstance(decoder, WhisperToken) else _apart(decoder.model)  # fmt: skip
+    held = sum(p.nbytes for p in decoder.parameters() if not any(p is x for x in looked_up))
+    own, cross = (
+        sum(b.nbytes for n, b in decoder.named_buffers() if n.startswith(names))
+        for names in (CACHES, ("cross_keys", "cross_values"))
+    )
+    total = held + own * max(case.position, 1) // case.capacity + cross
     return Floor(total, 2 * held // case.dtype.itemsize, total / rate * 1e6)
 
 
-def timing(found: Times, compile_seconds: float | None = None) -> Timing:
-    took = None if compile_seconds is None else compile_seconds * 1e6
-    return Timing(found.median * 1e6, found.median * 1e6, took, None, found.samples, None)
+def _apart(model: Any) -> list[torch.Tensor]:
+    """An embedding that is not the head's weight as well."""
+    weight = model.get_input_embeddings().weight
+    return [] if model.get_output_embeddings().weight is weight else [weight]
 
 
-def one_token(
-    case: Case, rivals: tuple[str, ...], rate: float, device: torch.device
-) -> dict[str, Any]:
+def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.device) -> dict[str, Any]:  # fmt: skip
     """A token at its position, every call in a CUDA graph."""
     with device:
-        model = case.make(case.dtype)
-    decoder = Decoder(model, 1, case.capacity)
+        made = case.make(case.dtype)
+        decoder = made if isinstance(made, WhisperToken) else Decoder(made, 1, case.capacity)
     for name, b in decoder.named_buffers():
-        if name.startswith(("key_cache", "value_cache")):
+        if name.startswith(CACHES):
             b.normal_()
     call = {
         "input_ids": torch.full((1, 1), 17, device=device),
@@ -111,40 +105,42 @@ def one_token(
     }
     with torch.no_grad():
         right = rebound(copy.deepcopy(decoder).float())(**call)
-        began = time.perf_counter()
-        fast = monotile.compile(decoder, (), kwargs=call)
-        took = time.perf_counter() - began
+        fast, took = timed(lambda: monotile.compile(decoder, (), kwargs=call))
         runs: dict[str, Callable[[], Any]] = {"ours": lambda: fast(**call)}
-        for rival in rivals:
-            mode = {"max-autotune": "max-autotune-no-cudagraphs"}.get(rival)
-            other = decoder if rival == "eager" else torch.compile(decoder, mode=mode)
-            runs[rival] = lambda other=other: other(**call)
+        for name in rivals:
+            other = rival(name, decoder)
+            runs[name] = lambda other=other: other(**call)
         errors = {n: error(run().float(), right) for n, run in runs.items()}
         del right
-        times = {n: measure(graphed(run), device, 0.5, 20) for n, run in runs.items()}
+        times = {n: graph_timing(run, device, took if n == "ours" else None) for n, run in runs.items()}  # fmt: skip
     return {
-        "ours": timing(times["ours"], took),
-        "rivals": {n: timing(times[n]) for n in rivals},
-        "errors": errors,
-        "floor": floor(decoder, case, rate),
-    }
+        "ours": times.pop("ours"), "rivals": times, "errors": errors, "floor": floor(decoder, case, rate),
+    }  # fmt: skip
 
 
 def rebound(wide: Any) -> Any:
     """A copied decoder whose cache has the copied buffers."""
-    for i, layer in enumerate(wide.cache.layers):
-        for kind, name in (("keys", "key_cache"), ("values", "value_cache"), ("cumulative_length", "cumulative_length")):  # fmt: skip
-            setattr(layer, kind, getattr(wide, f"{name}_{i}"))
+    own = ("key_cache", "value_cache", "cumulative_length")
+    if isinstance(wide, WhisperToken):
+        _bind(wide, wide.cache.self_attention_cache, own)
+        _bind(wide, wide.cache.cross_attention_cache, ("cross_keys", "cross_values"))
+    else:
+        _bind(wide, wide.cache, own)
     return wide
+
+
+def _bind(wide: Any, cache: Any, names: tuple[str, ...]) -> None:
+    kinds = ("keys", "values", "cumulative_length")
+    for i, layer in enumerate(cache.layers):
+        for kind, name in zip(kinds, names, strict=False):
+            setattr(layer, kind, getattr(wide, f"{name}_{i}"))
 
 
 def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:
     """Microseconds for each token of whole calls; transformers' eager `generate` beside it."""
     with device:
         model = case.make(case.dtype)
-    began = time.perf_counter()
-    lm = monotile.generator(model, case.capacity)
-    took = time.perf_counter() - began
+    lm, took = timed(lambda: monotile.generator(model, case.capacity))
     ids = torch.randint(0, 1000, (1, PROMPT), device=device)
     ours = lm.generate(ids, ANSWER, eos_token_id=[])
 
@@ -155,8 +151,10 @@ def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:
 
     same = (ours[0] == theirs()[0, : ours.shape[1]]).float().mean().item()
     both = [measure(run, device, 1.0, 3) for run in (lambda: lm.generate(ids, ANSWER, eos_token_id=[]), theirs)]  # fmt: skip
-    each = [Timing(t.median * 1e6 / ANSWER, None, None, None, t.samples, None) for t in both]
-    each[0] = msgspec.structs.replace(each[0], compile=took * 1e6)
+    each = [
+        Timing(t.median * 1e6 / ANSWER, None, compiling, None, t.samples, None)
+        for t, compiling in zip(both, (took * 1e6, None), strict=True)
+    ]
     return {
         "ours": each[0], "rivals": {"transformers": each[1]},
         "errors": {"ours": 1 - same, "transformers": 0.0}, "floor": floor(lm.decoder, case, rate),
@@ -179,17 +177,27 @@ def prompt(
     with torch.no_grad():
         kernel = lm.reader.kernel
         runs: dict[str, Callable[[], Any]] = {"ours": lambda: kernel(ids, begin, more, end)}
-        for rival in rivals:
-            mode = {"max-autotune": "max-autotune-no-cudagraphs"}.get(rival)
-            other = decoder if rival == "eager" else torch.compile(decoder, mode=mode)
-            runs[rival] = lambda other=other: other(ids[None, :count], where)
-        times = {n: measure(graphed(run), device, 0.5, 20) for n, run in runs.items()}
+        for name in rivals:
+            other = rival(name, decoder)
+            runs[name] = lambda other=other: other(ids[None, :count], where)
+        times = {n: graph_timing(run, device) for n, run in runs.items()}
     ours, theirs = lm.decoder.key_cache_3[0, :, :count], decoder.key_cache_3[0, :, :count]
     off = error(ours.float(), theirs.float())
     return {
-        "ours": timing(times["ours"]), "rivals": {n: timing(times[n]) for n in rivals},
+        "ours": times["ours"], "rivals": {n: times[n] for n in rivals},
         "errors": {"ours": off} | dict.fromkeys(rivals, 0.0), "floor": floor(lm.decoder, case, rate),
     }  # fmt: skip
+
+
+def entry(name: str, rivals: tuple[str, ...], rate: float, device: torch.device) -> Entry:
+    case = CASES[name]
+    if case.position > 0:
+        found = one_token(case, rivals, rate, device)
+    else:
+        found = answer(case, rate, device) if case.position == 0 else prompt(case, rivals, rate, device)  # fmt: skip
+    where = {"capacity": case.capacity, "position": case.position}
+    dtype = str(case.dtype).removeprefix("torch.")
+    return Entry(model=name, arguments=where, dtype=dtype, **found)
 
 
 @click.command()
@@ -203,32 +211,9 @@ def main(
     """Time CASES, or all."""
     device = torch.device("cuda")
     rate = bandwidth(device)
-    log = Log.new(commit or "unknown", f"device memory: {rate / 1e12:.2f} TB/s; 'errors' of answers: part of the ids that differ from transformers'; of prompts: keys of a layer against eager")  # fmt: skip
-    about = about_device(device)
-    log.device, log.versions = about["device"], about["versions"]
-    click.echo(log.notes)
-    for name in cases or CASES:
-        case = CASES[name]
-        try:
-            if case.position > 0:
-                found = one_token(case, rivals, rate, device)
-            else:
-                found = answer(case, rate, device) if case.position == 0 else prompt(case, rivals, rate, device)  # fmt: skip
-        except Exception as reason:  # the others are still of use
-            click.echo(f"{name}: {type(reason).__name__}: {str(reason)[:300]}")
-            continue
-        where = {"capacity": case.capacity, "position": case.position}
-        e = Entry(
-            model=name, arguments=where, dtype=str(case.dtype).removeprefix("torch."), **found
-        )
-        log.entries.append(e)
-        least = e.floor.time if e.floor else 0.0
-        beside = "  ".join(f"{n} {t.call:.0f}" for n, t in e.rivals.items())
-        assert e.ours is not None
-        click.echo(f"{name}: ours {e.ours.call:.0f}  {beside}  floor {least:.0f} ({e.ours.call / least:.2f} x)  errors {e.errors}")  # fmt: skip
-        if out is not None:
-            out.write_bytes(msgspec.json.format(msgspec.json.encode(log), indent=1))
-        torch.cuda.empty_cache()
+    notes = f"device memory: {rate / 1e12:.2f} TB/s; 'errors' of answers: part of the ids that differ from transformers'; of prompts: keys of a layer against eager"
+    todo = ((n, lambda n=n: entry(n, rivals, rate, device)) for n in cases or CASES)
+    log_cases(todo, device, notes, out, commit)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.reindex import reindex_reductions
+from monotile.transform.layout.split_slices import split_slices
 from monotile.transform.legalise.base_copies import insert_base_copies
 from monotile.transform.legalise.copy_insertion import insert_copies
 from monotile.transform.legalise.mask_stacks import mask_stacks
@@ -104,6 +105,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("views inlined", "siblings fused"), sets=("pointwise inlined",)),
     Pass("simplify_again", rewrite_by_options(simplify),
          "Inlining has brought together expressions that simplify each other.",
+         needs=("pointwise inlined",)),
+    Pass("split_slices", rewrite(split_slices),
+         "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",
          needs=("pointwise inlined",)),
     Pass("align_axes", rewrite(align_axes),
          "The pointwise readers that were not inlined become epilogues: their producers take over their axis order.",

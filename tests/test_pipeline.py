@@ -127,7 +127,11 @@ def caches() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Remembers("rows"), (torch.randn(1, WIDTH), torch.tensor([2]))
 
 
-NETWORKS = (layers, recurrent, images, attention, counter, choices, loops, caches)
+def gated() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GLU()), (torch.randn(1, WIDTH),)
+
+
+NETWORKS = (layers, recurrent, images, attention, counter, choices, loops, caches, gated)
 Network = Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]
 
 

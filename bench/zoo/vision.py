@@ -67,7 +67,7 @@ def resnext101(
 ) -> Made:  # fmt: skip
     """64x4d. layers: blocks of the third of the four stages."""
     sizes: dict[str, Any] = {"blocks": (3, 4, layers, 3), "groups": 64, "width_per_group": 4}
-    return _convolutional(lambda: ResNeXt(**sizes | config), dtype, batch, image)
+    return convolutional(lambda: ResNeXt(**sizes | config), dtype, batch, image)
 
 
 def resnet18(
@@ -79,14 +79,14 @@ def resnet18(
         "layer_type": "basic",
     }
     c = ResNetConfig(**LABELS | sizes | config)
-    return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
+    return convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
 
 
 def resnet50(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
 ) -> Made:
     c = ResNetConfig(**LABELS | config)
-    return _convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
+    return convolutional(lambda: ResNetForImageClassification(c), dtype, batch, image)
 
 
 def convnext_tiny(
@@ -100,7 +100,7 @@ def segformer_b0(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 512, **config: Any
 ) -> Made:
     c = SegformerConfig(**config)
-    return _convolutional(lambda: SegformerForSemanticSegmentation(c), dtype, batch, image)
+    return convolutional(lambda: SegformerForSemanticSegmentation(c), dtype, batch, image)
 
 
 def efficientnet_b0(
@@ -112,20 +112,25 @@ def efficientnet_b0(
         "hidden_dim": 1280,
     }
     c = EfficientNetConfig(image_size=image, **LABELS | sizes | config)
-    return _convolutional(lambda: EfficientNetForImageClassification(c), dtype, batch, image)
+    return convolutional(lambda: EfficientNetForImageClassification(c), dtype, batch, image)
 
 
 def mobilenet_v2(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, image: int = 224, **config: Any
 ) -> Made:
     c = MobileNetV2Config(image_size=image, **LABELS | config)
-    return _convolutional(lambda: MobileNetV2ForImageClassification(c), dtype, batch, image)
+    return convolutional(lambda: MobileNetV2ForImageClassification(c), dtype, batch, image)
 
 
-def _convolutional(
-    make: Callable[[], nn.Module], dtype: torch.dtype, batch: int, image: int
+def convolutional(
+    make: Callable[[], nn.Module],
+    dtype: torch.dtype,
+    batch: int,
+    image: int,
+    run: Callable[[Any, torch.Tensor], object] = nn.Module.__call__,
 ) -> Made:
-    """Batch normalisation holds statistics that keep activations of a hundred layers about one in size."""
+    """Batch normalisation holds statistics that keep activations of a hundred layers about one in size. run: calls the model so that all of it
+    runs, whatever the images."""
     model = build(make, torch.float32)
 
     def measure(norm: nn.Module, x: tuple[torch.Tensor]) -> None:
@@ -139,7 +144,7 @@ def _convolutional(
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     hooks = [m.register_forward_pre_hook(measure) for m in norms]
     with torch.no_grad():
-        model(_images(2, image, torch.float32))
+        run(model, _images(2, image, torch.float32))
     for hook in hooks:
         hook.remove()
     return model.to(dtype), (_images(batch, image, dtype),)

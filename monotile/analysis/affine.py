@@ -166,7 +166,7 @@ def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
 
 def _runs(e: Affine, axis: Axis, v: int) -> bool:
     group, lane = Axis(f"{axis.name}'group", axis.extent // v), Axis(f"{axis.name}'lane", v)
-    split = affine(_replace(e.expr, axis, add(mul(group, idx(v)), lane)))
+    split = affine(normalised_indices(_replace(e.expr, axis, add(mul(group, idx(v)), lane))))
     rest = Affine(tuple((a, c) for a, c in split.terms if a != lane), split.constant)
     if split.coefficient(lane) != 1 or rest.mentions(lane):
         return False

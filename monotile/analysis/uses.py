@@ -26,6 +26,7 @@ class Uses:
                  two Loads of one element in one expression count once.
     readers:     statements with a Load of the tensor.
     reductions:  tensors that a Compute with a combiner defines.
+    depth:       loops around a tensor's definition.
     """
 
     def __init__(self, program: Program) -> None:
@@ -33,7 +34,7 @@ class Uses:
         self.evaluations: Counter[str] = Counter()
         self.readers: Counter[str] = Counter()
         self.reductions: set[str] = set()
-        self._depth: dict[str, int] = {}
+        self.depth: dict[str, int] = {}
         self._body(program.body, ())
 
     def _body(self, body: tuple[Statement, ...], loops: tuple[int, ...]) -> None:
@@ -52,14 +53,14 @@ class Uses:
                     self._mark(s.predicate, *(t for o in s.outs for t in (o.then, o.otherwise)))
                     self._body(s.then, loops)
                     self._body(s.otherwise, loops)
-            self._depth |= {t.name: len(loops) for t in defined(s)}
+            self.depth |= {t.name: len(loops) for t in defined(s)}
 
     def _loop(self, s: Loop, loops: tuple[int, ...]) -> None:
         self._mark(*(t for c in s.carried for t in (c.init, c.result)))
         self._mark(*(k.value for k in s.stacked))
         self._mark(*(t for t in (s.count, s.predicate) if t is not None))
         inner = (*loops, s.axis.extent)
-        self._depth |= {c.param.name: len(inner) for c in s.carried}
+        self.depth |= {c.param.name: len(inner) for c in s.carried}
         self._body(s.body, inner)
 
     def _mark(self, *tensors: Tensor) -> None:
@@ -72,7 +73,7 @@ class Uses:
         points = prod(a.extent for a in axes)
         for load in found:
             name = load.tensor.name
-            self.evaluations[name] += points * prod(loops[self._depth.get(name, 0) :])
+            self.evaluations[name] += points * prod(loops[self.depth.get(name, 0) :])
         for name in {load.tensor.name for load in found}:
             self.readers[name] += 1
 

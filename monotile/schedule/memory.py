@@ -98,8 +98,10 @@ class _Builder:
                     self.level(body)
                     self._close(outside, start)
                 case Fork(branch):
+                    start, outside = self.now, len(self.ranges)
                     self._fork(branch)
                     for side in node.sides:
+                        self._linger(outside, start)
                         self.level(side)
 
     def _stage(self, draft: Draft) -> None:
@@ -187,6 +189,12 @@ class _Builder:
                 whole = self._far(o.out) if o.out.name in self.places else self._allocate(o.out)
                 for made in (o.then, o.otherwise):
                     self.places.setdefault(made.name, []).append(whole)
+
+    def _linger(self, outside: int, start: int) -> None:
+        """What was used right before a branch, or decides it, blocks its bytes for the first stage of either side."""
+        for r in self.ranges[:outside]:
+            if r.last in (start - 1, start):
+                r.last = max(r.last, self.now - 1)
 
     def _far(self, t: Tensor) -> Place:
         return next(p for p in self.places[t.name] if not isinstance(p, Shared))

@@ -246,6 +246,22 @@ def test_what_is_read_where_data_says_is_not_read_anew_in_every_layer() -> None:
     assert "table" not in found(2)
 
 
+def test_a_product_takes_a_row_that_a_scalar_chooses_in_its_own_loop() -> None:
+    place = Tensor("place", (), I64)
+    row = compute(Tensor("row", (6,), F32), lambda j: Load(X, (Load(place, ()), j)))
+    times = compute(
+        Tensor("y", (6,), F32),
+        lambda i, r: Binary("mul", Load(row.out, (r,)), Load(W, (r, i))),
+        reduce=(6,),
+        combiner="sum",
+    )
+    once = Program((X, W, place), (), (row, times), (times.out,))
+    assert [line.split("[")[0] for line in pointwise(once)] == ["y"]
+    loop = Loop(Axis("l", 3), (), (Stack(times.out, Tensor("all", (3, 6), F32)),), (times,))
+    outside = Program((X, W, place), (), (row, loop), (loop.stacked[0].out,))
+    assert inline_pointwise(outside) is outside
+
+
 def test_bodies_do_not_blow_up() -> None:
     """x + x[other], forty times: each step would double the expression."""
     body: list[Compute] = []

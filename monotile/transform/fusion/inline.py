@@ -68,7 +68,8 @@ def inline_pointwise(program: Program) -> Program:
 
     A producer is inlined if its readers together evaluate it at most once per element, or if it is cheap and the readers
     gain by it. Tensors used as a whole (outputs, carried values, ...) stay stored, and their readers read them. Only views,
-    paddings and expressions of axes are inlined into a contraction, which reads each operand many times. A reduction is never
+    paddings, expressions of axes and, in the same loop, rows that scalars choose are inlined into a contraction, which reads each operand many
+    times. A reduction is never
     inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed.
     """
     for _ in range(ROUNDS):  # readers that were inlined into each other may now be one
@@ -88,7 +89,8 @@ def _merge_pointwise(program: Program) -> Program:
         if producer.combiner is not None:
             return False
         if isinstance(consumer, Compute) and _repeats_operands(consumer):
-            return guarded_load(producer.body) is not None
+            deeper = uses.depth[consumer.out.name] > uses.depth[producer.out.name]
+            return guarded_load(producer.body) is not None or (not deeper and _looks_up(producer))
         name = producer.out.name
         if name in uses.whole:
             return False
@@ -96,6 +98,16 @@ def _merge_pointwise(program: Program) -> Program:
         return once or _worth_repeating(producer, uses)
 
     return _inlined(program, decide)
+
+
+def _looks_up(p: Compute) -> bool:
+    """Whether `p` is a part of another tensor, at a place that scalars say: as near to its readers as a view of it is."""
+    if p.combiner is not None or not isinstance(p.body, Load) or not p.axes or not p.body.index:
+        return False
+    *before, last = p.body.index
+    far = [x for i in before for x in loads(i)]
+    alone = bool(far) and all(x.tensor.size == 1 for x in far)
+    return alone and last == p.axes[-1] and size(p.body, VIEW_NODES) <= VIEW_NODES
 
 
 def _repeats_operands(s: Compute) -> bool:
