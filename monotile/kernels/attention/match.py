@@ -101,13 +101,13 @@ def _of(
     row = point.get(products.axes[rows[0]].name) if point is not None else None
     if point is None or not isinstance(row, Axis) or row in axes_of(values):
         return None
-    columns = axes_of(values) - {along} - frozenset(a for i in weights.index for a in axes_of(i))
-    if len(columns) != 1 or not columns <= set(result.axes):
+    columns = _columns(result, weights, values)
+    if len(columns) != 1:
         return None
     return Attention(
         products=products, scores=chain[1:], top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
-        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        row=result.axes.index(row), column=columns[0],
         least=least, scale=_scale(products, chain[1:]), point=point, swapped=(queries != factors(products)[0], swapped),
     )  # fmt: skip
 
@@ -127,17 +127,18 @@ def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
         for a in axes_of(queries)
         if isinstance(i := point.get(a.name), Axis) and a not in axes_of(keys)
     )
-    columns = (
-        axes_of(values)
-        - {result.reduce[0]}
-        - frozenset(a for i in weights.index for a in axes_of(i))
-    )
     return Attention(
         products=products, scores=tuple(scores), top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
-        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        row=result.axes.index(row), column=_columns(result, weights, values)[0],
         least=method.least, scale=method.scale, point=point, swapped=(method.queries_second, method.weights_second),
     )  # fmt: skip
+
+
+def _columns(result: Compute, weights: Load, values: Expr) -> list[int]:
+    """The positions of the axes of `result` that the values have and the weights do not."""
+    shared = frozenset(a for i in weights.index for a in axes_of(i))
+    return [p for p, a in enumerate(result.axes) if a in axes_of(values) and a not in shared]
 
 
 def softmax(
