@@ -140,3 +140,28 @@ def test_chunks_of_a_cache(at: int, window: int | None, cap: float | None, toget
     )
     assert step.bounds
     assert len(step.dims) == (3 if together else 4)
+
+
+def test_a_bias_of_each_head() -> None:
+    """What follows the products knows its row's head."""
+
+    def biased(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True)
+
+    args = qkv(2, 8, 2, 6, 90, 32, torch.float16)
+    bias = normal(8, 6, 90, seed=7)
+    (step,) = attends(biased, Way(True, "mma.m16n8k16"), *args, bias)
+    assert len(step.dims) == 3
+
+
+def test_heads_behind_tokens() -> None:
+    """The result's heads are not in front of its rows, as they are in a task."""
+
+    def behind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return grouped(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2).contiguous()
+
+    args = (x.transpose(1, 2).contiguous() for x in qkv(2, 8, 2, 6, 90, 32, torch.float16))
+    (step,) = attends(behind, Way(True, "mma.m16n8k16"), *args)
+    assert len(step.dims) == 3
