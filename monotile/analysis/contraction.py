@@ -52,10 +52,10 @@ def contraction(c: Compute) -> Contraction | None:
     def only(p: int, side: Expr, other: Expr) -> bool:
         """Whether axis p belongs to `side` alone, at least within each run."""
         axis = c.axes[p]
-        size = _grain(other, axis)
+        size = grain(other, axis)
         if axis not in axes_of(side) or size == 0:
             return axis in axes_of(side)
-        if size == 1 or axis.extent % size or _grain(side, axis) != 1:
+        if size == 1 or axis.extent % size or grain(side, axis) != 1:
             return False
         grains.append((p, size))
         return True
@@ -78,7 +78,7 @@ def _own(side: list[int], grains: list[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(steady or side)
 
 
-def _grain(e: Expr, axis: Axis) -> int:
+def grain(e: Expr, axis: Axis) -> int:
     """The largest size such that `e` is constant over each aligned run of so many values of `axis`; 0 if over all."""
     match e:
         case Axis():
@@ -86,7 +86,7 @@ def _grain(e: Expr, axis: Axis) -> int:
         case Binary("floordiv", x, Const(size)) if x == axis:
             return int(size)
         case _:
-            return math.gcd(*(_grain(child, axis) for child in children(e)))
+            return math.gcd(*(grain(child, axis) for child in children(e)))
 
 
 def uncast(e: Expr) -> Expr:

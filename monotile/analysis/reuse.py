@@ -10,7 +10,7 @@ import msgspec
 from monotile.analysis.affine import affine
 from monotile.analysis.cost import cost
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Axis, Load, axes_of
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of
 from monotile.ir.program import Compute, Program, Scatter, statements
 
 Extents = Mapping[str, int]  # of axes, by name, within the region looked at
@@ -76,21 +76,41 @@ def run_bytes(x: Load, extents: Extents) -> int:
     return count * x.tensor.dtype.itemsize
 
 
+class _Atom(msgspec.Struct, frozen=True):
+    """An axis by its name, its quotient by `by`, or its remainder. step: how far the index goes from one value to the next."""
+
+    axis: str
+    step: int
+    op: str = ""
+    by: int = 1
+
+    def within(self, extents: Extents) -> int:
+        """Upper bound of the values, which lie side by side. A region begins at a multiple of its extent."""
+        n = extents.get(self.axis, 1)
+        aligned = n % self.by == 0 or self.by % n == 0
+        match self.op:
+            case "floordiv":
+                return -(-n // self.by) if aligned else (n + self.by - 2) // self.by + 1
+            case "mod":
+                return min(n, self.by) if aligned else self.by
+            case _:
+                return n
+
+
 class _Reach(msgspec.Struct, frozen=True):
-    """The strides of a dimension's index by axis name, if it is affine; otherwise only its axes."""
+    """The atoms of a dimension's index, if it is a sum of such; otherwise only its axes."""
 
     extent: int
     axes: tuple[str, ...]
-    steps: tuple[int, ...] | None
+    atoms: tuple[_Atom, ...] | None
 
     def within(self, extents: Extents) -> int:
         """Upper bound of the number of distinct values."""
-        sizes = [extents.get(name, 1) for name in self.axes]
-        count = min(prod(sizes), self.extent)
-        if self.steps is None:
-            return count
-        span = 1 + sum(step * (n - 1) for step, n in zip(self.steps, sizes, strict=True))
-        return min(count, span)
+        if self.atoms is None:
+            return min(prod(extents.get(name, 1) for name in self.axes), self.extent)
+        counts = [a.within(extents) for a in self.atoms]
+        span = 1 + sum(a.step * (n - 1) for a, n in zip(self.atoms, counts, strict=True))
+        return min(prod(counts), self.extent, span)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -98,13 +118,21 @@ def _reaches(x: Load) -> tuple[_Reach, ...]:
     """The _Reach of every dimension."""
     out: list[_Reach] = []
     for i, extent in zip(x.index, x.tensor.shape, strict=True):
-        terms = affine(i).terms
-        if all(isinstance(a, Axis) for a, _ in terms):
-            names = tuple(a.name for a, _ in terms if isinstance(a, Axis))
-            out.append(_Reach(extent, names, tuple(abs(k) for _, k in terms)))
-        else:
-            out.append(_Reach(extent, tuple(a.name for a in axes_of(i)), None))
+        atoms = [_atom(a, abs(k)) for a, k in affine(i).terms]
+        known = tuple(a for a in atoms if a is not None)
+        names = tuple(a.name for a in axes_of(i))
+        out.append(_Reach(extent, names, known if len(known) == len(atoms) else None))
     return tuple(out)
+
+
+def _atom(e: Expr, step: int) -> _Atom | None:
+    match e:
+        case Axis():
+            return _Atom(e.name, step)
+        case Binary("floordiv" | "mod" as op, Axis(name), Const(int(by))) if by > 0:
+            return _Atom(name, step, op, by)
+        case _:
+            return None
 
 
 def _times(s: Compute | Scatter) -> dict[str, float]:

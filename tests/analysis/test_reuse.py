@@ -41,6 +41,21 @@ def test_footprint_of_a_tile(tile: int, wanted: int) -> None:
     assert footprint(load, {"i0": tile, "r0": 32, "i1": 7}) == wanted
 
 
+@pytest.mark.parametrize(
+    ("op", "tile", "wanted"),
+    [
+        ("floordiv", 1, 1), ("floordiv", 2, 1), ("floordiv", 4, 1), ("floordiv", 16, 4),
+        ("floordiv", 3, 2), ("floordiv", 6, 3),  # which may begin within a run
+        ("mod", 1, 1), ("mod", 2, 2), ("mod", 4, 4), ("mod", 16, 4), ("mod", 3, 3),
+    ],
+)  # fmt: skip
+def test_footprint_of_runs(op: str, tile: int, wanted: int) -> None:
+    """Heads that share keys read the same ones."""
+    axis = Axis("i0", 32)
+    load = Load(A, (Binary(op, axis, idx(4)), Axis("r0", 32)))
+    assert footprint(load, {"i0": tile, "r0": 32}) == 4 * 32 * wanted
+
+
 def test_what_does_not_vary_is_one_element() -> None:
     assert footprint(Load(A, (idx(0), idx(0))), {"i0": 9}) == 4
 

@@ -1,5 +1,7 @@
 """Prompts that are read in chunks: the tokens that follow are transformers' own."""
 
+import copy
+
 import pytest
 import torch
 
@@ -8,6 +10,10 @@ from monotile.errors import CaptureError
 from monotile.generation.decoder import Decoder
 from monotile.generation.generator import Generator, generator
 from monotile.generation.prompt import LEAST, Chunk, Reader
+from monotile.kernels.attention.method import Attend
+from monotile.plan.nodes import Repeat
+from monotile.plan.walk import stages_in
+from monotile.runtime.tensors import from_numpy
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
@@ -100,6 +106,32 @@ def test_it_compiles_for_a_gpu() -> None:
     ids = torch.zeros(CAPACITY, dtype=torch.int64)
     reader = Reader(decoder, 16, (ids,), "cuda:sm_90a", OPTIONS)
     assert "monotile_kernel" in reader.kernel.source
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_layers_that_are_a_loop_stream_their_keys(dtype: torch.dtype) -> None:
+    """The caches of all layers are one table, whose row depends on the loop."""
+    sizes = {**SIZES, "num_hidden_layers": 4, "hidden_size": 64}
+    model = random_model(transformers.LlamaConfig(**sizes)).to(dtype)
+    for p in model.parameters():
+        p.data *= 0.5
+    decoder = Decoder(model, 1, 32)
+    wide = Decoder(copy.deepcopy(model).double(), 1, 32)
+    ids, numbers = prompt(32)[0], (torch.tensor(0), torch.tensor(True), torch.tensor(20))
+    fast = Emulated(Chunk(decoder, 8).eval(), (ids, *numbers), iterate=Iterate((1, 2), 1, 4, unread=False))  # fmt: skip
+    (loop,) = (n for n in fast.plan.body if isinstance(n, Repeat))
+    (layers,) = (n for n in loop.body if isinstance(n, Repeat))
+    (step,) = (s for stage in stages_in(layers.body) for s in stage.steps if isinstance(s.method, Attend))  # fmt: skip
+    assert step.bounds
+    fast(ids, *numbers)
+    for begin in (0, 8, 16):
+        Chunk(wide, 8)(ids, torch.tensor(begin), *numbers[1:])
+    for name, x in fast.states.items():
+        if name.startswith("decoder."):  # the last layer's
+            found, right = from_numpy(x).double(), wide.get_buffer(name.removeprefix("decoder."))
+            off = (found - right)[:, :, :20].abs().max() / right.abs().max()
+            assert off < (0.002 if dtype is torch.float16 else 0.02)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

@@ -125,3 +125,52 @@ def test_a_shared_ring_has_three_stages() -> None:
     broken = replace(plan, body=(replace(stage, steps=(shallow,)),))
     with pytest.raises(VerificationError, match="three stages"):
         verify(broken, program, on)
+
+
+class Grouped(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "axes", "tile"),
+    [
+        (1, 128, (2,), 64),  # a block of one head's rows
+        (8, 4, (1, 2), 16),  # all rows of the heads that share keys
+        (32, 1, (1,), 4),
+    ],
+)
+def test_heads_that_share_keys_are_one_task_where_that_is_faster(
+    batch: int, tokens: int, axes: tuple[int, ...], tile: int
+) -> None:
+    q = torch.randn(batch, 32, tokens, 64).half()
+    k, v = (torch.randn(batch, 8, 1024, 64).half() for _ in range(2))
+    (step,) = stage_of(Grouped(), q, k, v).steps
+    assert isinstance(step.method, Attend)
+    rows = step.dims[step.method.m]
+    assert (rows.axes, rows.tile) == (axes, tile)
+
+
+def test_tasks_have_no_rows_of_other_keys() -> None:
+    on = cuda_target("sm_90a")
+    q = torch.randn(8, 32, 4, 64).half()
+    k, v = (torch.randn(8, 8, 1024, 64).half() for _ in range(2))
+    program, plan = planned(Grouped(), (q, k, v), on)
+    verify(plan, program, on)
+    (stage,) = (n for n in plan.body if isinstance(n, Stage))
+    (step,) = stage.steps
+    for batch, rows, tile, reason in (
+        (0, (1, 2), 12, "do not share keys"),
+        (0, (1, 2), 32, "do not share keys"),
+        (2, (0, 1), 16, "do not all have the same keys"),
+    ):
+        dims = [
+            replace(step.dims[0], axes=(batch,), extent=q.shape[batch]),
+            replace(step.dims[1], axes=rows, extent=q.shape[rows[0]] * q.shape[rows[1]], tile=tile),
+            step.dims[2],
+        ]
+        grid = (dims[0].extent, -(-dims[1].extent // tile))
+        other = replace(step, dims=tuple(dims))
+        broken = replace(plan, body=(replace(stage, grid=grid, steps=(other,)),))
+        with pytest.raises(VerificationError, match=reason):
+            verify(broken, program, on)

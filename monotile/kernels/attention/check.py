@@ -1,7 +1,9 @@
 """What a step of attention may be."""
 
+import math
+
 from monotile.ir.program import Compute
-from monotile.kernels.attention.match import attention
+from monotile.kernels.attention.match import Attention, attention
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.attention.sides import exact_sides
 from monotile.kernels.common.epilogue import WIDEST
@@ -31,6 +33,7 @@ def check(c: Checked) -> None:
         )
     if exact_sides(step, c.view) != (a.query, a.key, a.value):
         fail(f"{stage.name}: queries, keys or values cannot be read so")
+    _check_rows(c, a, found)
     columns, given = step.dims[a.n], a.epilogue
     if given.by_rows or given.steady or columns.tile % given.width:
         fail(f"{stage.name}: attention cannot take its sums by {given.describe()}")
@@ -43,6 +46,21 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: a ring that warpgroups share has three stages at least")
     if a.instruction == "wgmma" and step.scratch % PANEL_ALIGN:
         fail(f"{stage.name}: panels of warpgroups begin at multiples of {PANEL_ALIGN} bytes")
+
+
+def _check_rows(c: Checked, a: Attend, found: Attention) -> None:
+    """A task has at most a block of rows, all with the same keys."""
+    stage, name, rows = c.stage, c.anchor.out.name, c.step.dims[a.m]
+    if c.step.dims[a.n].axes != (found.column,):
+        fail(f"{stage.name}: the columns of {name} are others")
+    own, together = found.rows, (found.heads, *found.rows)
+    if rows.axes not in (own, together):
+        fail(f"{stage.name}: the rows of {name} do not all have the same keys")
+    run = found.run * math.prod(found.result.axes[p].extent for p in own)
+    if rows.axes == together and run % rows.tile:
+        fail(f"{stage.name}: a task of {name} has rows of heads that do not share keys")
+    if rows.tile > a.block_m:
+        fail(f"{stage.name}: a task of {name} has more rows than a block")
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:

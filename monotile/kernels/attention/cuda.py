@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from monotile.codegen.block import BlockEmitter
-from monotile.codegen.site import Range, Site, Span
+from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
@@ -73,20 +73,20 @@ def _sides(
     ranges: tuple[Range, Range],
     key: Axis,
 ) -> tuple[str, str, str]:
-    """Writes the functors `query`, `key` and `value`; gives the texts of their `mt::Side`."""
+    """Writes the functors `query`, `key` and `value`; gives the texts of their `mt::Side`. All rows of a task have the same keys."""
     m, n = ranges
     element = found.values.dtype
     features = found.products.reduce
     query = write_side(
         e, inner, Matrix("query", found.queries, m.variable, features),
-        Side(element, method.query, check_rows=m.dim.extent % method.block_m != 0),
+        Side(element, method.query, check_rows=m.count != str(method.block_m)),
     )  # fmt: skip
     keys = write_side(
-        e, inner, Matrix("key", found.keys, key, features),
+        e, at_start(inner, m), Matrix("key", found.keys, key, features),
         Side(element, method.key, check_rows=True),
     )  # fmt: skip
     values = write_side(
-        e, site, Matrix("value", found.values, n.variable, found.result.reduce),
+        e, at_start(site, m), Matrix("value", found.values, n.variable, found.result.reduce),
         Side(element, method.value, check_rows=False),
     )  # fmt: skip
     return query, keys, values

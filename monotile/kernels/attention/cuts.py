@@ -13,7 +13,7 @@ from monotile.kernels.attention.memory import attend_bytes
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common import cost
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import product
+from monotile.kernels.common.product import MIN_SIDE, product
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
@@ -45,8 +45,10 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
-    """How queries, keys and values are read; None where tensor cores cannot take them."""
-    scores, mixture = (product(s, {}, target) for s in (found.products, found.result))
+    """How queries, keys and values are read; None where tensor cores cannot take them, or have too few rows at once."""
+    scores, mixture = (product(s, {}, target, least=1) for s in (found.products, found.result))
+    if found.run * _rows(found) < MIN_SIDE or found.key.extent < MIN_SIDE:
+        return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None
     if not (scores.half and mixture.half and scores.dtype is mixture.dtype):
@@ -70,30 +72,55 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     assert sides is not None
     query, key, value = sides
     result = found.result
-    rows, columns = result.axes[found.row].extent, result.axes[found.column].extent
+    columns = result.axes[found.column].extent
     features, keys = found.products.reduce[0].extent, found.key.extent
-    batch = tuple(p for p in range(len(result.axes)) if p not in (found.row, found.column))
     transcendental = target.model.common.transcendental
     after = sum(cost.operations(s, transcendental) for s in found.scores)
     after += fitted(target.model.attention).softmax
     base = Attend(
-        result=names.index(result.out.name), m=len(batch), n=len(batch) + 1, block_m=0, chunk=0, depth=0,
+        result=names.index(result.out.name), m=0, n=0, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
         weights_second=found.swapped[1], least=found.least, scale=found.scale,
     )  # fmt: skip
     for method in ways(base, features, columns, target):
         scratch = attend_bytes(method, features, columns, target.threads // target.warp)
-        block = method.block_m
-        if scratch > target.shared_bytes or (block > 16 and block >= 2 * rows):
+        if scratch > target.shared_bytes:
             continue
-        dims = [Dim((p,), result.axes[p].extent, 1, k) for k, p in enumerate(batch)]
-        dims.append(Dim((found.row,), rows, block, len(batch)))
-        dims.append(Dim((found.column,), columns, columns, None))
-        grid = (*(result.axes[p].extent for p in batch), -(-rows // block))
         spent = attend_seconds(method, features, columns, keys, after, target)
-        waves = -(-math.prod(grid) // target.workers)
-        step = Step(names, tuple(dims), method, scratch_bytes=scratch)
-        yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+        for rows in _blocks(found, method.block_m):
+            dims, grid = _dims(found, rows)
+            at = len(dims) - 2
+            step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
+            waves = -(-math.prod(grid) // target.workers)
+            yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+
+
+def _rows(found: Attention) -> int:
+    """Rows of one head."""
+    return math.prod(found.result.axes[p].extent for p in found.rows)
+
+
+def _blocks(found: Attention, block: int) -> Iterator[Dim]:
+    """How tasks may take their rows, at most a block: of one head, or of heads that share keys."""
+    rows, axes = _rows(found), found.result.axes
+    if rows >= MIN_SIDE and (block <= 16 or block < 2 * rows):
+        yield Dim(found.rows, rows, block, 0)
+    together = found.run * rows
+    if found.heads is None or (block > 16 and block >= 2 * together):
+        return
+    tile = next(d for d in range(min(block, together), 0, -1) if together % d == 0)
+    if 2 * tile > block or tile == together:
+        yield Dim((found.heads, *found.rows), axes[found.heads].extent * rows, tile, 0)
+
+
+def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
+    """The step's dims, batches first, and the stage's grid. rows: those of a task; its place in the grid is yet to be said."""
+    axes = found.result.axes
+    batch = [p for p in range(len(axes)) if p not in (*rows.axes, found.column)]
+    dims = [Dim((p,), axes[p].extent, 1, k) for k, p in enumerate(batch)]
+    dims.append(msgspec.structs.replace(rows, stage=len(batch)))
+    dims.append(Dim((found.column,), axes[found.column].extent, axes[found.column].extent, None))
+    return tuple(dims), (*(axes[p].extent for p in batch), -(-rows.extent // rows.tile))
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.contraction import contraction, factors, grain
 from monotile.analysis.dependence import follows, loads_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx
@@ -23,8 +23,9 @@ class Attention:
 
     products, scores: the sum of products of queries and keys, and what follows it element by element, in order; the
     scores are the last of them. top, powers, total, shares: their softmax. queries, keys: the factors of `products`.
-    values: the factor of `result`. swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and of what follows it) along the keys. row: position in
-    the axes of `result`. column: likewise. least: total is at least so much (0: whatever it is). scale: scores are their products times
+    values: the factor of `result`. swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and of what follows it) along the keys.
+    rows: positions in the axes of `result` along which all queries have the same keys and values. heads: that of an axis of which each
+    aligned run of `run` has them too (grouped-query attention); None where there is none, and run is 1. column: position likewise. least: total is at least so much (0: whatever it is). scale: scores are their products times
     so much, if that is positive and all they are; else None.
     point: the axes of `products` but for `key`, by name, in those of `result`.
     """
@@ -40,7 +41,9 @@ class Attention:
     keys: Expr
     values: Expr
     key: Axis
-    row: int
+    rows: tuple[int, ...]
+    heads: int | None
+    run: int
     column: int
     least: float
     scale: float | None
@@ -94,20 +97,22 @@ def _of(
     if key.extent != along.extent:
         return None
     sides = ((found.left, found.m), (found.right, found.n))
-    (keys, own), (queries, rows) = sides if key in axes_of(found.left) else sides[::-1]
-    if own != (place,) or len(rows) != 1 or found.grains:
+    (keys, own), (queries, _) = sides if key in axes_of(found.left) else sides[::-1]
+    if own != (place,) or any(p == place for p, _ in found.grains):
         return None
     point = _point(products, weights, place)
-    row = point.get(products.axes[rows[0]].name) if point is not None else None
-    if point is None or not isinstance(row, Axis) or row in axes_of(values):
+    if point is None:
         return None
-    columns = axes_of(values) - {along} - frozenset(a for i in weights.index for a in axes_of(i))
-    if len(columns) != 1 or not columns <= set(result.axes):
+    rows, heads, run = _rows(result, (queries, keys, values), point)
+    if not rows and heads is None:
+        return None
+    columns = _columns(result, weights, values)
+    if len(columns) != 1:
         return None
     return Attention(
         products=products, scores=chain[1:], top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
-        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        rows=rows, heads=heads, run=run, column=columns[0],
         least=least, scale=_scale(products, chain[1:]), point=point, swapped=(queries != factors(products)[0], swapped),
     )  # fmt: skip
 
@@ -122,22 +127,37 @@ def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
     point = _point(products, weights, method.along)
     assert point is not None
     key = products.axes[method.along]
-    row = next(
-        i
-        for a in axes_of(queries)
-        if isinstance(i := point.get(a.name), Axis) and a not in axes_of(keys)
-    )
-    columns = (
-        axes_of(values)
-        - {result.reduce[0]}
-        - frozenset(a for i in weights.index for a in axes_of(i))
-    )
+    rows, heads, run = _rows(result, (queries, keys, values), point)
     return Attention(
         products=products, scores=tuple(scores), top=top, powers=powers, total=total, shares=shares,
         result=result, queries=queries, keys=keys, values=values, key=key,
-        row=result.axes.index(row), column=result.axes.index(next(iter(columns))),
+        rows=rows, heads=heads, run=run, column=_columns(result, weights, values)[0],
         least=method.least, scale=method.scale, point=point, swapped=(method.queries_second, method.weights_second),
     )  # fmt: skip
+
+
+def _rows(
+    result: Compute, read: tuple[Expr, Expr, Expr], point: Mapping[str, Expr]
+) -> tuple[tuple[int, ...], int | None, int]:
+    """`Attention.rows`, `heads` and `run`. read: queries, keys and values. point: as there."""
+    queries, keys, values = read
+    rows: list[int] = []
+    shared: list[tuple[int, int]] = []
+    for p, axis in enumerate(result.axes):
+        for own in (a for a in axes_of(queries) if point.get(a.name) == axis):
+            run = math.gcd(grain(keys, own), grain(values, axis))
+            if run == 0:
+                rows.append(p)
+            elif run > 1 and axis.extent % run == 0 and grain(queries, own) == 1:
+                shared.append((p, run))
+    heads, run = shared[0] if len(shared) == 1 else (None, 1)
+    return tuple(rows), heads, run
+
+
+def _columns(result: Compute, weights: Load, values: Expr) -> list[int]:
+    """The positions of the axes of `result` that the values have and the weights do not."""
+    shared = frozenset(a for i in weights.index for a in axes_of(i))
+    return [p for p, a in enumerate(result.axes) if a in axes_of(values) and a not in shared]
 
 
 def softmax(

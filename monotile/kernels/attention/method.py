@@ -12,8 +12,8 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     """A softmax-weighted sum, streamed along the keys (FlashAttention): `match.Attention` says what its computes are.
 
     The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
-    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. A task takes
-    blocks of block_m rows. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
+    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. The rows are those of a head, or of
+    the heads that share keys as well, heads first; then a tile of m lies within such heads. A task has block_m of them at most. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
     own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
     warp, by wgmma block_m / 16 of them, each with 16 rows.
     What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether

@@ -15,7 +15,8 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand, Operand]:
     assert isinstance(a, Attend)
     found = stored(a, [s for n in names if isinstance(s := view.statements[n], Compute)])
     element, deep = found.values.dtype, (found.products.reduce[0].extent,)
-    rows = (found.result.axes[found.row].extent, a.block_m)
+    row = step.dims[a.m]
+    rows = (found.result.axes[row.axes[-1]].extent, row.tile)
     keys, columns = (found.key.extent, a.chunk), (elements((step.dims[a.n],)),)
     sides = (
         (a.query, found.queries, rows if a.query.major == "mn" else deep),

@@ -52,11 +52,16 @@ class Product:
 
 
 def product(
-    c: Compute, tables: dict[str, int], target: Target, on_chip: frozenset[str] = frozenset()
+    c: Compute,
+    tables: dict[str, int],
+    target: Target,
+    on_chip: frozenset[str] = frozenset(),
+    least: int = MIN_SIDE,
 ) -> Product | None:
     """`c` as matrix products worth a contraction's machinery, or None.
 
-    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself.
+    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: rows and
+    columns that it has at least.
     """
     found = contraction(c)
     if found is None or not found.m or not found.n:
@@ -69,7 +74,7 @@ def product(
     grain_m, grain_n = (next((grains[p] for p in side if p in grains), 0) for side in (m, n))
     if (grain_m and len(m) > 1) or (grain_n and len(n) > 1):
         return None
-    if (grain_m or _extent(c, m)) < MIN_SIDE or (grain_n or _extent(c, n)) < MIN_SIDE:
+    if (grain_m or _extent(c, m)) < least or (grain_n or _extent(c, n)) < least:
         return None
     types = (found.left.dtype, found.right.dtype)
     half = types[0] is types[1] and types[0] in (DType.F16, DType.BF16)
