@@ -245,7 +245,7 @@ def messages_or_weights(s: PlanState) -> PlanState:
     """Barriers after all, where loops keep more weights on chip without the room that messages take."""
     if s.by_barriers is None:
         return s
-    other = pin_weights(hand_offs(s.by_barriers))
+    other = pin_weights(hand_offs(reserve_ring(s.by_barriers)))
     messages = s.context.whether(
         "messages rather than pinned weights",
         lambda yes: -kept_bytes(s.body if yes else other.body),

@@ -115,24 +115,35 @@ def _write_chunks(e: BlockEmitter, rows: _Rows, many: int) -> None:
     shape = f"{kind}, {method.rows}, {many}, {rows.columns}, {count}, {method.parts}"
     first = f"sums + group * {method.rows * sums} + part * {many}"
     step = at_once(method, e.target) * sums
-    slots = -(-rows.count // method.slot_rows)
-    groups = method.team // method.parts
-    inside = f"group % {groups} * {method.rows * rows.found.row_bytes} + part * {method.chunk_bytes // method.rows}"
-    call = f"mt::gemv_chunks<{shape}, {slots}, {method.turns}>"
-    w.write(f"{call}(ring, group / {groups}, {inside}, vectors, {first}, {step});")
+    part_bytes, team = method.chunk_bytes // method.rows, method.team
+    inside = f"warp % {team} * {part_bytes}"
+    if method.row_slots == 1:
+        groups = team // method.parts
+        inside = f"group % {groups} * {method.rows * rows.found.row_bytes} + part * {part_bytes}"
+    call = f"mt::gemv_chunks<{shape}, {_slots(rows)}, {method.turns}>"
+    w.write(f"{call}(ring, warp / {team}, {inside}, vectors, {first}, {step});")
+
+
+def _slots(rows: _Rows) -> int:
+    """Of a task."""
+    return -(-rows.count // rows.method.slot_rows) * rows.method.row_slots
 
 
 def write_supply(e: BlockEmitter, site: Site) -> None:
-    """The step as the supplier has it: it asks for the task's rows, each lane for one. Those that the last slot lacks are the last one again."""
+    """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot. Rows that the last slot
+    lacks are the last one again."""
     w, method = e.writer, site.step.method
     assert isinstance(method, Gemv)
     rows, _ = _own(site, method)
-    each, slots = method.slot_rows, -(-rows.count // method.slot_rows)
-    with w.open(f"for (idx slot = 0; slot < {slots}; ++slot)", ["slot"], fence=True) as block:
+    each, shared = method.slot_rows, method.row_slots
+    with w.open(
+        f"for (idx slot = 0; slot < {_slots(rows)}; ++slot)", ["slot"], fence=True
+    ) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")
         own = f" + mt_min_idx(threadIdx.x % 32, {each - 1})" if each > 1 else ""
-        w.write(f"const idx row = mt_min_idx(slot * {each}{own}, {rows.count - 1});")
+        first = f"slot / {shared}" if shared > 1 else f"slot * {each}"
+        w.write(f"const idx row = mt_min_idx({first}{own}, {rows.count - 1});")
         w.define("row")
         where = spread(Axis("row", rows.count), rows.ranges)
         for r in rows.ranges:
@@ -141,9 +152,14 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
                 w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
                 w.define(name)
                 where[r.variable.name] = Axis(name, r.variable.extent)
-        at = placed(rows.point, where) | {rows.found.along.name: idx(0)}
+        column: Expr = idx(0)
+        if shared > 1:
+            w.write(f"const idx piece = slot % {shared};")
+            w.define("piece")
+            column = mul(Axis("piece", shared), idx(rows.columns * method.team))
+        at = placed(rows.point, where) | {rows.found.along.name: column}
         address = e.address_of(rows.found.matrix, at)
-        w.write(f"ring.ask<{each}>({address}, {rows.found.row_bytes});")
+        w.write(f"ring.ask<{each}>({address}, {rows.found.row_bytes // shared});")
 
 
 def _outputs(rows: _Rows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:

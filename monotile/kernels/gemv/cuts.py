@@ -15,7 +15,9 @@ from monotile.targets.target import Target
 
 MOST_HELD = 64  # registers of a thread for elements of the vectors
 CHUNK = 4096  # bytes that a warp takes at once, about
-SLOT = 1 << 14  # bytes of a slot of the ring, about: what is under way is a few of them
+SLOT = (
+    1 << 14
+)  # bytes of a slot of the ring, about: what is under way is a few of them (`schedule/ring.py`)
 VECTOR = 16  # bytes of one access
 PARTS = (1, 2, 4, 8)  # warps that share a row
 
@@ -82,7 +84,7 @@ def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | No
         at_a_time *= 2
     chunk *= at_a_time
     most = min(warps, target.warp // at_a_time * parts)  # each row of a slot is a lane's
-    team = next(t for t in PARTS if t >= parts and (t * chunk >= SLOT or 2 * t > most))
+    team = next(t for t in PARTS if t * chunk * 4 >= SLOT * 3 or 2 * t > most)
     return Gemv(parts, at_a_time, found.second, chunk, team, warps // team)
 
 

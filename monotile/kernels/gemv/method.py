@@ -30,8 +30,13 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
 
     @property
     def slot_rows(self) -> int:
-        """Rows of a slot."""
-        return self.team // self.parts * self.rows
+        """Rows of a slot; 1 where it has a part of one."""
+        return max(1, self.team // self.parts) * self.rows
+
+    @property
+    def row_slots(self) -> int:
+        """Slots that a row takes."""
+        return max(1, self.parts // self.team)
 
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
