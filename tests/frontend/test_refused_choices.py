@@ -93,6 +93,6 @@ def test_what_is_no_choice_is_an_error(
     before = model.forward.__code__
     with pytest.raises(CaptureError, match=words) as caught:
         export(model(), (torch.ones(4, 3),))
-    assert re.search(r"test_choices.py:\d+, in forward: +(if|while) x", str(caught.value))
+    assert re.search(r"test_refused_choices.py:\d+, in forward: +(if|while) x", str(caught.value))
     assert model.forward.__code__ is before
     assert not capfd.readouterr().err

@@ -252,6 +252,30 @@ class While(Base):
         return x, steps
 
 
+class Temporary(Base):
+    """A name that both sides use for something else, and loops left in several ways."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t = 2, x * 2
+        if x.sum() > 0:
+            n, t = 3, self.a(x)
+            y = t * n
+        else:
+            y = self.b(t) * n
+        for k, layer in enumerate((self.c, self.d, self.c)):
+            if y.amax() > 4:
+                if k == 1:
+                    y = y - 1
+                    continue
+                return y / y.amax()
+            elif y.amin() < -3:
+                break
+            if k == 2:
+                break
+            y = y + layer(x)
+        return y
+
+
 class Case(NamedTuple):
     make: Callable[[], nn.Module]
     branches: int  # at least, in the Program
@@ -273,6 +297,7 @@ CASES = {
     "kept": Case(Kept, 2),
     "helper": Case(Helper, 3),
     "while": Case(While, 3),
+    "temporary": Case(Temporary, 4),
 }
 
 

@@ -1,9 +1,10 @@
 """Python's `if` on a tensor's value: one kernel that goes every way, as eager PyTorch, on the CPU and on the emulator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import nn
 
 import monotile
 from monotile.frontends.torch.capture import capture
@@ -11,7 +12,7 @@ from monotile.ir.program import Branch, Loop, Statement
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.models.accuracy import tensors
-from tests.models.branch_networks import CASES, inputs, made
+from tests.models.branch_networks import CASES, Continues, Exits, Skip, inputs, made
 
 OPTIONS = monotile.Options(cache=False)
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
@@ -71,3 +72,14 @@ def test_torch_compile(name: str) -> None:
         for x in inputs():
             torch.testing.assert_close(fast(x.clone()), theirs(x.clone()), **NEAR)
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), **NEAR)
+
+
+@pytest.mark.parametrize("network", [Skip, Continues, Exits])
+def test_the_source_does_not_grow_with_the_layers(network: Callable[[int], nn.Module]) -> None:
+    sizes: list[int] = []
+    for layers in (5, 10):
+        model = network(layers).eval().requires_grad_(False)
+        fast = monotile.compile(model, (inputs()[0],), target="cpu", options=OPTIONS)
+        torch.testing.assert_close(tensors(fast(inputs()[0])), tensors(model(inputs()[0])), **NEAR)
+        sizes.append(len(fast.source))
+    assert sizes[1] < 1.05 * sizes[0]

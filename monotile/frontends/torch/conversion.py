@@ -24,12 +24,11 @@ import textwrap
 from collections import Counter
 from types import CodeType
 
+from monotile.frontends.torch.exits import FLAG, RESULT, without_continue, without_exits
 from monotile.frontends.torch.sides import (
     OWN,
-    RESULT,
     Body,
     assigned,
-    fold,
     guarded,
     lines_of,
     loads,
@@ -89,8 +88,7 @@ class _Convert:
     def all(self) -> bool:
         """Whether everything at `lines` is converted."""
         made = self.made
-        if moved := fold(made.body, ast.Return, self.lines):
-            made.body = [*moved, ast.Return(ast.Name(RESULT, ast.Load()))]
+        without_exits(made, self.lines)
         self.loads = loads(made)
         made.body = self._statements(made.body, looped=False)
         expressions = _Expressions(self)
@@ -118,8 +116,8 @@ class _Convert:
         if isinstance(s, ast.If) and test and (line := self.wanted(test)) is not None:
             return self._choice(s, line, looped=looped)
         loop = isinstance(s, (ast.For, ast.While))
-        if loop:
-            s.body = fold(s.body, ast.Continue, self.lines) or s.body
+        if isinstance(s, (ast.For, ast.While)):
+            s.body = without_continue(s.body, self.lines)
         for name in ("body", "orelse", "finalbody", "handlers"):
             inner = getattr(s, name, None)
             if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
@@ -130,15 +128,14 @@ class _Convert:
         self.possible &= may_run([*s.body, *s.orelse])
         choice = self.name()
         inside = Counter[str]() if looped else loads(s)
-        names = sorted(
-            n for n in assigned([*s.body, *s.orelse]) if n == RESULT or self.loads[n] > inside[n]
-        )
+        names = sorted(assigned([*s.body, *s.orelse]))
+        live = {n for n in names if n == RESULT or self.loads[n] > inside[n]}
         ways = {
             way: self._statements(guarded(body, choice), looped=looped) or [ast.Pass()]
             for way, body in (("THEN", s.body), ("ELSE", s.orelse))
         }
         first = ast.Assign([ast.Name(choice, ast.Store())], _choice_of(s.test, line))
-        return [ast.copy_location(first, s.test), *_template(choice, names, ways, s.test)]
+        return [ast.copy_location(first, s.test), *_template(choice, names, ways, s.test, live)]
 
 
 class _Expressions(ast.NodeTransformer):
@@ -190,7 +187,10 @@ def _lazily(test: ast.expr) -> ast.expr:
     return ast.copy_location(made, test)
 
 
-def _template(choice: str, names: list[str], ways: dict[str, Body], test: ast.expr) -> Body:
+def _template(
+    choice: str, names: list[str], ways: dict[str, Body], test: ast.expr, live: set[str]
+) -> Body:
+    """What becomes of an `if`. names: assigned in a side. live: those of them that are read behind it."""
     kept, then, missing = f"{choice}_kept_", f"{choice}_then_", f"{OWN}MISSING"
 
     def value(n: str) -> str:
@@ -202,11 +202,13 @@ def _template(choice: str, names: list[str], ways: dict[str, Body], test: ast.ex
     text = [f"if {choice}.undecided:", "    pass"]
     text += [f"    {kept}{n} = {value(n)}" for n in names]
     text += [f"if {choice}.then():", "    THEN", f"if {choice}.undecided:", "    pass"]
-    text += [f"    {then}{n} = {value(n)}" for n in names]
+    text += [f"    {then}{n} = {value(n)}" for n in names if n in live]
     text += [line for n in names for line in bound(n, kept + n)]
     text += [f"if {choice}.otherwise():", "    ELSE", f"if {choice}.undecided:"]
     text += [f"    {choice}.end()"]
-    text += [line for n in names for line in bound(n, f"{choice}.select({then}{n}, {value(n)})")]
+    for n in (n for n in names if n in live):
+        how = "flag" if n.startswith(FLAG) else "select"
+        text += bound(n, f"{choice}.{how}({then}{n}, {value(n)})")
     made = ast.parse("\n".join(text)).body
     for s in made:
         for node in ast.walk(s):

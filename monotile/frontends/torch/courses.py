@@ -129,7 +129,8 @@ class _Trace:
         assign = torch.nn.Module.__setattr__
 
         def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
-            open_ = self._conversions.open_in(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            open_ = None if _is_tracers(frame) else self._conversions.open_in(frame)
             if open_ and getattr(module, name, None) is not value:  # the other side would see it
                 self._conversions.refuse(*open_)
                 raise _Again
@@ -167,11 +168,12 @@ class _Trace:
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:
     """Whether a model asks about a value that depends on its data, and not PyTorch's tracer."""
+    return x.constant is None and not _is_tracers(frame)
+
+
+def _is_tracers(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "")
-    return x.constant is None and not name.startswith(_TRACER)
-
-
-_TRACER = ("torch._", "torch.fx", "torch.export", "torch.utils")
+    return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
 
 
 @contextmanager

@@ -28,6 +28,8 @@ class Choice:
         self.undecided = isinstance(test, torch.Tensor)
         self.line, self.open = line, self.undecided
         self._test: Any = truth(test) if self.undecided else bool(test)
+        if self.undecided:  # ahead of the sides
+            self._bools = [torch.full_like(self._test, x) for x in (False, True)]
 
     def then(self) -> bool:
         """Whether the first side runs, which begins here."""
@@ -70,6 +72,13 @@ class Choice:
         if form != other:
             raise Unjoinable(self.line)
         return pytree.tree_unflatten(list(map(self._leaf, left, right)), form)
+
+    def flag(self, then: Any, otherwise: Any) -> Any:
+        """The same of a bool, or a tensor of one, which becomes one where the sides differ."""
+        if then is otherwise:
+            return then
+        ways = (self._bools[x] if isinstance(x, bool) else x for x in (then, otherwise))
+        return choose(self._test, *ways)
 
     def _only(self, then: Any, otherwise: Any) -> Any:
         found = otherwise if then is None else then

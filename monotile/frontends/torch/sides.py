@@ -7,7 +7,6 @@ from typing import Any
 
 Body = list[ast.stmt]
 OWN = "_monotile_"  # prefix of generated names
-RESULT = f"{OWN}result"  # of a function whose returns were moved
 
 
 def lines_of(test: ast.expr, lines: Iterable[int]) -> list[int]:
@@ -98,10 +97,10 @@ def _guarded(s: ast.stmt, choice: str) -> Body:
                 _guard_target(t, choice)
         case ast.AugAssign(ast.Name(name) as target):
             text = ast.Expr(_call(choice, "added_to", ast.Name(name, ast.Load())))
-            before = [_like(text, target)]
+            before = [like(text, target)]
         case ast.AugAssign(ast.Attribute(owner, name) as target):
             read = ast.Attribute(owner, name, ast.Load())
-            before = [_like(ast.Expr(_call(choice, "changed", read)), target)]
+            before = [like(ast.Expr(_call(choice, "changed", read)), target)]
         case ast.AugAssign(target):
             _guard_target(target, choice)
         case ast.Expr(ast.Call(ast.Attribute(owner) as method)) if _is_in_place(method.attr):
@@ -123,68 +122,12 @@ def _guard_target(t: ast.expr, choice: str) -> None:
 
 def _call(choice: str, method: str, given: ast.expr) -> ast.expr:
     found = ast.Call(ast.Attribute(ast.Name(choice, ast.Load()), method, ast.Load()), [given], [])
-    return _like(found, given) if hasattr(given, "lineno") else found
+    return like(found, given) if hasattr(given, "lineno") else found
 
 
-def _like(node: Any, other: ast.AST) -> Any:
+def like(node: Any, other: ast.AST) -> Any:
     """`node` and the new ones in it at the place of `other`."""
     for x in ast.walk(node):
         if isinstance(x, (ast.expr, ast.stmt)) and not hasattr(x, "lineno"):
             ast.copy_location(x, other)
     return node
-
-
-def fold(body: Body, end: type[ast.stmt], lines: frozenset[int]) -> Body | None:
-    """`body` with what is behind an `if` at `lines` moved into the side that goes on, where the other ends with an `end`: a Return of the
-    function, or a Continue of the loop, whose body it is. None if there is no such `if`.
-
-    An `end` at the end of a side is left out there; what a function returns is then the value of `RESULT`.
-    """
-    for k, s in enumerate(body):
-        if isinstance(s, ast.If) and _holds(s, end) and _is_wanted(s, lines):
-            ended = [_ends(s.body, end), _ends(s.orelse, end)]
-            if not any(ended):
-                return None  # both go on: the rest would be there twice
-            rest = body[k + 1 :]
-            ways = [x if e else [*x, *rest] for x, e in zip((s.body, s.orelse), ended, strict=True)]
-            s.body, s.orelse = (_without(fold(x, end, lines) or x, end) for x in ways)
-            s.body = s.body or [ast.copy_location(ast.Pass(), s.test)]
-            return [*body[:k], s]
-    return None
-
-
-def _is_wanted(s: ast.If, lines: frozenset[int]) -> bool:
-    """Whether it, or an `if` directly in it, is at `lines`."""
-    inside = [x for x in (*s.body, *s.orelse) if isinstance(x, ast.If)]
-    return bool(lines_of(s.test, lines)) or any(_is_wanted(x, lines) for x in inside)
-
-
-def _holds(s: ast.If, end: type[ast.stmt]) -> bool:
-    inside = (*s.body, *s.orelse)
-    return any(isinstance(x, end) or (isinstance(x, ast.If) and _holds(x, end)) for x in inside)
-
-
-def _ends(body: Body, end: type[ast.stmt]) -> bool:
-    match body[-1] if body else None:
-        case ast.If(_, first, second):
-            return _ends(first, end) and _ends(second, end)
-        case last:
-            return isinstance(last, (end, ast.Raise))
-
-
-def _without(body: Body, end: type[ast.stmt]) -> Body:
-    """`body` without the `end` at its end."""
-    last = body[-1] if body else None
-    if isinstance(last, ast.If):
-        last.body = _without(last.body, end) or [ast.copy_location(ast.Pass(), last.test)]
-        last.orelse = _without(last.orelse, end)
-        return body
-    if isinstance(last, end):
-        body = body[:-1]
-    elif isinstance(last, ast.Raise):
-        return body
-    if end is not ast.Return:
-        return body
-    value = last.value if isinstance(last, ast.Return) and last.value else ast.Constant(None)
-    result = ast.Assign([ast.Name(RESULT, ast.Store())], value)
-    return [*body, _like(result, last) if last else result]
