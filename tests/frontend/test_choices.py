@@ -1,4 +1,4 @@
-"""Python's choices by tensors' values, as selections."""
+"""Python's choices by tensors' values. Whole networks with them: `tests/models/test_branches.py`."""
 
 import inspect
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.errors import CaptureError
-from monotile.frontends.torch.capture import export
+from monotile.frontends.torch.capture import capture, export
+from monotile.ir.program import Branch
 
 LARGE = torch.finfo(torch.float16).max - 1000
 
@@ -82,58 +82,10 @@ def enclosed(factor: float) -> nn.Module:
     return Enclosed()
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "clamped": Clamped,
-    "both": Both,
-    "nested": Nested,
-    "scaled": Scaled,
-    "written": Written,
-    "enclosed": lambda: enclosed(4.0),
-}
-
-
-def inputs() -> list[torch.Tensor]:
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
-    broken = x.clone()
-    broken[1, 2] = torch.inf
-    return [x, -x.abs(), x.abs() + 4, broken]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_both_ways(name: str) -> None:
-    model = MODELS[name]().eval()
-    before = type(model).forward.__code__
-    fast = monotile.compile(model, (inputs()[0],), target="cpu")
-    assert type(model).forward.__code__ is before
-    assert fast.kernels == 1
-    for x in inputs():
-        torch.testing.assert_close(fast(x), model(x), equal_nan=True)
-
-
-def test_a_line_is_still_the_users() -> None:
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if (x > 0).all():
-                x = x + 1
-            return x.sin()
-
-    found = export(Model(), (torch.ones(3),))
-    (node,) = [n for n in found.graph.nodes if "sin" in str(n.target)]
-    line = inspect.getsourcelines(Model.forward)[1] + 3
-    assert f'test_choices.py", line {line}' in node.meta["stack_trace"]
-
-
 class Returns(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
             return x + 1
-        return x
-
-
-class Shapes(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.sum() > 0:
-            x = x[:2]
         return x
 
 
@@ -154,14 +106,6 @@ class Hidden(nn.Module):
         if x.sum() > 0:
             x = x * self.__factor
         return x
-
-
-class Counted(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        global FACTOR  # noqa: PLW0603
-        if x.sum() > 0:
-            FACTOR = 3
-        return x * FACTOR
 
 
 class Changes(nn.Module):
@@ -211,29 +155,211 @@ class Out(nn.Module):
         return y
 
 
-@pytest.mark.parametrize(
-    ("model", "where", "by"),
-    [
-        (Changes, "forward", "mul_"),
-        (Activated, "activated", "relu"),
-        (Indexed, "first", "__setitem__"),
-        (Out, "forward", "add"),
-    ],
-)
-def test_a_way_that_changes_a_tensor_is_an_error(
-    model: type[nn.Module], where: str, by: str
-) -> None:
-    """It would be changed whichever way is chosen."""
-    with pytest.raises(CaptureError, match=rf"test_choices.py:\d+, in {where}.*in place, by {by}"):
-        export(model(), (torch.ones(4, 3),))
+class Late(nn.Module):
+    """What is changed in place behind the `if` may be another tensor."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x + 0
+        if x.sum() > 0:
+            y = x
+        else:
+            y = x.cumsum(0)
+        y += 1
+        return x, y
 
 
-@pytest.mark.parametrize("model", [Returns, Shapes, Numbers, Hidden, Counted])
-def test_what_is_no_selection_is_an_error(
-    model: type[nn.Module], capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = model.forward.__code__
-    with pytest.raises(CaptureError, match=r"test_choices.py:\d+, in forward.*torch.where"):
-        export(model(), (torch.ones(4, 3),))
-    assert model.forward.__code__ is before
-    assert not capfd.readouterr().err
+class Attribute(nn.Module):
+    """A module's attribute that is assigned within a side, and read behind it."""
+
+    used = 0
+
+    def large(self, x: torch.Tensor) -> torch.Tensor:
+        self.used = 1
+        return x.cumsum(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.used = 0
+        if x.sum() > 0:
+            x = self.large(x)
+        return x * 2 if self.used else x
+
+
+class Listed(nn.Module):
+    """A list that is appended to within a side."""
+
+    def step(self, x: torch.Tensor, found: list[torch.Tensor]) -> torch.Tensor:
+        found.append(x.softmax(-1))
+        return x + 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        if x.sum() > 0:
+            x = self.step(x, found)
+        return x + sum(found)
+
+
+class Generator(nn.Module):
+    """A question within a side that cannot be converted."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            y = x.softmax(-1)
+            if any(row.sum() > 4 for row in x):
+                y = y.cumsum(0)
+        else:
+            y = x
+        return y * 2
+
+
+class Given(nn.Module):
+    """An argument that is changed in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x.mul_(2)
+            return x.softmax(-1)
+        x[0] = 7
+        return x.cumsum(0)
+
+
+class Closure(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def inner(y: torch.Tensor) -> torch.Tensor:
+            if y.sum() > 0:
+                return y.softmax(-1)
+            return y.cumsum(0)
+
+        return (lambda y: y.exp() if y.sum() > 2 else y.sin())(inner(x))
+
+
+class Found:
+    """A result of a plain class."""
+
+    def __init__(self, x: torch.Tensor, steps: int) -> None:
+        self.x, self.steps = x, steps
+
+
+class Object(nn.Module):
+    def forward(self, x: torch.Tensor) -> Found:
+        for _ in range(2):
+            x = x.cumsum(0) - 1
+            if x.sum() > 0:
+                return Found(x, 3)
+        return Found(x.softmax(-1), 3)
+
+
+class Containers(nn.Module):
+    """Tuples and dicts of tensors, one of them of one side alone."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state = (x, x * 2)
+        if x.sum() > 0:
+            state, more = (state[1].cumsum(0), state[0]), {"k": x.softmax(-1)}
+        else:
+            more = {"k": x}
+        if x.amax() > 100:
+            rest = [x.cumsum(1)]
+            state = (rest[0], *state[1:])
+        return *state, more["k"]
+
+
+class Modes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            if x.sum() > 0:
+                with torch.enable_grad():
+                    x = x.cumsum(0)
+            else:
+                x = x.softmax(-1)
+        return x
+
+
+class Cond(nn.Module):
+    """`torch.cond` in a side, and in what courses have in common."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = torch.cond(x.amax() > 2, lambda x: x.cumsum(0), lambda x: x.softmax(-1), (x,))
+            if x.mean() > 0.2:
+                return x
+        return x.sin()
+
+
+class Division(nn.Module):
+    """An integer by zero, were both sides computed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = (x > 3).sum()
+        return 100 // n if n > 0 else n
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "clamped": Clamped,
+    "both": Both,
+    "nested": Nested,
+    "scaled": Scaled,
+    "written": Written,
+    "enclosed": lambda: enclosed(4.0),
+    "returns": Returns,
+    "numbers": Numbers,
+    "hidden": Hidden,
+    "changes": Changes,
+    "activated": Activated,
+    "indexed": Indexed,
+    "out": Out,
+    "late": Late,
+    "attribute": Attribute,
+    "listed": Listed,
+    "generator": Generator,
+    "given": Given,
+    "closure": Closure,
+    "object": Object,
+    "containers": Containers,
+    "modes": Modes,
+    "cond": Cond,
+    "division": Division,
+}
+
+
+def inputs() -> list[torch.Tensor]:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    broken = x.clone()
+    broken[1, 2] = torch.inf
+    return [x, -x.abs(), x.abs() + 4, broken]
+
+
+def leaves(found: object) -> list[object]:
+    return [vars(found)[n] for n in ("x", "steps")] if isinstance(found, Found) else [found]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_ways(name: str) -> None:
+    model = MODELS[name]().eval()
+    before = type(model).forward.__code__
+    fast = monotile.compile(model, (inputs()[0],), target="cpu")
+    assert type(model).forward.__code__ is before
+    assert fast.kernels == 1
+    for x in inputs():
+        ours, theirs = x.clone(), x.clone()
+        torch.testing.assert_close(leaves(fast(ours)), leaves(model(theirs)), equal_nan=True)
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_a_line_is_still_the_users() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if (x > 0).all():
+                x = x + 1
+            return x.sin()
+
+    found = export(Model(), (torch.ones(3),))
+    (node,) = [n for n in found.graph.nodes if "sin" in str(n.target)]
+    line = inspect.getsourcelines(Model.forward)[1] + 3
+    assert f'test_choices.py", line {line}' in node.meta["stack_trace"]
+
+
+def test_a_few_element_wise_operators_are_no_branch() -> None:
+    """They are computed on both sides: nothing has to wait for the test."""
+    for model, expected in ((Clamped(), 0), (Returns(), 0), (Containers(), 2)):
+        body = capture(model, (torch.ones(4, 3),)).program.body
+        assert sum(isinstance(s, Branch) for s in body) == expected

@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
-from monotile.frontends.torch.choices import choices
 from monotile.frontends.torch.complex_numbers import Pair, constant_pair
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
+from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.hints import without_hints
@@ -121,6 +121,8 @@ def export(
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             return _exported(model, args, kwargs)
+        except CaptureError as e:
+            raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
         except Exception as e:
             where = raised_at(e)
             text = str(e).strip()
@@ -138,14 +140,17 @@ def export(
 def _exported(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ExportedProgram:
-    """The result of `torch.export`. Branches on tensors' values at which it stops are converted to selects."""
-    with choices() as found:
-        while True:
-            try:
-                return torch.export.export(model, args, kwargs, strict=False)
-            except Exception as e:
-                if "data-dependent" not in str(e) or not found.convert(e):
-                    raise
+    """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
+
+    def run() -> ExportedProgram:
+        return torch.export.export(model, args, kwargs, strict=False)
+
+    try:
+        return run()
+    except Exception as e:
+        if "data-dependent" not in str(e):
+            raise
+    return all_courses(model, run)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ placeholders of the graph with one memory: a buffer that nobody reads, and a con
 """
 
 import copy
+from typing import Any
 
 import torch
 from torch import fx
@@ -41,18 +42,23 @@ def lifted_once(exported: ExportedProgram) -> ExportedProgram:
 
 
 def with_graph(
-    exported: ExportedProgram, graph: fx.Graph, signature: ExportGraphSignature
+    exported: ExportedProgram,
+    graph: fx.Graph,
+    signature: ExportGraphSignature,
+    root: fx.GraphModule | None = None,
+    constants: dict[str, Any] | None = None,
 ) -> ExportedProgram:
-    """`exported`, which stays as it is, with another graph and signature."""
+    """`exported`, which stays as it is, with another graph and signature. root: has what the graph reads as attributes, where `exported` has not.
+    constants: where there are others."""
     return ExportedProgram(
-        exported.graph_module,
+        root or exported.graph_module,
         graph,
         signature,
         exported.state_dict,
         exported.range_constraints,
         copy.deepcopy(exported.module_call_graph),
         exported.example_inputs,
-        exported.constants,
+        exported.constants if constants is None else constants,
         verifiers=exported.verifiers,
     )
 

@@ -1,25 +1,35 @@
 """The user's source line of an operator."""
 
+import linecache
 import os
 import re
 import traceback
+from types import FrameType
 
 import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
-_SELECTION = os.path.join(os.path.dirname(__file__), "selection.py")
+_OWN = tuple(
+    os.path.join(os.path.dirname(__file__), n) for n in ("selection.py", "courses.py", "marks.py")
+)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
 
 def is_users(path: str) -> bool:
     """Whether a file belongs neither to PyTorch nor to Monotile."""
-    return not path.startswith((_TORCH, _DYNAMO, _SELECTION, "<"))
+    return not path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
 
 
 def describe_line(path: str, line: int | str, function: str, code: str) -> str:
     where = f"{os.path.basename(path)}:{line}, in {function}"
     return f"{where}: {code.strip()}" if code.strip() else where
+
+
+def describe_frame(frame: FrameType) -> str:
+    code, line = frame.f_code, frame.f_lineno
+    text = linecache.getline(code.co_filename, line)
+    return describe_line(code.co_filename, line, code.co_name, text)
 
 
 def origin(stack_trace: str | None) -> str:

@@ -1,58 +1,111 @@
-"""Run-time helpers of converted functions: see `choices.py`."""
+"""Run-time helpers of converted functions: see `conversion.py`."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from monotile.frontends.torch.marks import choose, side, truth
 
 MISSING = object()  # value of an unassigned name
+_CONSTANT = (bool, int, float, complex, str, type(None), slice, torch.dtype, torch.device)
 
 
-def undecided(test: Any) -> bool:
-    """Whether the condition is a tensor without a known value."""
-    return isinstance(test, torch.Tensor)
+class Unjoinable(BaseException):
+    """The sides of an `if` cannot be joined behind it: they leave different values that are not tensors of one type. No Exception, which the
+    model might catch. line: of the `if`'s test."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
 
 
-class Unchanged(TorchFunctionMode):
-    """Active while both branches run: neither may update a tensor in place that the other branch or later code reads."""
+class Choice:
+    """One `if` at a time. undecided: whether its test is a tensor, so that both sides run. line: where the test is. open: whether a side runs."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        changes = name in _CHANGING or (name.endswith("_") and not name.endswith("__"))
-        if changes or given.get("out") is not None or _in_place(func, args, given):
-            raise RuntimeError(
-                f"data-dependent: a branch on a tensor updates a tensor in place, by {name}"
-            )
-        return func(*args, **given)
+    def __init__(self, test: Any, line: int) -> None:
+        self.undecided = isinstance(test, torch.Tensor)
+        self.line, self.open = line, self.undecided
+        self._test: Any = truth(test) if self.undecided else bool(test)
+        if self.undecided:  # ahead of the sides
+            self._bools = [torch.full_like(self._test, x) for x in (False, True)]
 
+    def then(self) -> bool:
+        """Whether the first side runs, which begins here."""
+        if self.undecided:
+            side(self._test, 0)
+        return self.undecided or self._test
 
-_CHANGING = {"__setitem__", "__set__"} | {f"__i{n}__" for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")}  # fmt: skip
+    def otherwise(self) -> bool:
+        """Whether the second side runs, which begins here."""
+        if self.undecided:
+            side(self._test, 1)
+        return self.undecided or not self._test
 
+    def end(self) -> None:
+        """Both sides have run."""
+        side(self._test, 2)
+        self.open = False
 
-def _in_place(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function of torch.nn is called with inplace=True."""
-    if not isinstance(func, FunctionType):
-        return False
-    try:
-        return bool(inspect.signature(func).bind(*args, **kwargs).arguments.get("inplace"))
-    except TypeError:
-        return False
+    def value(self, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """Of a conditional expression."""
+        if not self.undecided:
+            return then() if self._test else otherwise()
+        self.then()
+        first = then()
+        self.otherwise()
+        second = otherwise()
+        self.end()
+        return self.select(first, second)
 
+    def select(self, then: Any, otherwise: Any) -> Any:
+        """The value of a name after both sides have run. Raises Unjoinable."""
+        if then is otherwise:
+            return then
+        if then is MISSING or otherwise is MISSING:
+            leaves, form = pytree.tree_flatten(otherwise if then is MISSING else then)
+            pairs = ((None, x) if then is MISSING else (x, None) for x in leaves)
+            return pytree.tree_unflatten([self._only(*pair) for pair in pairs], form)
+        left, form = pytree.tree_flatten(then)
+        right, other = pytree.tree_flatten(otherwise)
+        if form != other:
+            raise Unjoinable(self.line)
+        return pytree.tree_unflatten(list(map(self._leaf, left, right)), form)
 
-def _truth(x: torch.Tensor) -> torch.Tensor:
-    if x.numel() != 1:
-        raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
-    return x.reshape(()) != 0
+    def flag(self, then: Any, otherwise: Any) -> Any:
+        """The same of a bool, or a tensor of one, which becomes one where the sides differ."""
+        if then is otherwise:
+            return then
+        ways = (self._bools[x] if isinstance(x, bool) else x for x in (then, otherwise))
+        return choose(self._test, *ways)
+
+    def _only(self, then: Any, otherwise: Any) -> Any:
+        found = otherwise if then is None else then
+        return choose(self._test, then, otherwise) if isinstance(found, torch.Tensor) else found
+
+    def _leaf(self, then: Any, otherwise: Any) -> Any:
+        if then is otherwise:
+            return then
+        if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
+            types = [(x.shape, x.dtype, x.device) for x in (then, otherwise)]
+            if types[0] != types[1]:
+                raise Unjoinable(self.line)
+            return choose(self._test, then, otherwise)
+        if isinstance(then, _CONSTANT) and type(then) is type(otherwise) and then == otherwise:
+            return then
+        raise Unjoinable(self.line)
+
+    def changed(self, x: Any) -> Any:
+        """`x`, which a side changes where it lies. Raises Unjoinable where both sides run and it is no tensor: the other would see it."""
+        if self.undecided and not isinstance(x, torch.Tensor):
+            raise Unjoinable(self.line)
+        return x
+
+    def added_to(self, x: Any) -> None:
+        """`x` is a name's value before `+=` and the like. Raises Unjoinable where that would change an object that both sides see."""
+        if self.undecided and not isinstance(x, (torch.Tensor, tuple, *_CONSTANT)):
+            raise Unjoinable(self.line)
 
 
 def both(*values: Callable[[], Any]) -> Any:
@@ -63,7 +116,7 @@ def both(*values: Callable[[], Any]) -> Any:
         tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
         if not isinstance(new, torch.Tensor) and not new:
             return new
-        found = new if not tensors else _all([_truth(x) for x in tensors])
+        found = new if not tensors else _all([truth(x) for x in tensors])
     return found
 
 
@@ -75,7 +128,7 @@ def either(*values: Callable[[], Any]) -> Any:
         tensors = [x for x in (found, new) if isinstance(x, torch.Tensor)]
         if not isinstance(new, torch.Tensor) and new:
             return new
-        found = new if not tensors else ~_all([~_truth(x) for x in tensors])
+        found = new if not tensors else ~_all([~truth(x) for x in tensors])
     return found
 
 
@@ -88,22 +141,4 @@ def _all(truths: list[torch.Tensor]) -> torch.Tensor:
 
 def opposite(x: Any) -> Any:
     """`not` that accepts tensors."""
-    return ~_truth(x) if isinstance(x, torch.Tensor) else not x
-
-
-def select(test: torch.Tensor, then: Any, otherwise: Any) -> Any:
-    """The value of a name after both branches have run."""
-    if then is otherwise or otherwise is MISSING:
-        return then
-    if then is MISSING:
-        return otherwise
-    if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
-        if then.shape != otherwise.shape or then.dtype != otherwise.dtype:
-            raise RuntimeError(
-                f"data-dependent: one branch gives {then.dtype} {tuple(then.shape)}, the other"
-                f" {otherwise.dtype} {tuple(otherwise.shape)}"
-            )
-        return torch.where(_truth(test), then, otherwise)
-    if type(then) is type(otherwise) and then == otherwise:
-        return then
-    raise RuntimeError("data-dependent: the branches give different values that are not tensors")
+    return ~truth(x) if isinstance(x, torch.Tensor) else not x

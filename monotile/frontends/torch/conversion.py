@@ -1,0 +1,223 @@
+"""If-conversion of Python's `if` on a tensor (Allen et al., 1983): a function's code, recompiled so that both sides of some of its `if`s run.
+
+    if (x > 1).any():
+        x = self.large(x)
+
+becomes, in short, with a `Choice` of `selection.py`:
+
+    choice = Choice((x > 1).any(), line)
+    kept = x
+    if choice.then():       # both of these hold where the test is a tensor, and else one of them
+        x = self.large(x)
+    then, x = x, kept
+    if choice.otherwise():
+        pass
+    x = choice.select(then, x)
+
+What a side may hold is what leaves nothing but local names and tensors changed. Where a side returns or continues a loop, what comes
+behind the `if` is first moved into the other side. Conditional expressions are converted as well.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections import Counter
+from types import CodeType
+
+from monotile.frontends.torch.exits import FLAG, RESULT, without_continue, without_exits
+from monotile.frontends.torch.sides import (
+    OWN,
+    Body,
+    assigned,
+    guarded,
+    lines_of,
+    loads,
+    may_run,
+)
+
+_HELPERS = ("Choice", "both", "either", "opposite", "MISSING")
+
+
+def converted(old: CodeType, lines: frozenset[int]) -> CodeType | None:
+    """`old` with the `if`s and conditional expressions converted whose tests are at `lines`; None if one of them cannot be."""
+    try:
+        source, first = inspect.getsourcelines(old)
+        tree = ast.parse(textwrap.dedent("".join(source)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    ast.increment_lineno(tree, first - 1)
+    (made,) = tree.body if len(tree.body) == 1 else (None,)
+    if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
+        return None
+    if not _Convert(made, lines).all():
+        return None
+    made.decorator_list = []
+    names = [ast.alias(n, OWN + n) for n in _HELPERS]
+    made.body.insert(0, ast.ImportFrom("monotile.frontends.torch.selection", names, 0))
+    arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
+    outer = ast.FunctionDef(f"{OWN}outer", arguments, [made], [], None, None)
+    if "type_params" in ast.FunctionDef._fields:
+        outer.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+    tree.body = [outer]
+    compiled = compile(ast.fix_missing_locations(tree), old.co_filename, "exec")
+    code = next(c for c in _inner(_inner([compiled])) if c.co_name == made.name)
+    # Inside a class, names that begin with two underscores are mangled.
+    hidden = any(n.startswith("__") and not n.endswith("__") for n in code.co_names)
+    return code if code.co_freevars == old.co_freevars and not hidden else None
+
+
+def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(x, kinds) for x in ast.walk(node))
+
+
+def _inner(codes: list[CodeType]) -> list[CodeType]:
+    """The functions defined directly inside."""
+    return [x for code in codes for x in code.co_consts if isinstance(x, CodeType)]
+
+
+class _Convert:
+    """Converts, in the function `made` itself, what is at `lines`. found: those of them that were converted. possible: whether all sides may
+    be run."""
+
+    def __init__(self, made: ast.FunctionDef, lines: frozenset[int]) -> None:
+        self.made, self.lines, self.count = made, lines, 0
+        self.found: set[int] = set()
+        self.possible = True
+        self.loads: Counter[str] = Counter()
+
+    def all(self) -> bool:
+        """Whether everything at `lines` is converted."""
+        made = self.made
+        without_exits(made, self.lines)
+        self.loads = loads(made)
+        made.body = self._statements(made.body, looped=False)
+        expressions = _Expressions(self)
+        made.body = [expressions.visit(s) for s in made.body]
+        return self.possible and frozenset(self.found) == self.lines
+
+    def wanted(self, test: ast.expr) -> int | None:
+        """The first of the lines at which `test` is. They count as found."""
+        there = lines_of(test, self.lines)
+        self.found.update(there)
+        return min(there, default=None)
+
+    def name(self) -> str:
+        """A new choice's."""
+        self.count += 1
+        return f"{OWN}choice{self.count}"
+
+    def _statements(self, body: Body, *, looped: bool) -> Body:
+        return [new for s in body for new in self._statement(s, looped=looped)]
+
+    def _statement(self, s: ast.stmt, *, looped: bool) -> Body:
+        if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return [s]
+        test = s.test if isinstance(s, ast.If) and not _has(s.test, ast.NamedExpr) else None
+        if isinstance(s, ast.If) and test and (line := self.wanted(test)) is not None:
+            return self._choice(s, line, looped=looped)
+        loop = isinstance(s, (ast.For, ast.While))
+        if isinstance(s, (ast.For, ast.While)):
+            s.body = without_continue(s.body, self.lines)
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(s, name, None)
+            if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
+                setattr(s, name, self._statements(inner, looped=looped or loop))
+        return [s]
+
+    def _choice(self, s: ast.If, line: int, *, looped: bool) -> Body:
+        self.possible &= may_run([*s.body, *s.orelse])
+        choice = self.name()
+        inside = Counter[str]() if looped else loads(s)
+        names = sorted(assigned([*s.body, *s.orelse]))
+        live = {n for n in names if n == RESULT or self.loads[n] > inside[n]}
+        ways = {
+            way: self._statements(guarded(body, choice), looped=looped) or [ast.Pass()]
+            for way, body in (("THEN", s.body), ("ELSE", s.orelse))
+        }
+        first = ast.Assign([ast.Name(choice, ast.Store())], _choice_of(s.test, line))
+        return [ast.copy_location(first, s.test), *_template(choice, names, ways, s.test, live)]
+
+
+class _Expressions(ast.NodeTransformer):
+    """Converts conditional expressions."""
+
+    def __init__(self, convert: _Convert) -> None:
+        self._convert = convert
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node if node.args.args else self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        if _has(node, ast.NamedExpr, ast.Await, ast.Yield):
+            return node
+        if (line := self._convert.wanted(node.test)) is None:
+            return node
+        value = ast.Attribute(_choice_of(node.test, line), "value", ast.Load())
+        ways = [_function(x) for x in (node.body, node.orelse)]
+        return ast.copy_location(ast.Call(value, ways, []), node)
+
+
+def _function(value: ast.expr) -> ast.expr:
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    return ast.copy_location(ast.Lambda(nothing, value), value)
+
+
+def _choice_of(test: ast.expr, line: int) -> ast.expr:
+    """A new `selection.Choice`."""
+    given = [_lazily(test), ast.Constant(line)]
+    made = ast.Call(ast.Name(f"{OWN}Choice", ast.Load()), given, [])
+    return ast.copy_location(made, test)
+
+
+def _lazily(test: ast.expr) -> ast.expr:
+    """`test` with `and`, `or` and `not` as calls that also accept tensors."""
+    match test:
+        case ast.BoolOp(op, values):
+            name = "both" if isinstance(op, ast.And) else "either"
+            given = [_function(_lazily(v)) for v in values]
+            made = ast.Call(ast.Name(OWN + name, ast.Load()), given, [])
+        case ast.UnaryOp(ast.Not(), operand):
+            made = ast.Call(ast.Name(f"{OWN}opposite", ast.Load()), [_lazily(operand)], [])
+        case _:
+            return test
+    return ast.copy_location(made, test)
+
+
+def _template(
+    choice: str, names: list[str], ways: dict[str, Body], test: ast.expr, live: set[str]
+) -> Body:
+    """What becomes of an `if`. names: assigned in a side. live: those of them that are read behind it."""
+    kept, then, missing = f"{choice}_kept_", f"{choice}_then_", f"{OWN}MISSING"
+
+    def value(n: str) -> str:
+        return f"locals().get({n!r}, {missing})"
+
+    def bound(n: str, to: str) -> list[str]:
+        return [f"    {n} = {to}", f"    if {n} is {missing}:", f"        del {n}"]
+
+    text = [f"if {choice}.undecided:", "    pass"]
+    text += [f"    {kept}{n} = {value(n)}" for n in names]
+    text += [f"if {choice}.then():", "    THEN", f"if {choice}.undecided:", "    pass"]
+    text += [f"    {then}{n} = {value(n)}" for n in names if n in live]
+    text += [line for n in names for line in bound(n, kept + n)]
+    text += [f"if {choice}.otherwise():", "    ELSE", f"if {choice}.undecided:"]
+    text += [f"    {choice}.end()"]
+    for n in (n for n in names if n in live):
+        how = "flag" if n.startswith(FLAG) else "select"
+        text += bound(n, f"{choice}.{how}({then}{n}, {value(n)})")
+    made = ast.parse("\n".join(text)).body
+    for s in made:
+        for node in ast.walk(s):
+            if isinstance(node, (ast.expr, ast.stmt)):
+                ast.copy_location(node, test)
+        assert isinstance(s, ast.If)
+        match s.body:
+            case [ast.Expr(ast.Name(way))]:
+                s.body = ways[way]
+            case _:
+                pass
+    return made

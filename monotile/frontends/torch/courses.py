@@ -1,0 +1,191 @@
+"""A model whose course depends on its data, exported: every course that it may take, as one graph.
+
+`torch.export` cannot know a tensor's truth value. Where Python asks for one, the `if` is converted if that can be done, so that the trace
+runs both sides (`choices.py`). If it cannot be done, the trace is a course: it goes on as if the value were false, and the model is
+traced again with it true. What the two have in common is followed by a `torch.cond` of the rest of both (`merge.py`, `regions.py`).
+"""
+
+import dis
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch import marks
+from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
+from monotile.frontends.torch.choices import Choices, choices
+from monotile.frontends.torch.lifted import lifted_once
+from monotile.frontends.torch.merge import Course, merge
+from monotile.frontends.torch.origin import describe_frame, is_users, raised_at
+from monotile.frontends.torch.regions import LeakError, outline
+from monotile.frontends.torch.selection import Unjoinable
+from monotile.frontends.torch.sharing import shared_as_run
+
+MOST = 32  # limit of courses of one model
+Export = Callable[[], ExportedProgram]
+
+
+class TooManyCoursesError(CaptureError):
+    """A model has more courses than are traced."""
+
+
+class _Again(BaseException):
+    """An `if` was converted or is no longer: the model has to be traced anew."""
+
+
+def all_courses(model: torch.nn.Module, export: Export) -> ExportedProgram:
+    """What `export`, which traces `model`, gives if every `if` on a tensor's value is a branch. Raises CaptureError, and what `export` raises."""
+    try:
+        return _outlined(model, export, MOST_FUNCTIONS)
+    except LeakError as leak:
+        try:
+            return _outlined(model, export, 0)
+        except TooManyCoursesError:
+            raise leak from None
+
+
+def _outlined(model: torch.nn.Module, export: Export, most: int) -> ExportedProgram:
+    """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
+    with choices(most) as conversions:
+        while True:
+            try:
+                merged = merge(_courses(model, export, conversions))
+            except _Again:
+                continue
+            except Unjoinable as e:
+                conversions.refuse(conversions.raised_in(e), e.line)
+                continue
+            return outline(shared_as_run(lifted_once(merged)))
+
+
+def _courses(
+    model: torch.nn.Module, export: Export, conversions: Choices
+) -> dict[Course, ExportedProgram]:
+    """By what was answered at each fork."""
+    found: dict[Course, ExportedProgram] = {}
+    todo: list[Course] = [()]
+    while todo:
+        trace = _Trace(todo.pop(), conversions)
+        try:
+            with _unchanged(model), torch.no_grad(), trace.asked():
+                exported = export()
+        except Exception as e:
+            raise trace.failed(e) from e
+        if len(found) == MOST:
+            raise TooManyCoursesError(
+                f"the model's course depends on a tensor's value in more than {MOST} ways, at the end at"
+                f" {trace.where}: write it with torch.cond, or a loop with torch.while_loop, or let"
+                ' torch.compile(model, backend="monotile") split it there'
+            )
+        found[tuple(trace.answers)] = exported
+        todo += [(*trace.answers[:k], True) for k in range(trace.given, len(trace.answers))]
+    return found
+
+
+class _Trace:
+    """One trace of the model. answers: of the forks so far, of which the first `given` were set. where: the last fork."""
+
+    def __init__(self, course: Course, conversions: Choices) -> None:
+        self.answers, self.given = list(course), len(course)
+        self.where = ""
+        self._met = 0
+        self._conversions = conversions
+
+    def failed(self, error: Exception) -> Exception:
+        """`error`, which this trace has raised, with the way that it has taken."""
+        if isinstance(error, CaptureError) or not self._met:
+            return error
+        at = raised_at(error)
+        return CaptureError(
+            f"where a tensor's value is {self.answers[self._met - 1]}, at {self.where}, the model fails"
+            + (f", at {at}" if at else "")
+            + f": {type(error).__name__}: {error}. Both ways have to be possible: a check of data may be written"
+            " with torch._check, which is dropped"
+        )
+
+    @contextmanager
+    def asked(self) -> Generator[None]:
+        """Within, the truth of a traced tensor is asked here, and `item()` of one gives a tensor."""
+        truth, item = FakeTensor.__bool__, FakeTensor.item
+
+        def bool_(x: FakeTensor) -> bool:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            return self._answer(x, frame) if _is_asked(x, frame) else truth(x)
+
+        def item_(x: FakeTensor) -> Any:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            if not _is_asked(x, frame) or x.numel() != 1 or x.is_complex():
+                return item(x)
+            wide = torch.float64 if x.is_floating_point() else torch.int64
+            return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
+
+        assign = torch.nn.Module.__setattr__
+
+        def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            open_ = None if _is_tracers(frame) else self._conversions.open_in(frame)
+            if open_ and getattr(module, name, None) is not value:  # the other side would see it
+                self._conversions.refuse(*open_)
+                raise _Again
+            assign(module, name, value)
+
+        with (
+            patch.object(FakeTensor, "__bool__", bool_),
+            patch.object(FakeTensor, "item", item_),
+            patch.object(torch.nn.Module, "__setattr__", setattr_),
+        ):
+            yield
+
+    def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
+        """What Python is told of `x`. Raises _Again if that is not asked any more next time."""
+        frame = asking
+        while not is_users(frame.f_code.co_filename) and frame.f_back:
+            frame = frame.f_back
+        if self._conversions.convert(frame.f_code, frame.f_lineno):
+            raise _Again
+        if open_ := self._conversions.open_in(frame):  # the rest of the model is no part of a side
+            self._conversions.refuse(*open_)
+            raise _Again
+        self.where = describe_frame(frame)
+        if any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(frame.f_code)):
+            raise CaptureError(
+                f"at {self.where}: this depends on a tensor's value, in a function that assigns a global name:"
+                " it cannot be traced both ways. Express the choice with tensors (torch.where, torch.cond)"
+            )
+        marks.fork(marks.truth(x))
+        if self._met == len(self.answers):
+            self.answers.append(False)
+        self._met += 1
+        return self.answers[self._met - 1]
+
+
+def _is_asked(x: FakeTensor, frame: FrameType) -> bool:
+    """Whether a model asks about a value that depends on its data, and not PyTorch's tracer."""
+    return x.constant is None and not _is_tracers(frame)
+
+
+def _is_tracers(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
+
+
+@contextmanager
+def _unchanged(model: torch.nn.Module) -> Generator[None]:
+    """Restores the attributes of the model's modules, which a trace may assign."""
+    modules = list(model.modules())
+    kept = [(m.__dict__, dict(m.__dict__), dict(m._buffers)) for m in modules]  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        for now, before, buffers in kept:
+            now.clear()
+            now.update(before)
+            now["_buffers"].clear()
+            now["_buffers"].update(buffers)

@@ -1,0 +1,48 @@
+"""Marks in an exported graph: where the sides of a Python `if` on a tensor lie.
+
+Both sides are traced, one behind the other, between marks; `regions.py` makes a `torch.cond` of them. A fork is where a trace of the
+model took one of two ways; `merge.py` puts the traces of both ways between marks.
+
+    side(test, 0)  nodes of the side taken where `test` (bool []) holds
+    side(test, 1)  nodes of the other
+    side(test, 2)
+    choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
+"""
+
+from typing import Any
+
+import torch
+from torch.fx.node import has_side_effect
+
+_LIBRARY = torch.library.Library("monotile", "DEF")
+_LIBRARY.define("side(Tensor test, int part) -> ()")
+_LIBRARY.define("fork(Tensor test) -> ()")
+_LIBRARY.define("choose(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
+
+
+def _nothing(*_: object) -> None:
+    """Runs a mark."""
+
+
+def _like(_: torch.Tensor, then: torch.Tensor | None, otherwise: torch.Tensor | None) -> Any:
+    given = then if then is not None else otherwise
+    assert given is not None
+    return torch.empty_like(given, memory_format=torch.contiguous_format)
+
+
+_LIBRARY.impl("side", _nothing, "CompositeExplicitAutograd")
+_LIBRARY.impl("fork", _nothing, "CompositeExplicitAutograd")
+_LIBRARY.impl("choose", _like, "CompositeExplicitAutograd")
+
+side: Any = torch.ops.monotile.side.default
+fork: Any = torch.ops.monotile.fork.default
+choose: Any = torch.ops.monotile.choose.default
+for _mark in (side, fork):
+    has_side_effect(_mark)  # else it would be dead code
+
+
+def truth(x: torch.Tensor) -> torch.Tensor:
+    """bool [], whether the one element of `x` is not zero."""
+    if x.numel() != 1:
+        raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
+    return x.reshape(()) != 0

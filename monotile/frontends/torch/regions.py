@@ -1,0 +1,361 @@
+"""The sides of a Python `if`, between marks in a graph (`marks.py`), as `torch.cond`.
+
+A side becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there, it copies, and gives the copy as
+a further result, which is then written back. If both sides are a few element-wise operators, they stay where they are, and their results
+are selected: that costs less than to wait for the test.
+"""
+
+import copy
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.aliasing import Groups, changed, is_unsure, packet, sources
+from monotile.frontends.torch.lifted import with_graph
+from monotile.frontends.torch.marks import choose, side
+from monotile.frontends.torch.origin import origin
+
+FEW = 8  # limit of element-wise operators that are computed on both sides
+
+aten = torch.ops.aten
+
+
+class LeakError(CaptureError):
+    """A side of an `if` has an effect that cannot be kept to it."""
+
+
+def outline(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` without marks. Raises LeakError where a side has an effect that cannot be kept to it."""
+    inner = [m.graph for m in exported.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    for graph in inner[1:]:
+        for mark in graph.find_nodes(op="call_function", target=side):
+            raise _refusal(
+                mark, "it is in a part of the model with another autocast or gradient mode"
+            )
+    if not exported.graph.find_nodes(op="call_function", target=side):
+        return exported
+    graph, signature = copy.deepcopy(exported.graph), copy.deepcopy(exported.graph_signature)
+    outliner = _Outliner(graph, copy.copy(exported.graph_module))
+    outliner.run()
+    for old, new in outliner.replaced:
+        signature.replace_all_uses(old, new)
+    return with_graph(exported, graph, signature, root=outliner.root)
+
+
+@dataclass
+class _Region:
+    """The nodes of two sides between marks. joins: the `choose` behind them. updated: what lies outside and is changed inside."""
+
+    marks: tuple[fx.Node, fx.Node, fx.Node]
+    sides: tuple[list[fx.Node], list[fx.Node]]
+    joins: list[fx.Node]
+    updated: list[fx.Node]
+
+    @property
+    def test(self) -> fx.Node:
+        found = self.marks[0].args[0]
+        assert isinstance(found, fx.Node)
+        return found
+
+
+def _region(start: fx.Node, turn: fx.Node, end: fx.Node) -> _Region:
+    sides = list(_between(start, turn)), list(_between(turn, end))
+    joins = list[fx.Node]()
+    while (node := (joins[-1] if joins else end).next).target is choose:
+        joins.append(node)
+    updated = dict.fromkeys(x for nodes in sides for x in _updated(nodes))
+    return _Region((start, turn, end), sides, joins, list(updated))
+
+
+def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
+    node = first.next
+    while node is not last:
+        yield node
+        node = node.next
+
+
+class _Outliner:
+    """Works on `graph` itself. root: a module with its subgraphs. replaced: names of nodes, and of those that stand for them now."""
+
+    def __init__(self, graph: fx.Graph, root: fx.GraphModule) -> None:
+        self.graph, self.root = graph, root
+        self.replaced: list[tuple[str, str]] = []
+        self._count = 0
+
+    def run(self) -> None:
+        for node in reversed(self.graph.nodes):
+            if node.target is choose and not node.users:
+                self.graph.erase_node(node)
+        for node in self.graph.nodes:
+            if itself := list(_itself(node)):
+                self._replace(node, itself[0])
+        _refuse_late_changes(self.graph)
+        self._groups = _sharing(self.graph)
+        begun: list[list[fx.Node]] = []
+        for node in [n for n in self.graph.nodes if n.target is side]:
+            match node.args[1]:
+                case 0:
+                    begun.append([node])
+                case 1:
+                    begun[-1].append(node)
+                case _:
+                    start, turn = begun.pop()
+                    self._region(_region(start, turn, node))
+
+    def _replace(self, node: fx.Node, by: fx.Node) -> None:
+        node.replace_all_uses_with(by)
+        self.replaced.append((node.name, by.name))
+
+    def _region(self, region: _Region) -> None:
+        self._check(region)
+        if not region.updated and all(map(_is_cheap, region.sides)):
+            self._select(region)
+            dead = [*region.joins, *region.marks]
+        else:
+            if region.joins or region.updated:
+                self._branch(region)
+            dead = [*region.marks[:2], *region.sides[0], *region.sides[1], region.marks[2]]
+            dead += region.joins
+        for node in sorted(dead, reverse=True):
+            self.graph.erase_node(node)
+
+    def _check(self, region: _Region) -> None:
+        """Refuses what a side cannot keep to itself."""
+        for k, nodes in enumerate(region.sides):
+            inside = set(nodes)
+            for node in nodes:
+                for user in node.users:
+                    own = user in region.joins and user.args[1 + k] is node is not user.args[2 - k]
+                    if user not in inside and not own:
+                        raise _refusal(
+                            region.marks[0],
+                            "a tensor that one side of it makes is used elsewhere: it is made"
+                            f" at {_line(node)} and used at {_line(user)}",
+                        )
+        for updated in region.updated:
+            for other in _outer(region):
+                if other is not updated and self._groups.of(other) is self._groups.of(updated):
+                    raise _refusal(
+                        region.marks[0],
+                        "a side of it updates a tensor in place that it also reaches by a view made before it:"
+                        " make the view in that side",
+                    )
+
+    def _select(self, region: _Region) -> None:
+        for join in region.joins:
+            _, then, otherwise = join.args
+            with self.graph.inserting_before(join):
+                ways = (then or otherwise, otherwise or then)
+                made = self.graph.call_function(aten.where.self, (region.test, *ways))
+            made.meta = dict(join.meta)
+            self._replace(join, made)
+
+    def _branch(self, region: _Region) -> None:
+        operands = [n for n in _outer(region) if n.op != "get_attr"]
+        values = [n.meta["val"] for n in region.joins]
+        values += [n.meta["val"].clone() for n in region.updated]
+        held = list[fx.Node]()
+        for k, nodes in enumerate(region.sides):
+            results = [n.args[1 + k] for n in region.joins]
+            made = _side(nodes, operands, results, region, self.root)
+            name = f"side_{self._count}"
+            self._count += 1
+            setattr(self.root, name, made)
+            with self.graph.inserting_before(region.marks[2]):
+                held.append(self.graph.get_attr(name))
+        with self.graph.inserting_before(region.marks[2]):
+            given = (region.test, *held, tuple(operands))
+            cond = self.graph.call_function(torch.ops.higher_order.cond, given)
+            cond.meta = dict(region.marks[0].meta) | {"val": tuple(values)}
+            places = [*region.joins, *region.updated]
+            for k, place in enumerate(places):
+                made = self.graph.call_function(operator.getitem, (cond, k))
+                made.meta = dict(region.marks[0].meta) | {"val": values[k]}
+                if place.target is choose:
+                    self._replace(place, made)
+                else:
+                    back = self.graph.call_function(aten.copy_.default, (place, made))
+                    back.meta = dict(region.marks[0].meta) | {"val": place.meta["val"]}
+
+
+def _outer(region: _Region) -> list[fx.Node]:
+    """What the sides read or give of the graph around them."""
+    inside = {n for nodes in region.sides for n in nodes}
+    read = [x for nodes in region.sides for n in nodes for x in n.all_input_nodes]
+    read += [x for join in region.joins for x in join.args[1:] if isinstance(x, fx.Node)]
+    return [x for x in dict.fromkeys([*read, *region.updated]) if x not in inside]
+
+
+def _updated(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
+    """What `nodes` update in place that is not made by them."""
+    inside = set(nodes)
+    todo = [x for n in nodes for x in changed(n)]
+    while todo:
+        node = todo.pop()
+        if node in inside:
+            todo += sources(node)
+        else:
+            yield node
+
+
+def _side(
+    nodes: Sequence[fx.Node],
+    operands: Sequence[fx.Node],
+    results: Sequence[Any],
+    region: _Region,
+    root: fx.GraphModule,
+) -> fx.GraphModule:
+    """`nodes` as a function of `operands`. results: None where there is none."""
+    graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+    for x in operands:
+        env[x] = graph.placeholder(x.name)
+        env[x].meta = dict(x.meta)
+    given = set(env.values())
+    for x in _updated(nodes):
+        if env[x] in given:
+            env[x] = _call(graph, aten.clone.default, x.meta["val"].clone(), region, env[x])
+    for node in nodes:
+        for x in node.all_input_nodes:
+            if x.op == "get_attr" and x not in env:
+                env[x] = graph.node_copy(x)
+        if node not in env:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    outputs = list[fx.Node]()
+    for join, result in zip(region.joins, results, strict=True):
+        value = join.meta["val"]
+        if result is None:  # a name that this side does not assign
+            outputs.append(
+                _call(
+                    graph,
+                    aten.full.default,
+                    value,
+                    region,
+                    list(value.shape),
+                    0,
+                    dtype=value.dtype,
+                    device=value.device,
+                )
+            )
+            continue
+        found = env[result]
+        if found in given or found in outputs or _may_be_view(found) or not _is_plain(found):
+            plain = {"memory_format": torch.contiguous_format}
+            found = _call(graph, aten.clone.default, value, region, found, **plain)
+        outputs.append(found)
+    for x in region.updated:
+        value = x.meta["val"].clone()
+        outputs.append(_call(graph, aten.clone.default, value, region, env[x]))
+    graph.output(tuple(outputs)).meta["val"] = tuple(x.meta["val"] for x in outputs)
+    return fx.GraphModule(root, graph)
+
+
+def _call(
+    graph: fx.Graph, op: OpOverload, value: Any, region: _Region, *args: Any, **kwargs: Any
+) -> fx.Node:
+    made = graph.call_function(op, args, kwargs)
+    made.meta = dict(region.marks[0].meta) | {"val": value}
+    return made
+
+
+def _may_be_view(node: fx.Node) -> bool:
+    return is_unsure(node) or any(sources(node))
+
+
+def _is_plain(node: fx.Node) -> bool:
+    return node.meta["val"].is_contiguous()
+
+
+def _itself(node: fx.Node) -> Iterator[fx.Node]:
+    """The argument that an operator in place gives as its result."""
+    if not isinstance(node.target, OpOverload):
+        return
+    returns = node.target._schema.returns  # pyright: ignore[reportPrivateUsage]
+    if len(returns) == 1 and returns[0].alias_info and returns[0].alias_info.is_write:
+        yield from changed(node)
+
+
+def _sharing(graph: fx.Graph) -> Groups:
+    """What may share memory."""
+    groups = Groups()
+    for node in graph.nodes:
+        for source in sources(node):
+            groups.join(node, source)
+    return groups
+
+
+def _refuse_late_changes(graph: fx.Graph) -> None:
+    """Raises LeakError where a result of a side is a tensor from outside, and one of the two is changed in place later: the other would have to
+    change if that side was taken."""
+    groups = _sharing(graph)
+    at = {node: k for k, node in enumerate(graph.nodes)}
+    last = {node: max((at[user] for user in node.users), default=0) for node in graph.nodes}
+    changes = [(by, x) for by in graph.nodes for x in changed(by)]
+
+    def seen_after(node: fx.Node, by: fx.Node) -> bool:
+        """Whether what shares memory with `node` is read after `by`, or the caller's."""
+        group = groups.of(node)
+        near = (x for x in at if at[x] < at[by] and groups.of(x) is group)
+        return any(last[x] > at[by] or x.op == "placeholder" for x in near)
+
+    for join in graph.find_nodes(op="call_function", target=choose):
+        for given in (x for x in join.args[1:] if isinstance(x, fx.Node)):
+            for by, x in changes:
+                if at[by] < at[join]:
+                    continue
+                ways = ((join, given), (given, join))
+                if any(groups.of(x) is groups.of(a) and seen_after(b, by) for a, b in ways):
+                    raise _refusal(
+                        join,
+                        f"after it, {_line(by)} changes a tensor in place that may be another one, as a side gives it:"
+                        " write it out of place (x = x + 1), or give a clone",
+                    )
+
+
+def _is_cheap(nodes: Sequence[fx.Node]) -> bool:
+    """Whether `nodes` are a few element-wise operators that may be computed where they are not wanted."""
+    return len([n for n in nodes if not _may_be_view(n)]) <= FEW and all(map(_is_harmless, nodes))
+
+
+def _is_harmless(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload) or any(changed(node)):
+        return False
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    divides = packet(node) in _DIVISIONS and not value.is_floating_point()
+    simple = torch.Tag.pointwise in node.target.tags or packet(node) in _MOVES or _may_be_view(node)
+    return simple and not divides
+
+
+# Of integers, they may trap.
+_DIVISIONS = frozenset(
+    {"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.bitwise_left_shift"}
+)
+_MOVES = frozenset(
+    {
+        "aten.clone",
+        "aten.lift_fresh_copy",
+        "aten.full",
+        "aten.zeros_like",
+        "aten.ones_like",
+        "aten.full_like",
+    }
+)
+
+
+def _line(node: fx.Node) -> str:
+    return origin(node.stack_trace) or node.name
+
+
+def _refusal(node: fx.Node, text: str) -> LeakError:
+    where = origin(node.stack_trace)
+    return LeakError(
+        "this depends on a tensor's value" + (f", at {where}" if where else "") + f", and {text}"
+    )

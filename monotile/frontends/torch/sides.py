@@ -1,0 +1,133 @@
+"""The statements in the sides of a Python `if` that is converted (`conversion.py`): which may be there, and what they assign."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+Body = list[ast.stmt]
+OWN = "_monotile_"  # prefix of generated names
+
+
+def lines_of(test: ast.expr, lines: Iterable[int]) -> list[int]:
+    """Those of `lines` at which `test` is."""
+    return [k for k in lines if test.lineno <= k <= (test.end_lineno or test.lineno)]
+
+
+def assigned(body: Iterable[ast.stmt]) -> set[str]:
+    """The names that are bound."""
+    found = (x for s in body for x in ast.walk(s) if isinstance(x, ast.Name))
+    return {x.id for x in found if isinstance(x.ctx, ast.Store)}
+
+
+def loads(s: ast.stmt) -> Counter[str]:
+    """How often each name is read, `+=` included."""
+    found = Counter[str]()
+    for x in ast.walk(s):
+        if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load):
+            found[x.id] += 1
+        elif isinstance(x, ast.AugAssign) and isinstance(x.target, ast.Name):
+            found[x.target.id] += 1
+    return found
+
+
+def may_run(body: Iterable[ast.stmt], *, looped: bool = False) -> bool:
+    """Whether `body` changes nothing but local names and tensors, as far as its text says. looped: it is in a loop of the same side."""
+    return all(_may_run(s, looped) for s in body)
+
+
+def _may_run(s: ast.stmt, looped: bool) -> bool:
+    match s:
+        case ast.Pass() | ast.Assert() | ast.Expr(ast.Constant()):
+            return True
+        case ast.Break() | ast.Continue():
+            return looped
+        case ast.Assign(targets):
+            return all(map(_is_target, targets))
+        case ast.AnnAssign(target, _, value):
+            return isinstance(target, ast.Name) and value is not None
+        case ast.AugAssign(target):
+            return _is_target(target) or _is_attribute(target)
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(owner), name))):
+            return owner.startswith(OWN) or _is_in_place(name)
+        case ast.Expr(ast.Call(ast.Attribute(_, name))):
+            return _is_in_place(name)
+        case ast.If(_, body, orelse):
+            return may_run([*body, *orelse], looped=looped)
+        case ast.For(target, _, body, orelse):
+            return _is_target(target) and may_run(body, looped=True) and may_run(orelse)
+        case ast.With(items, body):
+            names = [x.optional_vars for x in items if x.optional_vars is not None]
+            return all(map(_is_target, names)) and may_run(body, looped=looped)
+        case _:
+            return False
+
+
+def _is_target(t: ast.expr) -> bool:
+    match t:
+        case ast.Name() | ast.Subscript():
+            return True
+        case ast.Tuple(elts) | ast.List(elts):
+            return all(map(_is_target, elts))
+        case ast.Starred(value):
+            return _is_target(value)
+        case _:
+            return False
+
+
+def _is_attribute(t: ast.expr) -> bool:
+    return isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)
+
+
+def _is_in_place(name: str) -> bool:
+    """Whether a method is PyTorch's, in place."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def guarded(body: Body, choice: str) -> Body:
+    """`body` with what it changes in place shown to `choice`, which refuses what is no tensor (`selection.Choice.changed`)."""
+    return [new for s in body for new in _guarded(s, choice)]
+
+
+def _guarded(s: ast.stmt, choice: str) -> Body:
+    before = Body()
+    match s:
+        case ast.Assign(targets):
+            for t in targets:
+                _guard_target(t, choice)
+        case ast.AugAssign(ast.Name(name) as target):
+            text = ast.Expr(_call(choice, "added_to", ast.Name(name, ast.Load())))
+            before = [like(text, target)]
+        case ast.AugAssign(ast.Attribute(owner, name) as target):
+            read = ast.Attribute(owner, name, ast.Load())
+            before = [like(ast.Expr(_call(choice, "changed", read)), target)]
+        case ast.AugAssign(target):
+            _guard_target(target, choice)
+        case ast.Expr(ast.Call(ast.Attribute(owner) as method)) if _is_in_place(method.attr):
+            method.value = _call(choice, "changed", owner)
+        case ast.If() | ast.For():
+            s.body, s.orelse = guarded(s.body, choice), guarded(s.orelse, choice)
+        case ast.With():
+            s.body = guarded(s.body, choice)
+        case _:
+            pass
+    return [*before, s]
+
+
+def _guard_target(t: ast.expr, choice: str) -> None:
+    for x in ast.walk(t):
+        if isinstance(x, ast.Subscript) and isinstance(x.ctx, ast.Store):
+            x.value = _call(choice, "changed", x.value)
+
+
+def _call(choice: str, method: str, given: ast.expr) -> ast.expr:
+    found = ast.Call(ast.Attribute(ast.Name(choice, ast.Load()), method, ast.Load()), [given], [])
+    return like(found, given) if hasattr(given, "lineno") else found
+
+
+def like(node: Any, other: ast.AST) -> Any:
+    """`node` and the new ones in it at the place of `other`."""
+    for x in ast.walk(node):
+        if isinstance(x, (ast.expr, ast.stmt)) and not hasattr(x, "lineno"):
+            ast.copy_location(x, other)
+    return node
