@@ -1,5 +1,6 @@
 """Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, most of
-them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip."""
+them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip. They come in whole
+rows, along which is summed."""
 
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     total = sum(sizes.values())
     if total <= cached:
         return frozenset()
-    few = {r.tensor for r in reuses(program) if r.times <= FEW}
+    few = {r.tensor for r in reuses(program) if r.times <= FEW} & _in_rows(program)
     if 2 * sum(sizes[n] for n in few & sizes.keys()) < total:
         return frozenset()
     kept = {
@@ -29,6 +30,12 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
         if x.tensor.nbytes <= on_chip
     }
     return steady_weights(program) & few - kept
+
+
+def _in_rows(program: Program) -> set[str]:
+    """What is summed along its last dimension."""
+    sums = (s for s in statements(program.body) if isinstance(s, Compute) and s.reduce)
+    return {x.tensor.name for s in sums for x in loads_of(s) if x.index and x.index[-1] in s.reduce}
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:
