@@ -10,15 +10,20 @@ from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
+from monotile.generation.generator import generator
+from monotile.generation.step import Step, iterated
 from monotile.ir.program import state_names
 from monotile.kernels.gemv.method import Gemv
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
+from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import emit, settle
 from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL
+from tests.generation.test_generator import expected, prompt, random_model
 from tests.models.accuracy import error
 
 transformers = pytest.importorskip("transformers")
@@ -89,17 +94,18 @@ class Compiled:
         self.values |= dict(zip(state_names(self.program), rows, strict=True))
         return from_numpy(logits)
 
-    def writers(self) -> list[tuple[int, bool]]:
-        """Of each stage that writes rows of caches: how many, and whether it streams weights."""
-        found = [
-            (sum("index_copy" in n for x in s.steps for n in x.computes), s)
-            for s in stages_in(self.plan.body)
-        ]
-        return [(n, isinstance(s.steps[0].method, Gemv)) for n, s in found if n]
-
     @property
     def barriers(self) -> int:
         return sum(s.handoff == "grid" for s in stages_in(self.plan.body))
+
+
+def writers(plan: Plan) -> list[tuple[int, bool]]:
+    """Of each stage that writes rows of caches: how many, and whether it streams weights."""
+    stages = list(stages_in(plan.body))
+    counts = [sum("index_copy" in n for x in s.steps for n in x.computes) for s in stages]
+    return [
+        (n, isinstance(s.steps[0].method, Gemv)) for n, s in zip(counts, stages, strict=True) if n
+    ]
 
 
 def tokens(count: int) -> list[dict[str, torch.Tensor]]:
@@ -111,9 +117,23 @@ def tokens(count: int) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_product_s_stage_rotates_and_writes_the_cache(name: str) -> None:
     before, fast = (Compiled(name, torch.float32, split=split) for split in (False, True))
-    assert all(found == (1, False) for found in before.writers())
-    assert all(found == (2, True) for found in fast.writers())
+    assert all(found == (1, False) for found in writers(before.plan))
+    assert all(found == (2, True) for found in writers(fast.plan))
     assert fast.barriers < before.barriers
     right = decoder(name, torch.float64)
     for seed, token in enumerate(tokens(3)):
         assert error(fast(token, seed), [right(**token)]) <= 1e-5
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_generated_tokens_are_those_of_transformers() -> None:
+    model = random_model(transformers.LlamaConfig(bos_token_id=None, eos_token_id=None, **GROUPED))
+    lm = generator(model, 12, target="cpu", options=Options(cache=False))
+    ids = prompt(3)
+    right = expected(model, ids, 5)
+    call = lm.call(ids[0], 5)
+    fast = Emulated(Step(lm.decoder, 12).eval(), call, WORKERS, iterated(12), TARGET)
+    assert (2, True) in writers(fast.plan)
+    written, last, goes_on = fast(*call)
+    assert written[: int(last) + 1].tolist() == right[0].tolist()
+    assert not goes_on
