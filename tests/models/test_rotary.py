@@ -39,6 +39,7 @@ SIZES = {"vocab_size": WORDS, "hidden_size": 256, "num_attention_heads": 8, "num
 GROUPED = SIZES | {"num_key_value_heads": 2, "intermediate_size": 320}
 CONFIGS: dict[str, Callable[[], object]] = {
     "halves": lambda: transformers.LlamaConfig(**GROUPED),
+    "halves, two sequences": lambda: transformers.LlamaConfig(**GROUPED),
     "halves and biases": lambda: transformers.Qwen2Config(**GROUPED),
     "halves beside capped scores": lambda: transformers.Gemma2Config(head_dim=32, sliding_window=8, **GROUPED),
     "a part of heads": lambda: transformers.PhiConfig(intermediate_size=320, **SIZES),
@@ -46,14 +47,17 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "pairs": lambda: transformers.CohereConfig(bos_token_id=0, eos_token_id=0, **GROUPED),
     "pairs in a part of heads": lambda: transformers.GlmConfig(head_dim=32, pad_token_id=0, **GROUPED),
 }  # fmt: skip
-TOKEN = {"input_ids": torch.tensor([[3]]), "cache_position": torch.tensor([0])}
+
+
+def sequences(name: str) -> int:
+    return 2 if "two" in name else 1
 
 
 def decoder(name: str, dtype: torch.dtype) -> torch.nn.Module:
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]())
     model = model.to(dtype).eval().requires_grad_(False)
-    sizes = {"batch_size": 1, "max_cache_len": CAPACITY}
+    sizes = {"batch_size": sequences(name), "max_cache_len": CAPACITY}
     model.generation_config = transformers.GenerationConfig(
         use_cache=True, cache_implementation="static", cache_config=sizes
     )
@@ -66,7 +70,7 @@ class Compiled:
     def __init__(self, name: str, dtype: torch.dtype, *, split: bool) -> None:
         self.options = Options(workers=WORKERS)
         chooser = Prefer("split axes", lambda value: value == split)
-        captured = capture(decoder(name, dtype), (), TOKEN)
+        captured = capture(decoder(name, dtype), (), tokens(name, 1)[0])
         program, constants = transform(captured.program, captured.constants, self.options)
         self.program, context = for_target(program, TARGET, chooser=chooser)
         plan = schedule(self.program, TARGET, self.options, context)
@@ -108,8 +112,9 @@ def writers(plan: Plan) -> list[tuple[int, bool]]:
     ]
 
 
-def tokens(count: int) -> list[dict[str, torch.Tensor]]:
-    ids = torch.randint(0, WORDS, (count, 1, 1), generator=torch.Generator().manual_seed(1))
+def tokens(name: str, count: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, WORDS, (count, sequences(name), 1), generator=generator)
     return [{"input_ids": x, "cache_position": torch.tensor([k])} for k, x in enumerate(ids)]
 
 
@@ -121,7 +126,7 @@ def test_a_product_s_stage_rotates_and_writes_the_cache(name: str) -> None:
     assert all(found == (2, True) for found in writers(fast.plan))
     assert fast.barriers < before.barriers
     right = decoder(name, torch.float64)
-    for seed, token in enumerate(tokens(3)):
+    for seed, token in enumerate(tokens(name, 3)):
         assert error(fast(token, seed), [right(**token)]) <= 1e-5
 
 
