@@ -33,6 +33,7 @@ from monotile.plan.nodes import Plan
 from monotile.schedule.live import bound
 from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
+from monotile.schedule.split_axes import split_streamed_axes
 from monotile.schedule.split_keys import split_keys
 from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
@@ -155,9 +156,12 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("split_axes", rewrite_by_cost(split_streamed_axes),
+         "After inlining: what reads a product at a distance (rotary embeddings) is one statement with what follows. By cost.",
+         needs=("context", "pointwise inlined"), sets=("axes split",), after=("layouts chosen",), where=(SCRATCHPAD,)),
     Pass("split_keys", rewrite_by_cost(split_keys),
          "Before bounds: keys that are split have bounds of their own. By cost, as split-K.",
-         needs=("context",), sets=("keys split",), after=("layouts chosen",), where=(MANY_WORKERS, LOCKSTEP)),
+         needs=("context",), sets=("keys split",), after=("layouts chosen", "axes split"), where=(MANY_WORKERS, LOCKSTEP)),
     Pass("bound_live", rewrite_by_cost(bound),
          "As late as it can be: only passes behind it carry the bounds. Before split-K, which leaves bounded sums as they are.",
          needs=("context",), sets=("bounds",), after=("layouts chosen", "keys split")),

@@ -7,11 +7,12 @@ that are no one else's (a wavefront's starting values): its `lead`.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.dependence import follows, is_axis, loads_of
+from monotile.analysis.dependence import follows, independent, is_axis, loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, ends_of, used
@@ -92,7 +93,7 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
             if isinstance(s, Compute)
             for t in ends_of(s)
         )
-        or any(isinstance(s, Scatter) for s in (*first.statements(), *second.statements()))
+        or not _writes_apart((*first.statements(), *second.statements()))
     ):
         return None
     rows: list[Row] = []
@@ -105,6 +106,20 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
                 rows.append((*row1, *met))
                 break
     return Group((*first.steps, *second.steps), tuple(rows), first.waits | second.waits)
+
+
+def _writes_apart(every: Sequence[Compute | Scatter]) -> bool:
+    """Whether the Scatters among `every` can be steps of one stage: each writes elements of its own, in memory that no other statement uses."""
+    scatters = [s for s in every if isinstance(s, Scatter)]
+    uses = Counter(t.name for s in every for t in used(s)) if scatters else Counter[str]()
+    made = {s.out.name for s in every}
+    return all(
+        len(independent(s.index, s.axes)) == len(s.axes)
+        and not uses[s.out.name]
+        and uses[s.base.name] == 1
+        and s.base.name not in made
+        for s in scatters
+    )
 
 
 def _meet(

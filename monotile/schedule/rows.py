@@ -51,12 +51,23 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
         if free:
             options.append((*whole, -(-extent // workers), *inner))
             options.append((*apart, -(-extent // each), *inner))
+        if context.streamed:  # all vectors that a matrix is multiplied with, some of its rows
+            options += _behind(extents, position, workers)
         for tile in _sizes(extent):
             options += [(*apart, tile, *inner), (*apart, tile, *ones)]
         for option in options:
             if option not in seen and all(option):
                 seen.add(option)
                 yield option
+
+
+def _behind(extents: tuple[int, ...], position: int, workers: int) -> Iterator[tuple[int, ...]]:
+    """Tiles of which there is one for each worker: some rows at a time whole, those between them and `position` apart."""
+    for first in range(1, position):
+        apart = extents[first:position]
+        each = max(1, workers // math.prod(apart))
+        own = -(-extents[position] // each)
+        yield (*extents[:first], *(1 for _ in apart), own, *extents[position + 1 :])
 
 
 def _sizes(extent: int) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """Which Computes share a stage."""
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Load, Select, add, const, idx
-from monotile.ir.program import Compute, Statement, compute
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Tensor, add, const, idx
+from monotile.ir.program import Compute, Scatter, Statement, compute
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, single, singles, unite
 from tests.schedule import programs as p
 
@@ -137,3 +137,35 @@ def test_a_row_of_ones_own_in_front() -> None:
     without = unite(single(y), single(rows))
     assert without is not None
     assert without.rows == ((("y", 1, 0), ("rows", 1, 0)),)
+
+
+def row_of(cache: Tensor, made: Compute, place: Expr | None = None) -> Scatter:
+    """What `made` [4, 8] has, written into row 2 of `cache` [4, 5, 8], or where `place` says."""
+    out, axes = Tensor(f"{cache.name}_new", cache.shape, cache.dtype), made.axes
+    index = (axes[0], place or idx(2), axes[1])
+    return Scatter(out, cache, axes, index, Load(made.out, axes), None)
+
+
+def test_a_scatter_of_other_elements_each_is_a_step() -> None:
+    cache, other = p.tensor("cache", 4, 5, 8), p.tensor("other", 4, 5, 8)
+    y = p.total("y", p.tensor("c", 4, 8, 3))
+    first, second = row_of(cache, y), row_of(other, y)
+    assert grouped(y, first, second) == [[["y"], ["cache_new"], ["other_new"]]]
+    united = unite(single(y), single(first))
+    assert united is not None
+    assert united.rows == tuple((("y", k, 0), ("cache_new", k, 0)) for k in (0, 1))
+
+
+def test_a_scatter_stays_apart_from_who_uses_its_memory() -> None:
+    cache = p.tensor("cache", 4, 5, 8)
+    y = p.total("y", p.tensor("c", 4, 8, 3))
+    s = row_of(cache, y)
+    reader = compute(p.tensor("z", 4, 8), lambda i, j: Load(s.out, (i, idx(1), j)))
+    assert grouped(y, s, reader) == [[["y"], ["cache_new"]], [["z"]]]
+    old = compute(
+        p.tensor("old", 4, 8),
+        lambda i, j: Binary("add", Load(y.out, (i, j)), Load(cache, (i, idx(1), j))),
+    )
+    assert unite(single(old), single(row_of(cache, old))) is None
+    same = Scatter(s.out, cache, s.axes, (idx(0), idx(2), s.axes[1]), s.value, None)
+    assert unite(single(y), single(same)) is None  # rows that meet
