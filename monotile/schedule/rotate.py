@@ -56,10 +56,10 @@ def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Co
     for draft in nest.body:
         if not isinstance(draft, Draft) or not _begins(draft, nest.loop, states, context):
             continue
-        # A product whose parts are added up by what follows it may now be worth its split.
-        rotated = split_reductions(
-            _rotated(program, nest.loop, draft.group.tensors), target, context
-        )
+        # A product whose parts are added up by what follows it may now be worth its split. What lies elsewhere has been asked.
+        inside = frozenset(t.name for s in statements(nest.loop.body) for t in defined(s))
+        moved = _rotated(program, nest.loop, draft.group.tensors)
+        rotated = split_reductions(moved, target, context, inside)
 
         def cost(rotate: bool, other: Program = rotated) -> float:
             return seconds(build(other, context) if rotate else tree, target)

@@ -31,7 +31,7 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Program, Scatter, Statement, statements
+from monotile.ir.program import Branch, Compute, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
@@ -44,6 +44,7 @@ from monotile.transform.rewrite import map_bodies
 from monotile.transform.simplify.dce import eliminate_dead_code
 
 PARTS = (2, 4, 8)
+ROUNDS = 4
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
 LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by row, and its rows
 # Of truths by bits: `or` would ask for one part after the other.
@@ -61,14 +62,31 @@ Instead = (
 CHUNK = 128  # a part's share of K is a multiple of this
 
 
-def split_reductions(program: Program, target: Target, context: Context | None = None) -> Program:
-    """`program` with those products split whose split makes the whole schedule faster, by the cost model."""
+def split_reductions(
+    program: Program,
+    target: Target,
+    context: Context | None = None,
+    within: frozenset[str] | None = None,
+) -> Program:
+    """`program` with those products split whose split makes the whole schedule faster, by the cost model. within: names of the tensors in question, if
+    not all are."""
     if not target.has.many_workers:  # there is no lack of tasks
         return program
     context = context or Context.of(program, target)
+    branches = any(isinstance(s, Branch) for s in statements(program.body))
+    for _ in range(ROUNDS if branches else 1):  # another side may be the longer one now
+        before, program = program, _asked_once(program, context, within)
+        if program is before:
+            break
+    return program
+
+
+def _asked_once(program: Program, context: Context, within: frozenset[str] | None) -> Program:
+    """`program` with each split that makes it faster than with those before."""
     now = _Way(1, program, context)
     names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
-    for c in [s for s in statements(program.body) if isinstance(s, Compute)]:
+    every = (s for s in statements(program.body) if isinstance(s, Compute))
+    for c in [s for s in every if within is None or s.out.name in within]:
         if {f"{c.out.name}_parts", c.out.name.removesuffix("_parts")} & (names - {c.out.name}):
             continue  # it has parts, or is one
         now = _tried(now, c, context)

@@ -114,7 +114,7 @@ def trips(loop: Loop) -> int:
 
 def seconds(tree: Tree, target: Target) -> float:
     """The cost model's guess for all stages, a grid barrier before each; of a Branch for the longer side. None where streamed products read what
-    the one task before them makes: every worker can make that for itself (`replicas.py`)."""
+    a stage of one task before them makes: every worker can make that for itself (`replicas.py`)."""
     total, near = 0.0, frozenset[str]()
     for node in tree:
         match node:
@@ -122,8 +122,8 @@ def seconds(tree: Tree, target: Target) -> float:
                 streaming = any(map(streams, node.steps))
                 own = streaming and bool(node.group.reads & near)
                 total += node.seconds + (0.0 if own else target.barrier_seconds)
-                if not streaming:
-                    near = node.group.tensors if node.tasks == 1 else frozenset()
+                if not streaming and node.tasks == 1:
+                    near |= node.group.tensors
             case Nest():
                 total += trips(node.loop) * seconds(node.body, target)
             case Fork():
