@@ -22,6 +22,7 @@ from monotile.schedule import live as schedule_live
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
+from monotile.schedule.order import streams_first
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
 from monotile.schedule.replicas import replicate
@@ -159,6 +160,11 @@ def group_and_cut(s: PlanState) -> PlanState:
         context = Context(s.context.tables, s.target, chooser=s.context.chooser)
         return replace(s, tree=build(s.program, context), context=context)
     return replace(s, tree=tree)
+
+
+def order(s: PlanState) -> PlanState:
+    """What streams weights as early as it may be."""
+    return replace(s, tree=streams_first(s.tree))
 
 
 def share(s: PlanState) -> PlanState:

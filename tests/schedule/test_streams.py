@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
+from torch import Tensor, nn
 
 from monotile.errors import VerificationError
 from monotile.kernels.gemv.method import Gemv
@@ -55,6 +56,28 @@ def test_small_results_are_made_everywhere() -> None:
     assert "everywhere" in show(plan)
     assert "a ring of" in show(plan)
     assert read_plan(plan.to_json()) == plan
+
+
+class Apart(nn.Module):
+    """Two products of the same vector, one of them normalised head by head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.last = (nn.Linear(width, n * width) for n in (1, 3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.query(x).unflatten(-1, (-1, 64))
+        query = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return self.last(query.flatten(-2) * self.key(x).unflatten(-1, (3, -1)).amax(-2))
+
+
+def test_what_streams_comes_before_what_waits_for_it() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(1, 512).half()
+    plan = Emulated(Apart(512).half().eval(), (x,), 8, target=SMALL).plan
+    stages = list(stages_in(plan.body))
+    assert [any(map(streams, s.steps)) for s in stages[:2]] == [True, True]
+    assert stages[1].handoff != "grid"
 
 
 def ring(**changes: int) -> Callable[[Plan], Plan]:
