@@ -192,7 +192,7 @@ def _most_on_chip(tree: Tree) -> int:
 def replicate_results(s: PlanState) -> PlanState:
     """Small results that every worker makes for itself."""
     assert s.memory is not None
-    body, places, on_chip = replicate(s.body, s.program, s.computes, s.places, s.on_chip)
+    body, places, on_chip = replicate(s.body, s.program, s.computes, s.places, s.on_chip, s.target)
     if body == s.body:
         return s
     memory = replace(s.memory, places=places)
