@@ -1,6 +1,8 @@
-"""Which steps stream weights through the workers' rings."""
+"""Which steps stream weights through the workers' rings, and what is done between them."""
 
-from monotile.plan.nodes import PlanNode, Step
+from collections.abc import Iterator, Sequence
+
+from monotile.plan.nodes import PlanNode, Repeat, Stage, Step
 from monotile.plan.walk import stages_in
 
 
@@ -12,3 +14,13 @@ def streams(step: Step) -> bool:
 def any_streams(node: PlanNode) -> bool:
     """Whether those of a step in it do."""
     return any(streams(s) for stage in stages_in((node,)) for s in stage.steps)
+
+
+def beside_streams(nodes: Sequence[PlanNode]) -> Iterator[str]:
+    """The stages of loops in whose bodies others stream: all that they take keeps memory waiting."""
+    for node in nodes:
+        if isinstance(node, Repeat):
+            stages = [n for n in node.body if isinstance(n, Stage)]
+            if any(map(any_streams, stages)):
+                yield from (s.name for s in stages)
+            yield from beside_streams(node.body)

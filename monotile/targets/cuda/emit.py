@@ -25,7 +25,7 @@ from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
-from monotile.plan.streams import any_streams
+from monotile.plan.streams import any_streams, beside_streams
 from monotile.plan.walk import nodes_in
 from monotile.targets.cuda.messages import (
     Received,
@@ -77,6 +77,7 @@ class CudaEmitter(BlockEmitter):
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
         self.received = received_of(plan, self.slots)
+        self.hot = frozenset(beside_streams(plan.body))
         images = {k.image.name: (k.place,) for k in (*self.kept, *self.received)}
         self.plan = msgspec.structs.replace(plan, places=plan.places | images)
         if self.slots:
@@ -107,8 +108,11 @@ class CudaEmitter(BlockEmitter):
         all of them, as stages with the same text share one and what fills a loop's weights is no stage.
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
         one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
+        What is beside streams in a loop stays in the kernel: calls take longer than all that is gained by compiling it apart.
         """
         how = self.plan.launch.functions
+        if how == "separate" and self.hot.issuperset(f.callers):
+            how = "inlined"
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
         if "mt::Kernel::WGMMA" in f.body:
