@@ -7,7 +7,7 @@ graph as well. An answer is compared with float64 first.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,20 +58,22 @@ def exact_answer(case: Case, model: nn.Module, args: tuple[Tensor, ...]) -> Any:
         return case.hosted(copy.deepcopy(model).double(), wide, lambda step: step)()
 
 
-def rivals_of(case: Case, model: nn.Module, args: tuple[Tensor, ...], names: tuple[str, ...]) -> dict[str, Run]:  # fmt: skip
-    """Calls that take nothing, by name; "graph" where each step is replayed from a CUDA graph."""
-    out: dict[str, Run] = {}
+def rivals_of(
+    case: Case, model: nn.Module, args: tuple[Tensor, ...], names: tuple[str, ...]
+) -> Iterator[tuple[str, Run]]:
+    """Calls that take nothing, by name; "graph" where each step is replayed from a CUDA graph. Each is to be called before the next one is made:
+    one whose steps were compiled after others had been captured read memory that was no longer there (PyTorch 2.11, SkipNet)."""
     for name in names:
         if case.hosted is None:
             module = rival(name, model)
-            out[name] = lambda module=module: module(*args)
+            yield name, lambda module=module: module(*args)
             continue
-        out[name] = case.hosted(model, args, lambda step, n=name: rival(n, step))
+        yield name, case.hosted(model, args, lambda step, n=name: rival(n, step))
         if name != "eager":
-            out[f"{name} graph"] = case.hosted(
-                model, args, lambda step, n=name: graphed(rival(n, step))
+            yield (
+                f"{name} graph",
+                case.hosted(model, args, lambda step, n=name: graphed(rival(n, step))),
             )
-    return out
 
 
 def entry(name: str, case: Case, rivals: tuple[str, ...], device: torch.device) -> Entry:
@@ -81,8 +83,10 @@ def entry(name: str, case: Case, rivals: tuple[str, ...], device: torch.device) 
     with torch.no_grad():
         right = exact_answer(case, model, args)
         fast, took = timed(lambda: monotile.compile(model, args))
-        others = rivals_of(case, model, args, rivals)
-        errors = {n: error(run(), right) for n, run in {"ours": lambda: fast(*args), **others}.items()}  # fmt: skip
+        errors, others = {"ours": error(fast(*args), right)}, dict[str, Run]()
+        for n, run in rivals_of(case, model, args, rivals):
+            others[n] = run
+            errors[n] = error(run(), right)
         ours = timing(
             measure(lambda: fast(*args), device, 0.5, 20),
             measure(graphed(lambda: fast(*args)), device, 0.5, 20),

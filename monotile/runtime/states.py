@@ -44,18 +44,25 @@ def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) ->
 
 def refuse_shared(changed: Sequence[Named], others: Sequence[Named]) -> None:
     """Raises InputError if one of `changed` shares memory with another, or with one of `others`."""
-    for k, (name, x) in enumerate(changed):
-        for other, y in (*changed[k + 1 :], *others):
-            if _meet(x, y):
+    if not changed:
+        return
+    named = [*changed, *others]
+    spans = sorted((*_span(x), k) for k, (_, x) in enumerate(named))
+    before: list[tuple[int, int]] = []  # where others end that may reach further
+    for low, high, k in spans:
+        before = [(end, i) for end, i in before if end > low]
+        for _, i in before if high > low else ():
+            first, second = min(i, k), max(i, k)
+            if first < len(changed) and _meet(named[first][1], named[second][1]):
                 raise InputError(
-                    f"{other} shares memory with {name}, which the model updates in place: pass a clone"
+                    f"{named[second][0]} shares memory with {named[first][0]}, which the model updates in place: pass a clone"
                 )
+        if high > low:
+            before.append((high, k))
 
 
 def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:
-    (a, b), (c, d) = _span(x), _span(y)
-    if a >= d or c >= b:
-        return False
+    """Whether tensors share memory of which the spans do."""
     if x.is_contiguous() and y.is_contiguous():
         return True
     try:
@@ -69,6 +76,8 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
     first = x.data_ptr()
     if x.numel() == 0:
         return first, first
+    if x.is_contiguous():
+        return first, first + x.nbytes
     last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     return first, first + (last + 1) * x.element_size()
 
