@@ -30,12 +30,14 @@ PROMPT, ANSWER = 32, 128  # tokens
 
 
 class Case(NamedTuple):
-    """make: of the model. capacity, position: of the cache, and of the token that is read; position 0: a whole answer; less: a prompt of so many."""
+    """make: of the model. capacity, position: of the cache, and of the token that is read; position 0: a whole answer; less: a prompt of so many.
+    arranged: parameters lie as our kernel reads them, for rivals too."""
 
     make: Callable[[torch.dtype], nn.Module]
     dtype: torch.dtype
     capacity: int
     position: int
+    arranged: bool = False
 
 
 def qwen3(dtype: torch.dtype) -> nn.Module:
@@ -67,6 +69,7 @@ CASES = {
     "llama_1b_prompt": Case(llama, torch.bfloat16, 1024, -128),
     "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
+    "gpt2_arranged": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511, arranged=True),
     "llama_8b": Case(llama_8b, torch.bfloat16, 1024, 511),
     "whisper_base": Case(lambda dtype: whisper_token(dtype)[0], torch.float16, 448, 200),
 }
@@ -105,7 +108,8 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
     }
     with torch.no_grad():
         right = rebound(copy.deepcopy(decoder).float())(**call)
-        fast, took = timed(lambda: monotile.compile(decoder, (), kwargs=call))
+        options = monotile.Options(arrange_parameters=case.arranged)
+        fast, took = timed(lambda: monotile.compile(decoder, (), kwargs=call, options=options))
         runs: dict[str, Callable[[], Any]] = {"ours": lambda: fast(**call)}
         for name in rivals:
             other = rival(name, decoder)

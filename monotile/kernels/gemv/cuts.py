@@ -33,7 +33,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     method = choose(found, vectors, -(-rows // target.workers), target)
     if method is None:
         return
-    tile = min(rows, cost.round_up(-(-rows // target.workers), at_once(method, target)))
+    tile = min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
     dims = (Dim(found.n, rows, tile, 0),)
     if found.m:
         dims += (Dim(found.m, vectors, vectors, None),)
