@@ -26,8 +26,8 @@ def check(c: Checked) -> None:
     if found is None or tuple(s.out.name for s in found.inner) != step.computes[: step.anchor]:
         fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
         return
-    said = (a.along, (a.queries_second, a.weights_second), a.least, a.scale)
-    if said != (found.along, found.swapped, found.least, found.scale):
+    said = (a.along, (a.queries_second, a.weights_second), a.least, a.scale, a.part)
+    if said != (found.along, found.swapped, found.least, found.scale, found.shares is None):
         fail(
             f"{stage.name}: {step.computes[step.anchor]} is another softmax-weighted sum than its method says"
         )

@@ -39,7 +39,10 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
     if found is None:
         return None
     if "mma.sync" in target.instructions and _sides(found, target) is not None:
-        return Match(found.inner, found)
+        kept = (found.top, found.total) if found.shares is None else ()
+        return Match(found.inner, found, frozenset(s.out.name for s in kept))
+    if found.shares is None:
+        return None
     large = found.products.out.nbytes > target.l2_bytes * target.model.common.kept
     return Match(found.inner, None) if large else None
 
@@ -81,6 +84,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         result=names.index(result.out.name), m=0, n=0, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
         weights_second=found.swapped[1], least=found.least, scale=found.scale,
+        part=found.shares is None,
     )  # fmt: skip
     for method in ways(base, features, columns, target):
         scratch = attend_bytes(method, features, columns, target.threads // target.warp)

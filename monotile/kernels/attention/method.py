@@ -19,6 +19,8 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether
     the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much. scale: scores are
     the products of queries and keys times so much and nothing else, which the exponentials take in; None where more follows.
+    part: of a part of the keys: there is no softmax, the values are weighted by its powers, and their largest score and their total are
+    results too, which are stored where anyone reads them.
     """
 
     reads_shared: ClassVar[bool] = False
@@ -39,6 +41,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     scale: float | None = None
     instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
     epilogue: Epilogue = Epilogue()
+    part: bool = False
 
     @property
     def anchor(self) -> int:
@@ -50,6 +53,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
 
     def describe(self) -> str:
         by = "attend wgmma" if self.instruction == "wgmma" else "attend"
+        by += " part" if self.part else ""
         parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, rings of {self.depth}"]
         for side, operand in (("query", self.query), ("key", self.key), ("value", self.value)):
             parts.append(f"{side} {operand.describe()}")

@@ -19,7 +19,32 @@ struct AttentionConfig {
   int depth = 0;           // pipeline depth: the stages of a slice's ring buffer
   int vector = 1;          // neighbouring results that one step of the epilogue takes
   bool bounded = false;    // of the keys some are left out, by numbers of the call
+  bool part = false;       // the keys are a part of all: the results are its maxima and totals, and sums that are not divided
 };
+
+// What takes a part of the keys: take(row, maximum, total) the largest score of each row, or `lowest` if that is more, and the total of
+// the powers relative to it; the epilogue the weighted sums.
+template <class Take>
+struct KeyPart {
+  float lowest;
+  const Take& take;
+};
+template <class Take>
+__device__ __forceinline__ KeyPart<Take> key_part(float lowest, const Take& take) {
+  return {lowest, take};
+}
+// The largest score of a row before any key.
+template <class Take>
+__device__ __forceinline__ float lowest_of(const KeyPart<Take>& part) { return part.lowest; }
+__device__ __forceinline__ float lowest_of(float) { return -MT_INF; }
+
+// The power of a score times `factor`, relative to `from`. Of a part of the keys `from` may be so low that it would be -inf times LOG2_E:
+// the difference comes first.
+template <bool PART>
+__device__ __forceinline__ float power_of(float score, float factor, float from) {
+  if constexpr (PART) return ptx::exp2_fast(fmaf(score, factor, -from) * LOG2_E);
+  return ptx::exp2_fast(fmaf(score, factor * LOG2_E, -(from * LOG2_E)));
+}
 
 // Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH
 // stages of keys and values. With mma.sync a slice is one warp, which has all rows of the block. With wgmma a slice is the
@@ -37,7 +62,7 @@ struct Attention {
   static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
   static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector;
-  static constexpr bool BOUNDED = CONFIG.bounded;
+  static constexpr bool BOUNDED = CONFIG.bounded, PART = CONFIG.part;
   static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
   static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
   static constexpr int THREADS = WARPS * 32;
@@ -149,14 +174,15 @@ template <class S>
 struct OnlineSoftmax {
   static constexpr int TM = S::WARP_M / 16, TN = S::COLUMNS / 8, TS = S::CHUNK / 8;
   using T = typename S::T;
-  static constexpr float RESCALE_THRESHOLD = 5.5f;  // powers up to 2^8, which float16 holds as precisely as those up to 1
+  // Powers up to 2^8, which float16 holds as precisely as those up to 1. Of a part the largest score itself is a result.
+  static constexpr float RESCALE_THRESHOLD = S::PART ? 0.f : 5.5f;
   float maximum[TM][2], total[TM][2], rescale[TM][2], sums[TM][TN][4];
 
-  __device__ __forceinline__ OnlineSoftmax() {
+  __device__ __forceinline__ explicit OnlineSoftmax(float lowest) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) maximum[i][h] = -MT_INF, total[i][h] = 0;
+      for (int h = 0; h < 2; ++h) maximum[i][h] = lowest, total[i][h] = 0;
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -210,12 +236,12 @@ struct OnlineSoftmax {
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float from = origin(maximum[i][h]) * LOG2_E, added = 0;
+        float from = origin(maximum[i][h]), added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            float power = ptx::exp2_fast(fmaf(scores.c[i][j][e], factor * LOG2_E, -from));
+            float power = power_of<S::PART>(scores.c[i][j][e], factor, from);
             scores.c[i][j][e] = power;
             added += power;
           }
