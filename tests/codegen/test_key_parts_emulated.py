@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from monotile.choice.chooser import Prefer
+from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.frontends.torch.capture import Captured, capture
@@ -21,7 +22,7 @@ from monotile.kernels.attention.method import Attend
 from monotile.kernels.draft import Context
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Stage, Step
+from monotile.plan.nodes import Method, Plan, Stage, Step
 from monotile.plan.walk import each_stage, stages_in
 from monotile.schedule.split_keys import split_keys
 from monotile.targets.cuda.emit import emit
@@ -68,12 +69,19 @@ def over_cache(
 class Parts:
     """`call` in parts, compiled once for all positions."""
 
-    def __init__(self, call: Callable[..., torch.Tensor], *args: torch.Tensor) -> None:
+    def __init__(
+        self,
+        call: Callable[..., torch.Tensor],
+        *args: torch.Tensor,
+        cut: Callable[[Value], bool] | None = None,
+    ) -> None:
         self.call, self.args = call, args
         self.captured: Captured = capture(Model(call).eval(), (*args, torch.tensor(0)))
         program, self.constants = transform(self.captured.program, self.captured.constants, OPTIONS)
         wanted = {"parts": PARTS, "streamed": True}
         chooser = Prefer("split keys", lambda way: way == wanted)
+        if cut is not None:
+            chooser = Prefer("cut", cut, chooser)
         program, context = for_target(program, TARGET, chooser=chooser)
         self.program: Program = program
         self.plan: Plan = schedule(program, TARGET, OPTIONS, context, chooser)
@@ -86,6 +94,18 @@ class Parts:
         every = (s for stage in stages_in(self.plan.body) for s in stage.steps)
         (found,) = (s for s in every if isinstance(s.method, Attend) and s.method.part)
         return found
+
+    def with_method(self, method: Method) -> Plan:
+        """The Plan with another method of the step."""
+        step = self.step
+
+        def changed(stage: Stage) -> Stage:
+            steps = (
+                msgspec.structs.replace(s, method=method) if s == step else s for s in stage.steps
+            )
+            return msgspec.structs.replace(stage, steps=tuple(steps))
+
+        return msgspec.structs.replace(self.plan, body=each_stage(self.plan.body, changed))
 
     def check(self, at: int) -> None:
         args = (*self.args, torch.tensor(at))
@@ -157,15 +177,59 @@ def test_what_a_part_hands_on(form: str) -> None:
 
 def test_a_method_that_denies_its_part_is_refused() -> None:
     parts = Parts(over_cache, *qkv(1, 8, 2, 1, KEYS, 32, torch.float16))
-    step = parts.step
-    whole = msgspec.structs.replace(step.method, part=False)  # type: ignore[type-var]
-
-    def changed(stage: Stage) -> Stage:
-        steps = (msgspec.structs.replace(s, method=whole) if s == step else s for s in stage.steps)
-        return msgspec.structs.replace(stage, steps=tuple(steps))
-
-    body = each_stage(parts.plan.body, changed)
+    whole = msgspec.structs.replace(parts.step.method, part=False)  # type: ignore[type-var]
     with pytest.raises(
         VerificationError, match="another softmax-weighted sum than its method says"
     ):
-        verify(msgspec.structs.replace(parts.plan, body=body), parts.program, TARGET)
+        verify(parts.with_method(whole), parts.program, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "rows", "chunk", "depth"),
+    [
+        (1, 32, 4, 16, 1),  # several chunks a warp, one after the other
+        (1, 64, 4, 16, 2),  # one in use, one under way
+        (3, 64, 12, 32, 1),  # rows that end within a tile
+        (8, 64, 32, 16, 2),  # two tiles of rows
+        (1, 128, 4, 16, 1),  # columns in two groups
+        (1, 96, 4, 16, 1),  # columns in runs of 4
+    ],
+)
+def test_direct_operands(tokens: int, size: int, rows: int, chunk: int, depth: int) -> None:
+    """Warps read keys and values into their registers, a warp several chunks of them."""
+
+    def holds(value: Value) -> bool:
+        method = value["steps"][0]["method"]
+        return (method.get("block_m"), method.get("chunk"), method.get("depth")) == (
+            rows,
+            chunk,
+            depth,
+        )
+
+    parts = Parts(over_cache, *qkv(1, 8, 2, tokens, 4 * KEYS + 64, size, torch.float16), cut=holds)
+    method = parts.step.method
+    assert isinstance(method, Attend)
+    assert method.direct
+    assert holds({"steps": [{"method": msgspec.structs.asdict(method)}]})
+    for at in (tokens - 1, 8 * chunk * PARTS, 4 * KEYS + 63):
+        parts.check(at)
+
+
+def test_operands_that_lie_apart_have_rings() -> None:
+    """Features and columns that no runs of lanes divide."""
+    parts = Parts(over_cache, *qkv(1, 8, 2, 1, KEYS, 48, torch.float16))
+    assert not parts.step.method.direct  # type: ignore[attr-defined]
+    for at in (0, 131, FULL):
+        parts.check(at)
+
+
+def test_direct_operands_of_other_sizes_are_refused() -> None:
+    parts = Parts(over_cache, *qkv(1, 8, 2, 1, KEYS, 48, torch.float16))
+    method = parts.step.method
+    assert isinstance(method, Attend)
+    query, key, value = (
+        msgspec.structs.replace(x, copy="direct") for x in (method.query, method.key, method.value)
+    )
+    changed = msgspec.structs.replace(method, query=query, key=key, value=value)
+    with pytest.raises(VerificationError, match="cannot be read directly"):
+        verify(parts.with_method(changed), parts.program, TARGET)

@@ -106,14 +106,16 @@ class CudaEmitter(BlockEmitter):
         No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
         all of them, as stages with the same text share one and what fills a loop's weights is no stage.
         A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
-        one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself.
+        one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself;
+        with direct operands it is cut so that it does not.
         """
         how = self.plan.launch.functions
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
         if "mt::Kernel::WGMMA" in f.body:
             return how == "separate"
-        return "mt::attend<" in f.body or len(f.callers) > 1 or how != "inlined"
+        alone = "mt::attend<" in f.body and "mt::Copy::DIRECT" not in f.body
+        return alone or len(f.callers) > 1 or how != "inlined"
 
     def _prologue(self) -> str:
         count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)

@@ -6,6 +6,7 @@
 // softmax of all rows: the largest score so far, the total of the powers relative to it, and the weighted sum of the values. No
 // slice waits for another until the end, where these partial results meet in shared memory.
 #pragma once
+#include "cuda/device/attend_direct.cuh"
 #include "cuda/device/attend_mma.cuh"
 #include "cuda/device/attend_wgmma.cuh"
 
@@ -26,11 +27,15 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, int key0, i
   OnlineSoftmax<S> softmax(lowest_of(finish));
   if constexpr (S::WARPGROUPS)
     stream_warpgroups(softmax, role, shared, m0, m1, await, query, key, value, score);
+  else if constexpr (S::DIRECT)
+    stream_direct(softmax, role, m0, m1, key1, await, query, key, value, score);
   else
     stream_warps(softmax, role, shared, m0, m1, await, query, key, value, score);
 
-  ptx::copy_async_wait<0>();
-  block_barrier();  // queries and rings are used up
+  if constexpr (!S::DIRECT) {
+    ptx::copy_async_wait<0>();
+    block_barrier();  // queries and rings are used up
+  }
   float* partials = reinterpret_cast<float*>(shared);
   softmax.store_partial(partials, role);
   block_barrier();
