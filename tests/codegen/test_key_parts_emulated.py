@@ -215,6 +215,14 @@ def test_direct_operands(tokens: int, size: int, rows: int, chunk: int, depth: i
         parts.check(at)
 
 
+def test_two_heads_of_a_token() -> None:
+    """The fewest rows that a part is streamed for."""
+    parts = Parts(over_cache, *qkv(1, 4, 2, 1, KEYS, 32, torch.bfloat16))
+    assert parts.step.dims[parts.step.method.m].tile == 2  # type: ignore[attr-defined]
+    for at in (0, 131, FULL):
+        parts.check(at)
+
+
 def test_operands_that_lie_apart_have_rings() -> None:
     """Features and columns that no runs of lanes divide."""
     parts = Parts(over_cache, *qkv(1, 8, 2, 1, KEYS, 48, torch.float16))

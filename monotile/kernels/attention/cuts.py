@@ -29,6 +29,7 @@ GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 12
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 DIRECT_BLOCKS = (16, 32)
+FEWEST = 2  # rows of a part: the key that they share is read once
 DIRECT_ROWS = 32  # more are worth a ring
 MOST_DIRECT = 176  # registers of a thread for operands, scores and results
 MOST_SUMS = 144  # registers of a thread for scores and results
@@ -53,7 +54,8 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
     """How queries, keys and values are read; None where tensor cores cannot take them, or have too few rows at once."""
     scores, mixture = (product(s, {}, target, least=1) for s in (found.products, found.result))
-    if found.run * _rows(found) < MIN_SIDE or found.key.extent < MIN_SIDE:
+    least = MIN_SIDE if found.shares is not None else FEWEST
+    if found.run * _rows(found) < least or found.key.extent < MIN_SIDE:
         return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None

@@ -56,7 +56,7 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, int key0, i
       if constexpr (USED > 1) {
 #pragma unroll
         for (int s = 1; s < USED; ++s) maximum = fmaxf(maximum, maxima[s * S::PARTIAL]);
-        float from = maximum == -MT_INF ? 0.f : maximum;
+        float from = maximum == -MT_INF ? 0.f : origin_of<S::PART>(maximum);
         float weight = power_of<S::PART>(maxima[0], 1.f, from);
         total *= weight;
 #pragma unroll

@@ -38,12 +38,14 @@ template <class Take>
 __device__ __forceinline__ float lowest_of(const KeyPart<Take>& part) { return part.lowest; }
 __device__ __forceinline__ float lowest_of(float) { return -MT_INF; }
 
-// The power of a score times `factor`, relative to `from`. Of a part of the keys `from` may be so low that it would be -inf times LOG2_E:
-// the difference comes first.
+// The power of a score times `factor`, relative to what `from` is the `origin_of`. Of a part of the keys that may be so low that it would
+// be -inf times LOG2_E: the difference comes first.
+template <bool PART>
+__device__ __forceinline__ float origin_of(float score) { return PART ? score : score * LOG2_E; }
 template <bool PART>
 __device__ __forceinline__ float power_of(float score, float factor, float from) {
   if constexpr (PART) return ptx::exp2_fast(fmaf(score, factor, -from) * LOG2_E);
-  return ptx::exp2_fast(fmaf(score, factor * LOG2_E, -(from * LOG2_E)));
+  return ptx::exp2_fast(fmaf(score, factor * LOG2_E, -from));
 }
 
 // Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH
@@ -244,7 +246,7 @@ struct OnlineSoftmax {
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float from = origin(maximum[i][h]), added = 0;
+        float from = origin_of<S::PART>(origin(maximum[i][h])), added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
