@@ -4,13 +4,14 @@ A family knows some shapes of work: how to find it (match), the ways to cut it i
 and may not be (check), and how each target spells it. Everything else reaches a family through this page.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from monotile.codegen.view import View
 from monotile.ir.expr import Load
-from monotile.ir.program import Compute, Scatter
+from monotile.ir.program import Compute, Scatter, used
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Method, Prefetch, Stage, Step
@@ -24,10 +25,18 @@ class Match:
     """Statements that a family computes as one step: `inner`, in order, and the result that they are for.
 
     data: what the family wants to know of it when it cuts the step; None: the statements are only to share a stage, step by step.
+    kept: names of those of `inner` that are results too: others may read them.
     """
 
     inner: tuple[Compute, ...]
     data: object | None
+    kept: frozenset[str] = frozenset()
+
+    def closed(self, result: Compute, uses: Mapping[str, int]) -> bool:
+        """Whether nobody else reads what is made on the way. uses: how often each tensor of the Program is mentioned."""
+        within = Counter(t.name for s in (*self.inner, result) for t in used(s))
+        names = {s.out.name for s in self.inner} - self.kept
+        return all(uses[name] == within[name] for name in names)
 
 
 @dataclass(frozen=True, slots=True)

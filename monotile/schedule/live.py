@@ -1,14 +1,13 @@
 """Which Computes leave out what is dead, and which walks of a Plan do."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
 from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import mentions
-from monotile.ir.program import Compute, Live, Program, Scatter, statements, used
+from monotile.ir.program import Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import family_of, match, tiled
 from monotile.plan.nodes import Bound, PlanNode, Stage, Step
@@ -26,10 +25,7 @@ def bound(program: Program, target: Target, context: Context) -> Program:
 
     def streamed(c: Compute) -> bool:
         found = match(c, computes, context)
-        if found is None or found.data is None:
-            return False
-        within = Counter(t.name for s in (*found.inner, c) for t in used(s))
-        return all(uses[s.out.name] == within[s.out.name] for s in found.inner)
+        return found is not None and found.data is not None and found.closed(c, uses)
 
     def may(c: Compute) -> bool:
         if not tiled(c, context):

@@ -1,15 +1,14 @@
 """What a family computes as a whole becomes one group, where nobody else reads what is made on the way."""
 
 import functools
-from collections import Counter
 
 from monotile.analysis.uses import mentions
-from monotile.ir.program import Compute, Program, used
+from monotile.ir.program import Compute, Program
 from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.kernels.registry import match
-from monotile.schedule.groups import Node, unite
+from monotile.schedule.groups import Node, reads_of, unite
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 
@@ -34,8 +33,11 @@ def join_matches(nodes: list[Node], program: Program, context: Context) -> list[
         inner = {s.out.name for s in found.inner}
         parts = [n for n in nodes if isinstance(n, Group) and n.tensors & inner]
         made = {name for n in parts for name in n.tensors}
-        within = Counter(t.name for s in (*found.inner, result) for t in used(s))
-        if made != inner or any(uses[name] != within[name] for name in inner):
+        assert isinstance(result, Compute)
+        if made != inner or not found.closed(result, uses):
+            continue
+        between = (n for n in nodes[: nodes.index(node)] if n not in parts)
+        if any(reads_of(n) & found.kept for n in between):
             continue
         whole = _whole(found, node, parts)
         if whole is None or cut(whole, context) is None:

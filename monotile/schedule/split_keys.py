@@ -7,6 +7,9 @@ exp(top[s] - the largest top), they give
     result = (sum over s of e[s] * mixture[s]) / (sum over s of e[s] * total[s])
 
 which is pointwise. A part without a live key has the lowest number as its top, and the factor 0.
+
+Where tensor cores are to weight the values (`kernels/attention`), a part's powers are rounded as the shares of the whole would be: then
+a part is one streamed step, in which the heads that share keys read each of them once. Otherwise reductions make it step by step.
 """
 
 import dataclasses
@@ -42,6 +45,7 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Program, Statement, statements, used
 from monotile.kernels.attention.match import softmax
 from monotile.kernels.draft import Context
+from monotile.kernels.registry import match
 from monotile.schedule.live import bound
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
@@ -85,16 +89,36 @@ def _rows(found: Softmax) -> int:
     return found.top.out.size
 
 
-def _tried(program: Program, found: Softmax, context: Context) -> Program:
-    ways = [(1, program)]
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """`program` with a softmax in so many parts (1: as it is). streamed: whether each is one step."""
+
+    parts: int
+    streamed: bool
+    program: Program
+
+
+def _ways(program: Program, found: Softmax, context: Context) -> Iterator[_Way]:
+    yield _Way(1, False, program)
     for parts in PARTS:
-        whole = found.keys % parts == 0 and found.keys // parts >= LEAST
-        if whole and _rows(found) * parts < 2 * context.target.workers:
-            ways.append((parts, _split(program, found, parts)))
+        if found.keys % parts or found.keys // parts < LEAST:
+            continue
+        if _rows(found) * parts < 2 * context.target.workers:
+            splitter = _Splitter(found, parts, None, Names(program))
+            yield _Way(parts, False, _replaced(program, found, splitter))
+        narrow = found.shares.out.dtype
+        if narrow.itemsize == 2:
+            splitter = _Splitter(found, parts, narrow, Names(program))
+            if splitter.streams(context):
+                yield _Way(parts, True, _replaced(program, found, splitter))
+
+
+def _tried(program: Program, found: Softmax, context: Context) -> Program:
+    ways = list(_ways(program, found, context))
 
     @functools.cache
     def cost(number: int) -> float:
-        bounded = bound(ways[number][1], context.target, context)
+        bounded = bound(ways[number].program, context.target, context)
         return seconds(build(bounded, context), context.target)
 
     chosen = context.choose(
@@ -104,10 +128,10 @@ def _tried(program: Program, found: Softmax, context: Context) -> Program:
             (*(s for s, _ in found.inner.values()), found.result), context.tables
         ),
         cost=cost,
-        value=lambda number: ways[number][0],
+        value=lambda number: {"parts": ways[number].parts, "streamed": ways[number].streamed},
         around=lambda: digest_program(program),
     )
-    return ways[chosen or 0][1]
+    return ways[chosen or 0].program
 
 
 def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str]) -> Softmax | None:
@@ -166,17 +190,17 @@ def _with_producers(
     wide = all(
         s.body.dtype is DType.F32 and s.out.dtype is DType.F32
         for n, (s, _) in inner.items()
-        if n != found.shares.out.name
+        if n != found.shares.out.name and s.out.dtype.is_float  # a mask has no width
     )
     order = {name: inner[name] for name in computes if name in inner}
     return dataclasses.replace(found, inner=order) if own and wide else None
 
 
 class _Splitter:
-    """Makes the parts. keys: key r of part s."""
+    """Makes the parts. narrow: what powers are rounded to before they weight the values; None: they are not."""
 
-    def __init__(self, found: Softmax, parts: int, names: Names) -> None:
-        self.found, self.parts = found, parts
+    def __init__(self, found: Softmax, parts: int, narrow: DType | None, names: Names) -> None:
+        self.found, self.parts, self.narrow = found, parts, narrow
         self.places = {n: p for n, (_, p) in found.inner.items() if n != found.shares.out.name}
         self.made = {n: self._tensor(found.inner[n][0], p, names) for n, p in self.places.items()}
         shape = (parts, *found.result.out.shape)
@@ -193,6 +217,12 @@ class _Splitter:
         result = self.found.result
         yield self._part(result, self.mixture, self._weighted(result.body), result.reduce[0])
         yield self._together()
+
+    def streams(self, context: Context) -> bool:
+        """Whether a family computes a part as one step."""
+        made = {s.out.name: s for s in self.all()}
+        whole = match(made[self.mixture.name], made, context)
+        return whole is not None and whole.data is not None
 
     def _part(self, s: Compute, out: Tensor, body: Expr, key: Axis) -> Compute:
         """The part of `s`, in which `key` walks every so many keys."""
@@ -224,10 +254,9 @@ class _Splitter:
         """`e` with powers instead of the shares, which would be rounded first."""
         shares, powers = self.found.shares.out, self.found.powers.out
         match e:
-            case Cast(Load(t, index), DType.F32) if t == shares:
-                return Load(powers, index)
-            case Load(t, index) if t == shares:
-                return Load(powers, index)
+            case Cast(Load(t, index), DType.F32) | Load(t, index) if t == shares:
+                power = Load(powers, index)
+                return power if self.narrow is None else Cast(Cast(power, self.narrow), DType.F32)
             case _:
                 return rebuild(e, self._weighted)
 
@@ -257,8 +286,9 @@ def _is_finite(top: Expr) -> bool:
     return isinstance(top, Binary) and top.op == "max" and isinstance(top.b, Const)
 
 
-def _split(program: Program, found: Softmax, parts: int) -> Program:
-    new = tuple(_Splitter(found, parts, Names(program)).all())
+def _replaced(program: Program, found: Softmax, splitter: _Splitter) -> Program:
+    """`program` with the parts instead of the whole."""
+    new = tuple(splitter.all())
     gone = {*found.inner}
 
     def go(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

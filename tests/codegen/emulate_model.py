@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
@@ -38,14 +39,15 @@ class Emulated:
         workers: int = 3,
         iterate: Iterate | None = None,
         target: Target = TARGET,
+        chooser: Chooser = MODEL,
     ) -> None:
         self.options = Options(workers=workers)
         self.captured = capture(model, tuple(args))
         program, self.constants = transform(
             self.captured.program, self.captured.constants, self.options, iterate=iterate
         )
-        self.program, context = for_target(program, target)
-        plan = schedule(self.program, target, self.options, context)
+        self.program, context = for_target(program, target, chooser=chooser)
+        plan = schedule(self.program, target, self.options, context, chooser)
         self.plan = settle(self.program, plan, target, self.options)
         verify(self.plan, self.program, target)
         self.source = emit(self.program, self.plan, target, self.options)

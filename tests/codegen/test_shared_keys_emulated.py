@@ -47,7 +47,7 @@ def attends(call: Call, way: Way | None, *args: torch.Tensor, seed: int = 0) -> 
     """Runs `call` as one kernel and compares; gives the steps that attend. way: None for what the model takes."""
     captured = capture(Model(call).eval(), args)
     program, constants = transform(captured.program, captured.constants, OPTIONS)
-    chooser = Prefer("split keys", lambda parts: parts == 1)
+    chooser = Prefer("split keys", lambda way: way["parts"] == 1)
     if way is not None:
         chooser = Prefer("cut", way.holds, chooser)
     program, context = for_target(program, TARGET, chooser=chooser)

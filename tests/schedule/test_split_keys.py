@@ -26,7 +26,7 @@ POSITIONS = (-5, 0, 1, 5, 63, 127, 500)
 
 
 def preferring(parts: int) -> Prefer:
-    return Prefer("split keys", lambda value: value == parts)
+    return Prefer("split keys", lambda value: value == {"parts": parts, "streamed": False})
 
 
 def split(program: Program, parts: int) -> Program:

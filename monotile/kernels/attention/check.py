@@ -4,7 +4,7 @@ import math
 
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, attention
-from monotile.kernels.attention.method import Attend
+from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
 from monotile.kernels.attention.sides import exact_sides
 from monotile.kernels.common.epilogue import WIDEST
 from monotile.kernels.common.late import looks_up, several_blocks
@@ -26,8 +26,8 @@ def check(c: Checked) -> None:
     if found is None or tuple(s.out.name for s in found.inner) != step.computes[: step.anchor]:
         fail(f"{stage.name}: {step.computes[step.anchor]} is no softmax-weighted sum of the step")
         return
-    said = (a.along, (a.queries_second, a.weights_second), a.least, a.scale)
-    if said != (found.along, found.swapped, found.least, found.scale):
+    said = (a.along, (a.queries_second, a.weights_second), a.least, a.scale, a.part)
+    if said != (found.along, found.swapped, found.least, found.scale, found.shares is None):
         fail(
             f"{stage.name}: {step.computes[step.anchor]} is another softmax-weighted sum than its method says"
         )
@@ -39,6 +39,7 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: attention cannot take its sums by {given.describe()}")
     if exact_width(given.width, c.anchor, (columns,)) != given.width or given.width > WIDEST:
         fail(f"{stage.name}: {given.width} sums at once do not divide its columns")
+    _check_direct(c, a, found)
     warps = target.threads // target.warp
     if a.instruction == "wgmma" and (a.block_m % 64 or warps % (a.block_m // 16)):
         fail(f"{stage.name}: no whole warpgroups for {a.block_m} rows")
@@ -46,6 +47,21 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: a ring that warpgroups share has three stages at least")
     if a.instruction == "wgmma" and step.scratch % PANEL_ALIGN:
         fail(f"{stage.name}: panels of warpgroups begin at multiples of {PANEL_ALIGN} bytes")
+
+
+def _check_direct(c: Checked, a: Attend, found: Attention) -> None:
+    """Warps read all operands directly or none, in runs that lanes divide."""
+    sides = (a.query, a.key, a.value)
+    if all(o.copy != "direct" for o in sides):
+        if a.block_m % 16:
+            fail(f"{c.stage.name}: {a.block_m} rows are no whole tiles")
+        return
+    runs = (found.products.reduce[0].extent, found.result.axes[found.column].extent)
+    straight = tuple(o.major for o in sides) == ("k", "k", "mn")
+    alike = straight and all(o.copy == "direct" for o in sides)
+    fits = a.instruction != "wgmma" and a.depth in DIRECT_DEPTHS
+    if not (alike and fits) or any(n % DIRECT_RUN for n in runs):
+        fail(f"{c.stage.name}: queries, keys and values cannot be read directly")
 
 
 def _check_rows(c: Checked, a: Attend, found: Attention) -> None:

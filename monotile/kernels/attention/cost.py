@@ -15,12 +15,12 @@ def attend_seconds(
     slices = a.slices(target.threads // target.warp)
     size = 2
     moved = (
-        a.block_m * features / line_use(a.query, a.block_m, features, size, paths)
+        a.block_m * features / line_use(a.query, a.padded, features, size, paths)
         + keys * features / line_use(a.key, a.chunk, features, size, paths)
         + keys * columns / line_use(a.value, columns, a.chunk, size, paths)
     ) * size / target.worker_bandwidth  # fmt: skip
     rounds = -(-keys // (a.chunk * slices))  # of each slice
-    scores = rounds * a.chunk * slices * a.block_m
+    scores = rounds * a.chunk * slices * a.padded
     products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
     powers = scores * after / (target.flops["fma"] / 2 / target.workers)
     if a.instruction == "wgmma":
@@ -29,10 +29,17 @@ def attend_seconds(
     else:
         work = products / model.warp_rate + powers
     merged = 2 * chip_seconds(slices * a.block_m * columns, target)
-    ahead = a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
-    waits = 1 + 0.5 * (-(-rounds // ahead) - 1)
+    alone = a.direct and a.depth == 1  # nothing is under way while a chunk is used
+    waits = rounds if alone else 1 + 0.5 * (-(-rounds // _ahead(a, slices)) - 1)
     first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
     return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
+
+
+def _ahead(a: Attend, slices: int) -> int:
+    """Chunks that are under way at a time, but for the one that is used."""
+    if a.direct:
+        return a.depth
+    return a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
 
 
 def _overlapping(products: float, powers: float, rounds: int, hidden: float) -> float:

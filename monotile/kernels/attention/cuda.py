@@ -51,7 +51,7 @@ def write(e: BlockEmitter, site: Site) -> None:
             "AttentionConfig", ATTENTION, kernel=f"mt::Kernel::{KERNEL[method.instruction]}",
             features=found.products.reduce[0].extent, columns=n.variable.extent, keys=key.extent,
             block_m=method.block_m, chunk=method.chunk, warps=warps, depth=method.depth, vector=width,
-            bounded=span is not None,
+            bounded=span is not None, part=method.part,
         )  # fmt: skip
         for side, text in zip(("Query", "Key", "Value"), sides, strict=True):
             w.write(f"using {side} = {text};")
@@ -59,9 +59,24 @@ def write(e: BlockEmitter, site: Site) -> None:
         w.write(
             f'static_assert(Attention::BYTES <= {site.step.scratch_bytes}, "The Plan gives attention too little shared memory.");'
         )
+        finish = _write_rows(e, inner, found, m) if method.part else f"{found.least}f"
         w.write(
-            f"mt::attend<Attention>(scratch + {site.step.scratch}, 0, {m.count}, {_ends(e, key, span)}, {e.await_}, query, key, value, score, {found.least}f, fetch, epilogue);"
+            f"mt::attend<Attention>(scratch + {site.step.scratch}, 0, {m.count}, {_ends(e, key, span)}, {e.await_}, query, key, value, score, {finish}, fetch, epilogue);"
         )
+
+
+def _write_rows(e: VectorEmitter, inner: Site, found: Attention, m: Range) -> str:
+    """The functor `rows`, which takes what a row of a part of the keys has one of; gives the text of its `mt::key_part`."""
+    lowest = found.lowest
+    assert lowest is not None
+    row, given = m.variable.name, ("maximum", "total")
+    head = f"auto rows = [&](idx {row}, float maximum, float total)"
+    with e.writer.open(head, [row, *given], fence=True, tail=";"):
+        for s, text in zip((found.top, found.total), given, strict=True):
+            if e.is_stored(s.out):
+                point = {n: substitute(x, dict(inner.point)) for n, x in found.of_row(s).items()}
+                e.put(s, point, convert(text, DType.F32, s.out.dtype))
+    return f"mt::key_part({literal(Const(lowest, DType.F32))}, rows)"
 
 
 def _sides(

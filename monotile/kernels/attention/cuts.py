@@ -10,7 +10,7 @@ from monotile.ir.program import Compute
 from monotile.kernels.attention.cost import attend_seconds
 from monotile.kernels.attention.match import Attention, attention
 from monotile.kernels.attention.memory import attend_bytes
-from monotile.kernels.attention.method import Attend
+from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
 from monotile.kernels.common import cost
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import MIN_SIDE, product
@@ -28,6 +28,10 @@ GROUPS = 2  # warpgroups of a worker, which have the tensor cores in turn
 GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
+DIRECT_BLOCKS = (16, 32)
+FEWEST = 2  # rows of a part: the key that they share is read once
+DIRECT_ROWS = 32  # more are worth a ring
+MOST_DIRECT = 176  # registers of a thread for operands, scores and results
 MOST_SUMS = 144  # registers of a thread for scores and results
 
 
@@ -39,7 +43,10 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
     if found is None:
         return None
     if "mma.sync" in target.instructions and _sides(found, target) is not None:
-        return Match(found.inner, found)
+        kept = (found.top, found.total) if found.shares is None else ()
+        return Match(found.inner, found, frozenset(s.out.name for s in kept))
+    if found.shares is None:
+        return None
     large = found.products.out.nbytes > target.l2_bytes * target.model.common.kept
     return Match(found.inner, None) if large else None
 
@@ -47,7 +54,8 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
     """How queries, keys and values are read; None where tensor cores cannot take them, or have too few rows at once."""
     scores, mixture = (product(s, {}, target, least=1) for s in (found.products, found.result))
-    if found.run * _rows(found) < MIN_SIDE or found.key.extent < MIN_SIDE:
+    least = MIN_SIDE if found.shares is not None else FEWEST
+    if found.run * _rows(found) < least or found.key.extent < MIN_SIDE:
         return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None
@@ -81,18 +89,30 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         result=names.index(result.out.name), m=0, n=0, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
         weights_second=found.swapped[1], least=found.least, scale=found.scale,
+        part=found.shares is None,
     )  # fmt: skip
-    for method in ways(base, features, columns, target):
-        scratch = attend_bytes(method, features, columns, target.threads // target.warp)
-        if scratch > target.shared_bytes:
-            continue
-        spent = attend_seconds(method, features, columns, keys, after, target)
-        for rows in _blocks(found, method.block_m):
+    rows = found.run * _rows(found)
+    direct = list(_direct(base, features, columns)) if rows <= DIRECT_ROWS else []
+    for block in direct or ways(base, features, columns, target):
+        for tile in _blocks(found, block.block_m):
+            method, rows = _fitted(block, tile)
+            scratch = attend_bytes(method, features, columns, target.threads // target.warp)
+            if scratch > target.shared_bytes:
+                continue
+            spent = attend_seconds(method, features, columns, keys, after, target)
             dims, grid = _dims(found, rows)
             at = len(dims) - 2
             step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
             waves = -(-math.prod(grid) // target.workers)
             yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+
+
+def _fitted(a: Attend, rows: Dim) -> tuple[Attend, Dim]:
+    """Both with no more rows than there are, where nothing is copied in whole tiles."""
+    if not a.direct:
+        return a, rows
+    tile = min(rows.tile, rows.extent)
+    return msgspec.structs.replace(a, block_m=tile), msgspec.structs.replace(rows, tile=tile)
 
 
 def _rows(found: Attention) -> int:
@@ -128,9 +148,7 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
     for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
         if block // 16 * (chunk // 8 + columns // 8) * 4 <= MOST_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
-    along = tuple(o.major for o in (base.query, base.key, base.value))
-    copied = all(o.copy == "async" for o in (base.query, base.key, base.value))
-    if "wgmma" not in target.instructions or along != ("k", "k", "mn") or not copied:
+    if "wgmma" not in target.instructions or not _straight(base):
         return
     if features not in GROUP_SIZES or columns not in GROUP_SIZES:
         return
@@ -140,4 +158,29 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
         if down == 1 or depth > 2:  # those of one block share a ring
             yield msgspec.structs.replace(
                 base, block_m=64 * down, chunk=chunk, depth=depth, instruction="wgmma"
+            )
+
+
+def _straight(a: Attend) -> bool:
+    """Whether features, and columns of the values, are neighbours in memory."""
+    sides = (a.query, a.key, a.value)
+    copied = all(o.copy == "async" for o in sides)
+    return copied and tuple(o.major for o in sides) == ("k", "k", "mn")
+
+
+def _direct(base: Attend, features: int, columns: int) -> Iterator[Attend]:
+    """`base`, of a part, with operands that warps read into their registers: there are few rows, and the ring through which weights stream
+    (`plan.nodes.Ring`) gets the on-chip memory."""
+    if not base.part or not _straight(base) or features % DIRECT_RUN or columns % DIRECT_RUN:
+        return
+    query, key, value = (
+        msgspec.structs.replace(o, copy="direct") for o in (base.query, base.key, base.value)
+    )
+    for block, chunk, depth in itertools.product(DIRECT_BLOCKS, CHUNKS, DIRECT_DEPTHS):
+        tiles = block // 16
+        held = depth * chunk * (features + columns) // 64  # words of a lane
+        sums = tiles * ((chunk + columns) // 2 + features // 4)
+        if held + sums <= MOST_DIRECT:
+            yield msgspec.structs.replace(
+                base, block_m=block, chunk=chunk, depth=depth, query=query, key=key, value=value
             )

@@ -1,6 +1,7 @@
 """Which Computes are softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
 
-Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written.
+Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written. And a part of one
+(`schedule/split_keys.py`): powers · values, with the largest score and the total of the powers as further results.
 """
 
 import math
@@ -28,6 +29,9 @@ class Attention:
     aligned run of `run` has them too (grouped-query attention); None where there is none, and run is 1. column: position likewise. least: total is at least so much (0: whatever it is). scale: scores are their products times
     so much, if that is positive and all they are; else None.
     point: the axes of `products` but for `key`, by name, in those of `result`.
+
+    Of a part of the keys there are no shares: the values are weighted by the powers, and others may read `top` and `total` too. `top` is
+    then `lowest` at least.
     """
 
     products: Compute
@@ -35,7 +39,7 @@ class Attention:
     top: Compute
     powers: Compute
     total: Compute
-    shares: Compute
+    shares: Compute | None
     result: Compute
     queries: Expr
     keys: Expr
@@ -58,8 +62,18 @@ class Attention:
     @property
     def inner(self) -> tuple[Compute, ...]:
         """All but the result, in order."""
-        softmax = (self.top, self.powers, self.total, self.shares)
-        return (self.products, *self.scores, *softmax)
+        shares = () if self.shares is None else (self.shares,)
+        return (self.products, *self.scores, self.top, self.powers, self.total, *shares)
+
+    @property
+    def lowest(self) -> float | None:
+        """Of a part of the keys, what its largest score is at least; None for all keys."""
+        return None if self.shares is not None else _lowest(self.top)
+
+    def of_row(self, s: Compute) -> dict[str, Expr]:
+        """The axes of `top`, or of `total`, in those of `result`."""
+        axes = (a for a in self.products.axes if a != self.key)
+        return {a.name: self.point[b.name] for a, b in zip(s.axes, axes, strict=True)}
 
 
 def attention(result: Compute, computes: Computes) -> Attention | None:
@@ -80,12 +94,14 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
 def _of(
     result: Compute, weights: Load, values: Load, swapped: bool, computes: Computes
 ) -> Attention | None:
-    shares = computes.get(weights.tensor.name)
+    weight = computes.get(weights.tensor.name)
     along = result.reduce[0]
-    if shares is None or weights.index.count(along) != 1 or along not in axes_of(values):
+    if weight is None or weights.index.count(along) != 1 or along not in axes_of(values):
         return None
     place = weights.index.index(along)
-    parts = softmax(shares, place, computes)
+    parts, shares = softmax(weight, place, computes), weight
+    if parts is None:
+        parts, shares = _part(weight, place, computes), None
     if parts is None:
         return None
     powers, total, top, scores, least = parts
@@ -98,7 +114,10 @@ def _of(
         return None
     sides = ((found.left, found.m), (found.right, found.n))
     (keys, own), (queries, _) = sides if key in axes_of(found.left) else sides[::-1]
-    if own != (place,) or any(p == place for p, _ in found.grains):
+    apart = own == (place,) or (
+        shares is None and place in own
+    )  # keys of parts have batches of theirs
+    if not apart or any(p == place for p, _ in found.grains):
         return None
     point = _point(products, weights, place)
     if point is None:
@@ -119,7 +138,9 @@ def _of(
 
 def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
     """The match that a step's method names. computes: the step's, up to the result."""
-    products, *scores, top, powers, total, shares, result = computes
+    *before, result = computes
+    shares = None if method.part else before.pop()
+    products, *scores, top, powers, total = before
     queries, keys = factors(products, swapped=method.queries_second)
     weights, values = factors(result, swapped=method.weights_second)
     weights = uncast(weights)
@@ -178,7 +199,43 @@ def softmax(
         case _:
             return None
     powers, total = computes.get(above.tensor.name), computes.get(sum_.tensor.name)
-    if powers is None or total is None or powers.reduce or not follows(shares, [above]):
+    if powers is None or total is None or not follows(shares, [above]):
+        return None
+    found = _powers(powers, place, computes)
+    if found is None or not _without(sum_, shares, place) or not _totals(total, powers, place):
+        return None
+    return powers, total, *found, least
+
+
+def _part(
+    powers: Compute, place: int, computes: Computes
+) -> tuple[Compute, Compute, Compute, Compute, float] | None:
+    """(powers, total, top, scores, 0), where the powers are those of a softmax along the axis at `place` that nobody divides before
+    something is weighted by them."""
+    found = _powers(powers, place, computes)
+    if found is None or _lowest(found[0]) is None:
+        return None
+    totals = [s for s in computes.values() if _totals(s, powers, place)]
+    return (powers, totals[0], *found, 0.0) if len(totals) == 1 else None
+
+
+def _lowest(top: Compute) -> float | None:
+    """What the largest score is at least, if that is a number."""
+    match uncast(top.body):
+        case Binary("max", _, Const(float() as lowest)) if math.isfinite(lowest):
+            return lowest
+        case _:
+            return None
+
+
+def _totals(total: Compute, powers: Compute, place: int) -> bool:
+    """Whether `total` adds up `powers` along their axis at `place`."""
+    return total.combiner == "sum" and _along(uncast(total.body), total, powers, place)
+
+
+def _powers(powers: Compute, place: int, computes: Computes) -> tuple[Compute, Compute] | None:
+    """(top, scores) of powers = exp(scores - top), the latter the largest score along the axis at `place`."""
+    if powers.reduce:
         return None
     match powers.body:
         case Unary("exp", Binary("sub", x, Load() as subtracted)):
@@ -190,20 +247,15 @@ def softmax(
     scores = computes.get(score.tensor.name) if isinstance(score, Load) else None
     if top is None or scores is None or not isinstance(score, Load):
         return None
-    whole = follows(powers, [score]) and all(
-        _without(x, s, place) for x, s in ((sum_, shares), (subtracted, powers))
-    )
-    summed = total.combiner == "sum" and _along(uncast(total.body), total, powers, place)
     match uncast(top.body):
         case Binary("max", most, Const()):
             pass
         case most:
             pass
-    if not whole or not summed or top.combiner != "max":
+    if not follows(powers, [score]) or not _without(subtracted, powers, place):
         return None
-    if not _along(uncast(most), top, scores, place):
-        return None
-    return powers, total, top, scores, least
+    largest = top.combiner == "max" and _along(uncast(most), top, scores, place)
+    return (top, scores) if largest else None
 
 
 def _scale(products: Compute, scores: tuple[Compute, ...]) -> float | None:

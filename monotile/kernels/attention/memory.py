@@ -5,10 +5,13 @@ from monotile.kernels.common.panels import panel_bytes
 
 
 def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
-    """Queries and every slice's ring of keys and values; in their place what the slices have found meets afterwards."""
+    """Queries and every slice's ring of keys and values, if these are not read directly; in their place what the slices have found meets
+    afterwards."""
     slices = a.slices(warps)
     pitch = columns + (8 if columns % 16 == 0 else 0)
-    found = slices * a.block_m * (pitch + 2) * 4
+    found = slices * (-(-a.block_m * (pitch + 2) // 4) * 4) * 4
+    if a.direct:
+        return found
     if (
         a.instruction == "wgmma"
     ):  # panels of 64 features or columns, one behind the other: lines of 128 bytes

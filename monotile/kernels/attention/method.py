@@ -7,6 +7,9 @@ from monotile.kernels.common.operand import Operand
 from monotile.plan.nodes import Method
 from monotile.plan.places import Frozen
 
+DIRECT_RUN = 32  # operands that are read directly have multiples of so many features and columns
+DIRECT_DEPTHS = (1, 2)  # chunks of them in registers
+
 
 class Attend(Method, Frozen, frozen=True, tag="attend"):
     """A softmax-weighted sum, streamed along the keys (FlashAttention): `match.Attention` says what its computes are.
@@ -19,6 +22,9 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether
     the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much. scale: scores are
     the products of queries and keys times so much and nothing else, which the exponentials take in; None where more follows.
+    Operands that are read directly have no ring: a warp's registers hold `depth` chunks, and block_m is the rows that there are.
+    part: of a part of the keys: there is no softmax, the values are weighted by its powers, and their largest score and their total are
+    results too, which are stored where anyone reads them.
     """
 
     reads_shared: ClassVar[bool] = False
@@ -39,10 +45,21 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     scale: float | None = None
     instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
     epilogue: Epilogue = Epilogue()
+    part: bool = False
 
     @property
     def anchor(self) -> int:
         return self.result
+
+    @property
+    def direct(self) -> bool:
+        """Whether warps read queries, keys and values from memory into their registers."""
+        return self.key.copy == "direct"
+
+    @property
+    def padded(self) -> int:
+        """Rows that tensor cores compute of a block."""
+        return -(-self.block_m // 16) * 16
 
     def slices(self, warps: int) -> int:
         """Of `warps` of a worker."""
@@ -50,7 +67,9 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
 
     def describe(self) -> str:
         by = "attend wgmma" if self.instruction == "wgmma" else "attend"
-        parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, rings of {self.depth}"]
+        by += " part" if self.part else ""
+        held = "registers for" if self.direct else "rings of"
+        parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, {held} {self.depth}"]
         for side, operand in (("query", self.query), ("key", self.key), ("value", self.value)):
             parts.append(f"{side} {operand.describe()}")
         if self.epilogue != Epilogue():

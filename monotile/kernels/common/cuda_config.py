@@ -11,7 +11,12 @@ PRODUCT: Mapping[str, object] = {
     "kernel": "mt::Kernel::MMA", "warps_m": 1, "warps_n": 1, "slices": 1, "vector": 1, "teams": 1, "groups": 1, "group_k": 1,
     "next_task_chunks": 0,
 }  # fmt: skip
-ATTENTION: Mapping[str, object] = {"kernel": "mt::Kernel::MMA", "vector": 1, "bounded": False}
+ATTENTION: Mapping[str, object] = {
+    "kernel": "mt::Kernel::MMA",
+    "vector": 1,
+    "bounded": False,
+    "part": False,
+}
 
 
 def config(name: str, defaults: Mapping[str, object], **fields: object) -> str:

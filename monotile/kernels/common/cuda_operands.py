@@ -49,7 +49,7 @@ class Side:
     @property
     def text(self) -> str:
         """The type `mt::Side`."""
-        copy = "ASYNC" if self.operand.copy == "async" else "ELEMENT"
+        copy = self.operand.copy.upper()
         fields = config(
             "SideConfig", SIDE, k_major=self.k_major, copy=f"mt::Copy::{copy}", vector=self.operand.vector,
             check_rows=self.check_rows, prefetched_chunks=self.prefetched_chunks, task_rows=self.task_rows,
@@ -74,7 +74,7 @@ class Matrix:
 
 def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
     """Writes the functor; gives the text of its `mt::Side`."""
-    if side.operand.copy == "async":
+    if side.operand.copy != "element":
         copied = masked(matrix.factor)
         assert copied is not None
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)

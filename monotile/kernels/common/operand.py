@@ -15,7 +15,7 @@ class Operand(Frozen, frozen=True):
     """major:  the direction in which neighbours in memory lie: along "k", along "mn" (m of the left side, n of
             the right), or "none".
     vector: elements one copy moves.
-    copy:   "direct" (read in place), "async" (asynchronous copies of vector * itemsize bytes into shared
+    copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
             direction allows it).
     """
@@ -43,9 +43,12 @@ def exact_operand(
     element: its type on chip. inner: extents along its major direction, of which a vector divides each.
     """
     vector = fitting(min(16 // element.itemsize, wanted.vector), *inner)
-    copied = masked(factor) if wanted.copy == "async" and factor.dtype is element else None
+    in_memory = wanted.copy in ("async", "direct") and factor.dtype is element
+    copied = masked(factor) if in_memory else None
     if copied is not None:
         place = readable(places[copied.load.tensor.name], own=False)
         vector = min(vector, alignment(place) // element.itemsize)
+    if wanted.copy == "direct":
+        return Operand(wanted.major, vector, "direct")
     copies = copied is not None and vector * element.itemsize >= 4
     return Operand(wanted.major, vector, "async" if copies else "element")

@@ -13,13 +13,40 @@ struct AttentionConfig {
   int features = 0;        // of a query and of a key
   int columns = 0;         // of a value, and of the result
   int keys = 0;
-  int block_m = 0;         // rows, each of one query, that the block of threads computes at once
+  int block_m = 0;         // rows, each of one query, that the block of threads computes at once: a multiple of 16, or with direct operands any
   int chunk = 0;           // keys that a pipeline stage holds
   int warps = 0;           // of the block of threads
-  int depth = 0;           // pipeline depth: the stages of a slice's ring buffer
+  int depth = 0;           // pipeline depth: the stages of a slice's ring buffer; with direct operands, chunks in a warp's registers
   int vector = 1;          // neighbouring results that one step of the epilogue takes
   bool bounded = false;    // of the keys some are left out, by numbers of the call
+  bool part = false;       // the keys are a part of all: the results are its maxima and totals, and sums that are not divided
 };
+
+// What takes a part of the keys: take(row, maximum, total) the largest score of each row, or `lowest` if that is more, and the total of
+// the powers relative to it; the epilogue the weighted sums.
+template <class Take>
+struct KeyPart {
+  float lowest;
+  const Take& take;
+};
+template <class Take>
+__device__ __forceinline__ KeyPart<Take> key_part(float lowest, const Take& take) {
+  return {lowest, take};
+}
+// The largest score of a row before any key.
+template <class Take>
+__device__ __forceinline__ float lowest_of(const KeyPart<Take>& part) { return part.lowest; }
+__device__ __forceinline__ float lowest_of(float) { return -MT_INF; }
+
+// The power of a score times `factor`, relative to what `from` is the `origin_of`. Of a part of the keys that may be so low that it would
+// be -inf times LOG2_E: the difference comes first.
+template <bool PART>
+__device__ __forceinline__ float origin_of(float score) { return PART ? score : score * LOG2_E; }
+template <bool PART>
+__device__ __forceinline__ float power_of(float score, float factor, float from) {
+  if constexpr (PART) return ptx::exp2_fast(fmaf(score, factor, -from) * LOG2_E);
+  return ptx::exp2_fast(fmaf(score, factor * LOG2_E, -from));
+}
 
 // Split-K within the block: chunk c of the keys belongs to slice c % SLICES. The warps of a slice share a ring buffer of DEPTH
 // stages of keys and values. With mma.sync a slice is one warp, which has all rows of the block. With wgmma a slice is the
@@ -37,22 +64,29 @@ struct Attention {
   static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
   static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector;
-  static constexpr bool BOUNDED = CONFIG.bounded;
+  static constexpr bool BOUNDED = CONFIG.bounded, PART = CONFIG.part;
   static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
   static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
+  static constexpr bool DIRECT = Key::COPY == Copy::DIRECT;  // no ring: see attend_direct.cuh
+  static_assert((Query::COPY == Copy::DIRECT) == DIRECT && (Value::COPY == Copy::DIRECT) == DIRECT,
+                "Queries, keys and values are all direct operands, or none of them is.");
+  static_assert(DEPTH >= (DIRECT ? 1 : 2), "Attention needs a pipeline `depth` of at least two stages; one chunk with direct operands.");
   static constexpr int THREADS = WARPS * 32;
-  static constexpr int WARP_M = WARPGROUPS ? 16 : BLOCK_M;
-  static constexpr int SLICE_WARPS = BLOCK_M / WARP_M, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
+  static constexpr int WARP_M = WARPGROUPS ? 16 : ceil_div(BLOCK_M, 16) * 16;
+  static constexpr int SLICE_WARPS = WARPGROUPS ? BLOCK_M / WARP_M : 1, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
   static constexpr int CHUNKS = ceil_div(KEYS, CHUNK);
-  static_assert(BLOCK_M % 16 == 0 && CHUNK % 16 == 0 && COLUMNS % 8 == 0,
+  static_assert((DIRECT || BLOCK_M % 16 == 0) && CHUNK % 16 == 0 && COLUMNS % 8 == 0,
                 "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns.");
-  static_assert(DEPTH >= 2, "Attention needs a pipeline `depth` of at least two stages.");
   static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
   static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 64 == 0 && COLUMNS % 64 == 0),
                 "Kernel::WGMMA needs multiples of 64 rows, features and columns.");
   static_assert(!WARPGROUPS || (Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR),
                 "Kernel::WGMMA needs queries and keys whose features, and values whose columns, are neighbours.");
+
+  static_assert(!DIRECT || (!WARPGROUPS && Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR && FEATURES % 32 == 0 && COLUMNS % 32 == 0),
+                "Direct operands are of mma.sync, features and columns are neighbours, and there are multiples of 32 of both.");
+  static constexpr int COLUMN_RUN = COLUMNS % 64 == 0 ? 8 : 4;  // of direct operands: neighbours that a lane loads
 
   // Warpgroups read features and columns in panels of 64, one behind the other.
   static constexpr int PANEL_FEATURES = WARPGROUPS ? 64 : ceil_div(FEATURES, 16) * 16, PANEL_COLUMNS = WARPGROUPS ? 64 : COLUMNS;
@@ -74,8 +108,9 @@ struct Attention {
   static constexpr int STAGE_BYTES = KEY_BYTES + lined(COLUMN_PANELS * ValuePanel::BYTES);
   // The partial result of a slice: for each row the weighted sums, the largest score and the total of the powers.
   static constexpr int PITCH = COLUMNS + (COLUMNS % 16 == 0 ? 8 : 0);
-  static constexpr int PARTIAL = BLOCK_M * (PITCH + 2);
-  static constexpr int BYTES = max_of(QUERY_BYTES + SLICES * DEPTH * STAGE_BYTES, SLICES * PARTIAL * 4);
+  static constexpr int PARTIAL = ceil_div(BLOCK_M * (PITCH + 2), 4) * 4;
+  static constexpr int RING_BYTES = DIRECT ? 0 : QUERY_BYTES + SLICES * DEPTH * STAGE_BYTES;
+  static constexpr int BYTES = max_of(RING_BYTES, SLICES * PARTIAL * 4);
 };
 
 // A thread's warp and lane, its slice and its number there, the first row of its warp, and the number of chunks of its slice: of those
@@ -149,14 +184,15 @@ template <class S>
 struct OnlineSoftmax {
   static constexpr int TM = S::WARP_M / 16, TN = S::COLUMNS / 8, TS = S::CHUNK / 8;
   using T = typename S::T;
-  static constexpr float RESCALE_THRESHOLD = 5.5f;  // powers up to 2^8, which float16 holds as precisely as those up to 1
+  // Powers up to 2^8, which float16 holds as precisely as those up to 1. Of a part the largest score itself is a result.
+  static constexpr float RESCALE_THRESHOLD = S::PART ? 0.f : 5.5f;
   float maximum[TM][2], total[TM][2], rescale[TM][2], sums[TM][TN][4];
 
-  __device__ __forceinline__ OnlineSoftmax() {
+  __device__ __forceinline__ explicit OnlineSoftmax(float lowest) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) maximum[i][h] = -MT_INF, total[i][h] = 0;
+      for (int h = 0; h < 2; ++h) maximum[i][h] = lowest, total[i][h] = 0;
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -210,12 +246,12 @@ struct OnlineSoftmax {
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float from = origin(maximum[i][h]) * LOG2_E, added = 0;
+        float from = origin_of<S::PART>(origin(maximum[i][h])), added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            float power = ptx::exp2_fast(fmaf(scores.c[i][j][e], factor * LOG2_E, -from));
+            float power = power_of<S::PART>(scores.c[i][j][e], factor, from);
             scores.c[i][j][e] = power;
             added += power;
           }
@@ -244,9 +280,24 @@ struct OnlineSoftmax {
         all += shuffled(all, 1);
         all += shuffled(all, 2);
         int row = role.row + i * 16 + h * 8 + lane / 4;
-        float* at = own + row * S::PITCH + (lane & 3) * 2;
+        if (S::BLOCK_M % 16 != 0 && row >= S::BLOCK_M) continue;
+        float* at = own + row * S::PITCH;
+        if constexpr (S::DIRECT) {
+          constexpr int RUN = S::COLUMN_RUN;
 #pragma unroll
-        for (int j = 0; j < TN; ++j) store(at + j * 8, Pack<float, 2>{{sums[i][j][2 * h], sums[i][j][2 * h + 1]}});
+          for (int j = 0; j < TN; j += RUN)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              Pack<float, RUN> run;
+#pragma unroll
+              for (int k = 0; k < RUN; ++k) run[k] = sums[i][j + k][2 * h + e];
+              store(at + j * 8 + ((lane & 3) * 2 + e) * RUN, run);
+            }
+        } else {
+#pragma unroll
+          for (int j = 0; j < TN; ++j)
+            store(at + j * 8 + (lane & 3) * 2, Pack<float, 2>{{sums[i][j][2 * h], sums[i][j][2 * h + 1]}});
+        }
         if ((lane & 3) == 0) {
           own[S::BLOCK_M * S::PITCH + row] = maximum[i][h];
           own[S::BLOCK_M * (S::PITCH + 1) + row] = all;

@@ -11,15 +11,16 @@
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
 //   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
-// The first two need Copy::ASYNC, the last Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
+// The first two need Copy::ASYNC or Copy::DIRECT, the last Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/device/copy.cuh"
 #include "cuda/device/ptx/sm_80.cuh"
 
 namespace mt {
 
-// How an operand comes into shared memory: by asynchronous copies, or evaluated and stored by the threads.
-enum class Copy { ASYNC, ELEMENT };
+// How an operand comes into shared memory: by asynchronous copies, or evaluated and stored by the threads. DIRECT: it does not; threads
+// load it into their registers.
+enum class Copy { ASYNC, ELEMENT, DIRECT };
 
 // How a product or attention reads one of its operands.
 struct SideConfig {
@@ -41,7 +42,7 @@ struct Side {
   static constexpr int TASK_ROWS = CONFIG.task_rows > 0 ? CONFIG.task_rows : 1 << 20;  // else no limit
   static_assert(is_power_of_two(VECTOR) && VECTOR * int(sizeof(T)) <= 16,
                 "One copy moves a power of two of elements, at most 16 bytes.");
-  static_assert(COPY == Copy::ELEMENT || VECTOR * int(sizeof(T)) >= 4, "An asynchronous copy moves at least 4 bytes.");
+  static_assert(COPY != Copy::ASYNC || VECTOR * int(sizeof(T)) >= 4, "An asynchronous copy moves at least 4 bytes.");
   static_assert(PREFETCHED_CHUNKS >= 0 && CONFIG.task_rows >= 0, "Neither a task's rows nor its prefetched chunks can be negative.");
 };
 
