@@ -80,6 +80,14 @@ def test_several_vectors(vectors: int) -> None:
     assert len(streamed(fast.plan)) >= 3
 
 
+def test_several_vectors_of_many_columns() -> None:
+    """All warps of a worker share a row, and each has several at a time."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(3072, 128), nn.Tanh(), nn.Linear(128, 72)).half().eval()
+    fast = check(model, torch.randn(4, 3072).half(), workers=2)
+    assert any(m.parts == 8 and m.rows > 1 for m in streamed(fast.plan))
+
+
 @pytest.mark.parametrize(
     ("columns", "rows"),
     [(32, 128), (24, 1000), (1024, 33), (4096, 24), (4096 + 64, 17), (12288, 9)],

@@ -84,7 +84,8 @@ def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | No
         at_a_time *= 2
     chunk *= at_a_time
     most = min(warps, target.warp // at_a_time * parts)  # each row of a slot is a lane's
-    team = next(t for t in PARTS if t * chunk * 4 >= SLOT * 3 or 2 * t > most)
+    least = parts if at_a_time > 1 else 1  # a slot may have a part of one row
+    team = next(t for t in PARTS if t >= least and (t * chunk * 4 >= SLOT * 3 or 2 * t > most))
     return Gemv(parts, at_a_time, found.second, chunk, team, warps // team)
 
 
