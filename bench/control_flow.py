@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 import monotile
 from bench import hosted
-from bench.harness import Run, bandwidth, graph_timing, log_cases, rival, timed, timing
+from bench.harness import (
+    Run,
+    bandwidth,
+    case_options,
+    graph_timing,
+    log_cases,
+    rival,
+    timed,
+    timing,
+)
 from bench.zoo.recurrences import nasrnn, tree_lstm, word_decoder
 from bench.zoo.scores import scores
 from bench.zoo.skipnet import skipnet
@@ -61,8 +70,8 @@ def exact_answer(case: Case, model: nn.Module, args: tuple[Tensor, ...]) -> Any:
 def rivals_of(
     case: Case, model: nn.Module, args: tuple[Tensor, ...], names: tuple[str, ...]
 ) -> Iterator[tuple[str, Run]]:
-    """Calls that take nothing, by name; "graph" where each step is replayed from a CUDA graph. Each is to be called before the next one is made:
-    one whose steps were compiled after others had been captured read memory that was no longer there (PyTorch 2.11, SkipNet)."""
+    """Calls that take nothing, by name; "graph" where each step is replayed from a CUDA graph. A step is compiled at its first call: before
+    the next rival is made, so that its compilation falls into no capture."""
     for name in names:
         if case.hosted is None:
             module = rival(name, model)
@@ -104,10 +113,7 @@ def entry(name: str, case: Case, rivals: tuple[str, ...], device: torch.device) 
 
 
 @click.command()
-@click.argument("cases", nargs=-1)
-@click.option("--rival", "rivals", multiple=True, default=("eager", "compile"))
-@click.option("--out", type=click.Path(path_type=Path), help="The log, rewritten after every case.")
-@click.option("--commit", help="Of this checkout, where git does not say it.")
+@case_options
 def main(
     cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
 ) -> None:

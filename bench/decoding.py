@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 
 import monotile
-from bench.harness import bandwidth, graph_timing, log_cases, rival, timed
+from bench.harness import bandwidth, case_options, graph_timing, log_cases, rival, timed
 from bench.zoo.audio import WhisperToken, whisper_token
 from bench.zoo.decoders import gpt2, llama_1b
 from bench.zoo.weights import build
@@ -205,10 +205,7 @@ def entry(name: str, rivals: tuple[str, ...], rate: float, device: torch.device)
 
 
 @click.command()
-@click.argument("cases", nargs=-1)
-@click.option("--rival", "rivals", multiple=True, default=("eager", "compile"))
-@click.option("--out", type=click.Path(path_type=Path), help="The log, rewritten after every case.")
-@click.option("--commit", help="Of this checkout, where git does not say it.")
+@case_options
 def main(
     cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
 ) -> None:

@@ -49,6 +49,18 @@ def timed(make: Callable[[], Run]) -> tuple[Run, float]:
     return made, time.perf_counter() - began
 
 
+def case_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command line of a benchmark: which cases, beside which rivals, and where the log goes."""
+    for option in (
+        click.option("--commit", help="Of this checkout, where git does not say it."),
+        click.option("--out", type=click.Path(path_type=Path), help="The log, rewritten after every case."),
+        click.option("--rival", "rivals", multiple=True, default=("eager", "compile")),
+        click.argument("cases", nargs=-1),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def log_cases(
     cases: Iterable[tuple[str, Callable[[], Entry]]],
     device: torch.device,

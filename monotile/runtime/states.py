@@ -50,15 +50,16 @@ def refuse_shared(changed: Sequence[Named], others: Sequence[Named]) -> None:
     spans = sorted((*_span(x), k) for k, (_, x) in enumerate(named))
     before: list[tuple[int, int]] = []  # where others end that may reach further
     for low, high, k in spans:
+        if low == high:
+            continue
         before = [(end, i) for end, i in before if end > low]
-        for _, i in before if high > low else ():
+        for _, i in before:
             first, second = min(i, k), max(i, k)
             if first < len(changed) and _meet(named[first][1], named[second][1]):
                 raise InputError(
                     f"{named[second][0]} shares memory with {named[first][0]}, which the model updates in place: pass a clone"
                 )
-        if high > low:
-            before.append((high, k))
+        before.append((high, k))
 
 
 def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:

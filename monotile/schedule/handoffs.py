@@ -204,8 +204,8 @@ class _Walker:
         self.now.writes += [(b, me) for _, b in touched.writes]
 
     def _first(self, stage: Stage, against: list[int | None]) -> int:
-        """Right after the tasks before it; a single task goes where what it waits for was made. What streams weights begins with worker 0: who has
-        a task there asked for its weights in the one before."""
+        """Right after the tasks before it; a single task goes where what it waits for was made. What streams weights begins with worker 0: it has
+        a task for every worker, or nearly."""
         if any(map(streams, stage.steps)):
             return 0
         if self._is_aside(stage):

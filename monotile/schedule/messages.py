@@ -108,10 +108,11 @@ class _Hander:
 
     def _beside_barriers(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
         """The loop with messages of what every worker reads whole to make something of it for itself; the rest waits for barriers."""
+        makers = _Makers.of(self.loops[node.axis], stages)
         found: list[_Wanted] = []
         for number, stage in enumerate(stages):
             if stage.everywhere:
-                found += self._received_by(node, stages, number) or ()
+                found += self._received_by(makers, stages, number) or ()
         if not found or not self._worth(node, stages, found):
             return None
         return self._handed(node, stages, found)
@@ -141,24 +142,24 @@ class _Hander:
 
     def _receives(self, node: Repeat, stages: tuple[Stage, ...]) -> "list[_Wanted] | None":
         """What tasks read of each other's values; None where that is no message."""
+        makers = _Makers.of(self.loops[node.axis], stages)
         out: list[_Wanted] = []
         for number, stage in enumerate(stages):
             if math.prod(stage.grid) > self.target.workers:
                 return None
             if any(isinstance(self.computes[n], Scatter) for s in stage.steps for n in s.computes):
                 return None
-            found = self._received_by(node, stages, number)
+            found = self._received_by(makers, stages, number)
             if found is None:
                 return None
             out += found
         return out
 
     def _received_by(
-        self, node: Repeat, stages: tuple[Stage, ...], number: int
+        self, makers: "_Makers", stages: tuple[Stage, ...], number: int
     ) -> "list[_Wanted] | None":
         """What tasks of stage `number` read of others' values; None where that is no message."""
-        made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
-        source = {c.param.name: c.result.name for c in self.loops[node.axis].carried}
+        made, source = makers.made, makers.source
         stage, out = stages[number], list[_Wanted]()
         for name in names_read(stage, self.computes):
             message = source.get(name, name)
@@ -232,6 +233,19 @@ class _Hander:
             every = nbytes * tasks / self.target.l2_bandwidth
             total += max(every, nbytes / self.target.worker_bandwidth)
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Makers:
+    """Of a loop's tensors. made: by which stage each is made. source: of each carried param, the result that it was an iteration before."""
+
+    made: Mapping[str, int]
+    source: Mapping[str, str]
+
+    @staticmethod
+    def of(loop: Loop, stages: tuple[Stage, ...]) -> "_Makers":
+        made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
+        return _Makers(made, {c.param.name: c.result.name for c in loop.carried})
 
 
 @dataclass(frozen=True, slots=True)

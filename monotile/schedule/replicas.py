@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monotile.ir.program import Compute, Loop, Program, Scatter, is_snapshot, statements, used
-from monotile.plan.nodes import PlanNode, Stage
+from monotile.plan.nodes import PlanNode, Stage, Step
 from monotile.plan.places import Place, Register, Replica, Workspace
 from monotile.plan.streams import streams
 from monotile.plan.walk import stages_in, with_bodies
@@ -82,11 +82,11 @@ class _Replicas:
 
     def _last_reader(self, names: Sequence[str], body: Sequence[PlanNode]) -> int:
         """The number of the last node that reads one of `names`."""
-        return max(k for k, node in enumerate(body) if self._reads(node, names))
+        steps = ((k, s) for k, n in enumerate(body) for stage in stages_in((n,)) for s in stage.steps)  # fmt: skip
+        return max(k for k, step in steps if self._reads(step, names))
 
-    def _reads(self, node: PlanNode, names: Sequence[str]) -> bool:
-        every = (n for stage in stages_in((node,)) for step in stage.steps for n in step.computes)
-        return any(t.name in names for n in every for t in used(self.computes[n]))
+    def _reads(self, step: Step, names: Sequence[str]) -> bool:
+        return any(t.name in names for n in step.computes for t in used(self.computes[n]))
 
     def _as_one_task(self, stage: Stage) -> Stage:
         """A stage of single elements as one task, if all that it reads comes to each worker in less time than the hand-off takes; else as it is."""
@@ -125,7 +125,7 @@ class _Replicas:
         readers = 0
         for stage in stages_in(tuple(body)):
             for step in stage.steps:
-                if not any(t.name in names for n in step.computes for t in used(self.computes[n])):
+                if not self._reads(step, names):
                     continue
                 if {n for s in stage.steps for n in s.computes} & set(names):
                     continue  # the stage itself

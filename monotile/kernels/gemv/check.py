@@ -53,5 +53,5 @@ def check(c: Checked) -> None:
 
 
 def why_not_late(_stage: Stage, _statements: Statements) -> str | None:
-    """It can: what it asks for before it waits are weights."""
+    """It can: before it waits it reads nothing that others make. Its weights are the supplier's."""
     return None

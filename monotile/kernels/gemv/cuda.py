@@ -27,7 +27,7 @@ ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a matrix that a task takes, of a step of any stage. ranges: of the dims that walk them. point: the axes, by these."""
+    """The rows of a matrix that a task takes. ranges: of the dims that walk them. point: the axes, by these."""
 
     method: Gemv
     found: Problem

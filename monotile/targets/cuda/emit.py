@@ -104,12 +104,12 @@ class CudaEmitter(BlockEmitter):
     def _called(self, f: Function) -> bool:
         """Whether the kernel calls `f` instead of having it as a part of its own.
 
-                No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
-                all of them, as stages with the same text share one and what fills a loop's weights is no stage.
-                A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
+        No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
+        all of them, as stages with the same text share one and what fills a loop's weights is no stage.
+        A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
         one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself;
-                with direct operands it is cut so that it does not. What is beside streams in a loop stays in the kernel: calls take longer
-                than all that is gained by compiling it apart.
+        with direct operands it is cut so that it does not. What is beside streams in a loop stays in the kernel: calls take longer
+        than all that is gained by compiling it apart.
         """
         how = self.plan.launch.functions
         if how == "separate" and self.hot.issuperset(f.callers):
