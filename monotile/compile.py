@@ -1,8 +1,9 @@
 """From a model to a kernel, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from monotile.analysis.work import work
@@ -13,6 +14,7 @@ from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
 from monotile.frontends.torch.orders import in_memory_order
+from monotile.frontends.torch.sizes import ranges_of, size_classes
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
@@ -42,11 +44,12 @@ Choices = Mapping[Key, Value] | str | Path | None
 @dataclass(frozen=True)
 class Given:
     """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop."""
+    the body of a loop. most: of symbols of dimensions, what the kernel is for at most."""
 
     plan: Plan | None = None
     choices: Spec | None = None
     iterate: Iterate | None = None
+    most: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def compile(
@@ -58,6 +61,7 @@ def compile(
     options: Options = Options(),
     plan: Plan | str | Path | None = None,
     choices: Choices = None,
+    dynamic_shapes: Any = None,
 ) -> CompiledModule:
     """`model` as one kernel, for arguments of the shapes and dtypes of `args` and `kwargs`.
 
@@ -74,7 +78,7 @@ def compile(
     given = Given(
         None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
     )
-    return _compiled(model, (args, kwargs), target, options, given)
+    return _compiled(model, (args, kwargs), target, options, given, dynamic_shapes)
 
 
 def compile_loop(
@@ -143,19 +147,24 @@ def _compiled(
     target: str,
     options: Options,
     given: Given,
+    dynamic_shapes: Any = None,
 ) -> CompiledModule:
     with gc_paused():
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
-            exported = export(model, *call, results=flatten_objects)
-        return _from_cache(exported, hardware, options, given)
+            exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
+        classes = (given.most,) if given.plan or given.most else size_classes(ranges_of(exported))
+        made = [_from_cache(exported, hardware, options, replace(given, most=x)) for x in classes]
+        return made[-1].beside(made[:-1])
 
 
 def _from_cache(
     exported: Exported, target: Target, options: Options, given: Given
 ) -> CompiledModule:
     """The compiled model, from the cache where it is there."""
-    key = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
+    key = exported_key(
+        exported, target, options, (given.plan, given.choices, given.iterate, {**given.most})
+    )
     cache = Cache.of(options)
     stored = cache.get(key) if key and not options.dump_dir else None
     artifact = decode(stored) if stored else None
@@ -177,7 +186,7 @@ def _compile(
     """Capture, Program to Program, Program to Plan, verify, emit, build."""
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
-    captured, orders = _captured(exported, target)
+    captured, orders = _captured(exported, target, given.most)
     beginning = _beginning(captured, target, options, _chooser(given.choices), given.iterate)
     dump.product("capture", beginning)
 
@@ -220,9 +229,11 @@ def _compile(
     return artifact, captured
 
 
-def _captured(exported: Exported, target: Target) -> tuple[Captured, dict[str, Order]]:
+def _captured(
+    exported: Exported, target: Target, most: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Captured, dict[str, Order]]:
     """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
-    captured = capture(exported)
+    captured = capture(exported, most=most)
     return in_memory_order(captured, exported) if target.has.any_order else (captured, {})
 
 

@@ -13,7 +13,19 @@ import msgspec
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.index_ranges import negative_where
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, Unary, loads, walk
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Symbolic,
+    Unary,
+    loads,
+    walk,
+)
 
 Value = bool | int | float
 Given = Callable[[Expr], Value | None]  # the value of a subexpression, where that is known
@@ -64,6 +76,8 @@ def value_where(e: Expr, given: Given) -> Value | None:
     if found is not None:
         return found
     match e:
+        case Const(Symbolic()):
+            return None
         case Const(value):
             return (
                 float(value) if e.dtype.is_float else value if not isinstance(value, str) else None

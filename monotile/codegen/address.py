@@ -17,6 +17,7 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Value,
     Workspace,
 )
 
@@ -100,6 +101,8 @@ def place_axes(place: Place) -> frozenset[str]:
 def base(place: Place, part: str) -> str:
     """Text of the base pointer as `char*`. `part`: which entry of a weight's table, "" for the first."""
     match place:
+        case Value(slot):
+            return f"(char*)&MT_POINTER({slot})"
         case Pointer(slot):
             entry = f"{slot} + {part}" if part and slot else part or str(slot)
             return f"(char*)MT_POINTER({entry})"

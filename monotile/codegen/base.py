@@ -85,6 +85,7 @@ class Emitter(Expressions):
         given = frozenset(t.name for t in program.inputs)
         given |= {w.tensor.name for w in program.weights}
         self.watched = watched_tensors(program, plan.places)
+        self.sizes = program.by_value
         self.constant = given - old_values(program) - self.watched
         self.loop_axes = loop_axes(program)
         self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
@@ -162,6 +163,8 @@ class Emitter(Expressions):
     def _kind(self, tensor: Tensor) -> str:
         """The type of pointers into `tensor`. What the host uses meanwhile is volatile: each access is made, once, where it is written, and
         for all to see: for CUDA as `ld.relaxed.sys` and `st.relaxed.sys` (PTX ISA, memory consistency model)."""
+        if tensor.name in self.sizes:
+            return "mt_size"
         volatile = "volatile " if tensor.name in self.watched else ""
         constant = "const " if tensor.name in self.constant else ""
         return f"{volatile}{constant}{STORAGE[tensor.dtype]}*"

@@ -10,6 +10,7 @@ from monotile.analysis.states import steady_weights
 from monotile.codegen.address import WIDEST
 from monotile.codegen.site import Range, Site, Span
 from monotile.codegen.spelling import bare
+from monotile.codegen.stages import product
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
@@ -111,7 +112,7 @@ class BlockEmitter(VectorEmitter):
 
         held: what it is given in registers. late: whether it waits for the stage's hand-off, with its task or without.
         """
-        tasks, workers = math.prod(stage.grid), self.plan.launch.workers
+        most, workers = math.prod(stage.grid), self.plan.launch.workers
         given = self.passed | {h.name: f"{h.kind}&" for h in held}
         if late:
             given |= {"grid": "const mt::GridBarrier"}
@@ -119,15 +120,16 @@ class BlockEmitter(VectorEmitter):
             w = self.writer
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
-            first = self.first_task(stage)
+            first, grid = self.first_task(stage), self.grid(stage)
+            tasks = product(grid)
             if stage.everywhere:
                 loop = "if (const idx task = 0; true)"
-            elif tasks <= workers:
+            elif most <= workers:
                 loop = f"if (const idx task = {first}; task < {tasks})"
             else:
                 loop = f"for (idx task = {first}; task < {tasks}; task += {workers})"
             with w.open(loop, ["task"], fence=True):
-                self.write_coordinates(stage)
+                self.write_coordinates(grid)
                 yield
             if late and not stage.everywhere:
                 with w.open("else", fence=True):
@@ -144,14 +146,16 @@ class BlockEmitter(VectorEmitter):
             return worker
         return f"({worker} + {workers - stage.first % workers}) % {workers}"
 
-    def write_coordinates(self, stage: Stage) -> None:
-        """c0, c1, ...: the task's place in the row-major grid."""
-        step = math.prod(stage.grid)
-        for k, extent in enumerate(stage.grid):
-            above = step
-            step //= max(extent, 1)
-            text = "task" if step == 1 else f"(uint32_t)task / {step}u"
-            if above != math.prod(stage.grid):
-                text = f"(uint32_t)task % {above}u" + (f" / {step}u" if step > 1 else "")
-            self.writer.write(f"const idx c{k} = {text if extent > 1 else 0};")
+    def write_coordinates(self, grid: Sequence[str]) -> None:
+        """c0, c1, ...: the task's place in the row-major grid. grid: texts of its extents."""
+        for k, extent in enumerate(grid):
+            above, step = (_unsigned(product(x)) for x in (grid[k:], grid[k + 1 :]))
+            text = "task" if step == "1u" else f"(uint32_t)task / {step}"
+            if any(n != "1" for n in grid[:k]):
+                text = f"(uint32_t)task % {above}" + (f" / {step}" if step != "1u" else "")
+            self.writer.write(f"const idx c{k} = {0 if extent == '1' else text};")
             self.writer.define(f"c{k}")
+
+
+def _unsigned(count: str) -> str:
+    return f"{count}u" if count.isdigit() else f"(uint32_t)({count})"

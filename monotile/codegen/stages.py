@@ -1,5 +1,6 @@
 """The Plan in functions: one for every stage, and the body that calls them."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from monotile.codegen.profile import Profiling
 from monotile.codegen.spelling import bare
 from monotile.codegen.writer import Block, Writer
 from monotile.config import Options
-from monotile.ir.expr import idx
-from monotile.ir.program import Program, looked_at, statements
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Load, idx
+from monotile.ir.program import Program, looked_at, scalar, statements
 from monotile.plan.nodes import Choose, Handoff, Plan, PlanNode, Repeat, Stage
 from monotile.targets.target import Target
 
@@ -45,6 +47,18 @@ class StageEmitter(Emitter):
         pointers = [(n, f"{self._kind(b.tensor)} const", b) for n, b in self._parameters.items()]
         parameters = [*((v, "idx", v) for v in loops), *pointers]
         self.functions.add(name, self.writer.text, given, parameters, self._names)
+
+    def grid(self, stage: Stage) -> list[str]:
+        """Texts of how many tasks there are along each tile axis; what the call says is read here, once a function."""
+        out = [str(n) for n in stage.grid]
+        for x in stage.live:
+            size = bare(self.value(Load(scalar(x.size, DType.I64), ())))
+            many = size if x.inner == 1 else f"{size} * {x.inner}"
+            variable = self.writer.fresh("tasks")
+            self.writer.write(f"const idx {variable} = (idx)(({many} + {x.tile - 1}) / {x.tile});")
+            self.writer.define(variable)
+            out[x.axis] = variable
+        return out
 
     def write_call(self, name: str) -> None:
         """Write the call of the function that computes stage `name`."""
@@ -122,6 +136,13 @@ class StageEmitter(Emitter):
     @abstractmethod
     def call(self, stage: Stage) -> None:
         """Write the stage's call."""
+
+
+def product(counts: Sequence[str]) -> str:
+    """Text of the product of counts, a literal where all are."""
+    number = math.prod(int(c) for c in counts if c.isdigit())
+    named = [c for c in counts if not c.isdigit()]
+    return " * ".join([*named, *([str(number)] if number != 1 or not named else [])])
 
 
 def _stages(

@@ -46,6 +46,11 @@ UNARY = FLOAT_UNARY | {
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 
+class Symbolic(int):
+    """A size that only a call knows; as an int, the most that it can be. A front end builds with it: extents, and literals, of which it makes
+    Loads before it gives the Program away (`frontends/torch/bind.py`)."""
+
+
 class Const(msgspec.Struct, frozen=True, tag="const", eq=False):
     """A literal. Infinities and NaN are strings ("inf", "-inf", "nan"), so that JSON can represent them."""
 
@@ -238,6 +243,8 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
 
 
 def const(value: bool | int | float, dtype: DType) -> Const:
+    if isinstance(value, Symbolic):
+        return Const(value, dtype)
     if dtype is DType.BOOL:
         return Const(bool(value), dtype)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):

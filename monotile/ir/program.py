@@ -32,6 +32,9 @@ Semantics
   loops, update it in place, and each element that they write is there for the host as soon as it is written, while
   the Program goes on; in which order several elements come is not defined.
 
+- A size is a scalar int64 input, of which the launch has the value itself: how much of what has been laid out for the most there is in
+  this call. An output may be partial: along dimensions with a size, elements beyond are undefined.
+
 By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1, ..., so that statements
 of equal structure have equal bodies except for the tensors that they load.
 """
@@ -142,9 +145,18 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", cache_hash=True):
 Statement = Compute | Scatter | Loop | Branch
 
 
+class SizeInput(msgspec.Struct, frozen=True, cache_hash=True):
+    """An input that is a size, by name, and what it lies between, both included."""
+
+    name: str
+    least: int
+    most: int
+
+
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
     """states: names of inputs, of weights' parts, and of weights in several parts, that are updated in place; the last outputs are their
-    new values. watched: names of inputs that the host uses meanwhile."""
+    new values. watched: names of inputs that the host uses meanwhile. sizes: the inputs that are sizes. partial: of each output the size along
+    each dimension, "" or nothing where all of it is defined; () for no size anywhere."""
 
     inputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
@@ -152,11 +164,23 @@ class Program(msgspec.Struct, frozen=True, cache_hash=True):
     outputs: tuple[Tensor, ...]
     states: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
+    sizes: tuple[SizeInput, ...] = ()
+    partial: tuple[tuple[str, ...], ...] = ()
 
     @property
     def results(self) -> tuple[Tensor, ...]:
         """The outputs that are not new values of states."""
         return self.outputs[: len(self.outputs) - len(self.states)]
+
+    def defined_along(self, output: int) -> tuple[str, ...]:
+        """The size along each dimension of an output, by number; "" where all of it is defined."""
+        known = self.partial[output] if self.partial else ()
+        return known or ("",) * len(self.outputs[output].shape)
+
+    @property
+    def by_value(self) -> frozenset[str]:
+        """The names of sizes."""
+        return frozenset(x.name for x in self.sizes)
 
     @property
     def changing(self) -> frozenset[str]:

@@ -9,9 +9,18 @@ from monotile.ir.expr import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """An argument that feeds the Program input `tensor`."""
+    """An argument that feeds the Program input `tensor`. shape: where a call decides it, its dimensions as expressions of Python over
+    symbols."""
 
     tensor: Tensor
+    shape: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLeaf:
+    """An argument, or result, that is an int: an expression of Python over symbols."""
+
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +32,12 @@ class ValueLeaf:
 
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
-    """A result: output number `index` of the Program, or its part at index `row` of the first dimensions."""
+    """A result: output number `index` of the Program, or its part at index `row` of the first dimensions; of what begins there as much as
+    has `shape`, row-major, where a call decides it."""
 
     index: int
     row: tuple[int, ...] = ()
+    shape: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +48,36 @@ class AliasLeaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
+    each with what it is: an expression of Python over symbols."""
+
+    symbols: tuple[tuple[str, int, int], ...] = ()
+    scalars: tuple[tuple[str, str], ...] = ()
+
+
+InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf
+ResultLeaf = OutputLeaf | AliasLeaf | ValueLeaf | SizeLeaf
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """inputs and outputs: one entry per pytree leaf; the trees are `torch.utils._pytree` TreeSpecs.
 
     names: of the argument leaves, for messages, such as "args[0]" or "attention_mask".
     """
 
-    inputs: tuple[TensorLeaf | ValueLeaf, ...]
+    inputs: tuple[InputLeaf, ...]
     names: tuple[str, ...]
     input_tree: Any
-    outputs: tuple[OutputLeaf | AliasLeaf | ValueLeaf, ...]
+    outputs: tuple[ResultLeaf, ...]
     output_tree: Any
+    sizes: Sizes = Sizes()
 
     def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
         """With output k now at places[k]."""
-        now = (places[x.index] if isinstance(x, OutputLeaf) else x for x in self.outputs)
+        now = (
+            replace(places[x.index], shape=x.shape) if isinstance(x, OutputLeaf) else x
+            for x in self.outputs
+        )
         return replace(self, outputs=tuple(now))

@@ -1,6 +1,7 @@
 """The verifier of Programs: names, types, shapes, and indices as far as they can be proven out of range."""
 
 from collections.abc import Mapping, Sequence, Set
+from itertools import zip_longest
 from math import prod
 
 import msgspec
@@ -49,6 +50,8 @@ from monotile.ir.program import (
     wholes,
 )
 
+Ends = tuple[Tensor | None, Tensor | None]
+
 
 def verify(program: Program) -> None:
     """Checks `program`; raises VerificationError with the statement and what is wrong with it."""
@@ -64,10 +67,27 @@ def verify(program: Program) -> None:
         want = prod(w.tensor.shape[: w.table])
         at.check(len(w.parts) == want, f"it has {len(w.parts)} parts, its table {want}")
     here.body(program.body)
-    for t in program.outputs:
-        msgspec.structs.replace(here, where=f"output {t.name!r}").use(t)
+    sizes = _sizes(program, here)
+    for k, t in enumerate(program.outputs):
+        along = program.defined_along(k)
+        at = msgspec.structs.replace(here, where=f"output {t.name!r}")
+        at.check(len(along) == len(t.shape), f"{len(along)} sizes of {len(t.shape)} dimensions")
+        at.part(t, tuple((None, sizes[n]) if n else None for n in along))
     _states(program, here)
     _watched(program, here)
+
+
+def _sizes(program: Program, at: "_Scope") -> dict[str, Tensor]:
+    given = {t.name: t for t in program.inputs}
+    for x in program.sizes:
+        t = given.get(x.name)
+        fits = t is not None and (t.shape, t.dtype) == ((), DType.I64)
+        at.check(fits and 0 <= x.least <= x.most, f"{x} is no size")
+    named = {n for x in program.partial for n in x if n}
+    fits = len(program.partial) in (0, len(program.outputs))
+    at.check(fits, f"{len(program.outputs)} outputs, sizes of {len(program.partial)}")
+    at.check(program.by_value >= named, f"{_some(named - program.by_value)} is no size")
+    return given
 
 
 def _watched(program: Program, at: "_Scope") -> None:
@@ -143,6 +163,13 @@ class _Scope(msgspec.Struct, frozen=True):
         self.check(
             t.name not in self.partial, f"{t.name!r} is used where a part of it is undefined"
         )
+
+    def part(self, t: Tensor, along: Sequence[Ends | None]) -> None:
+        """What lies between these ends of `t`."""
+        self.see(t)
+        for wanted, ends in zip(self.partial.get(t.name, ()), along, strict=False):
+            fits = wanted is None or wanted.ends == ends
+            self.check(fits, f"{t.name!r} is used where a part of it is undefined")
 
     def see(self, t: Tensor) -> None:
         known = self.visible.get(t.name)
@@ -275,14 +302,22 @@ def _loop(at: _Scope, s: Loop) -> None:
         at.use(s.count)
         fits = s.count.shape == () and s.count.dtype is DType.I64
         at.check(fits, f"its count is {_type(s.count)}, not a scalar int64")
-    for c in s.carried:
-        at.use(c.init)
     inside = at.inner(at.where, {**at.loops, s.axis.name: s.axis})
+    made = {x.out: x for x in statements(s.body) if isinstance(x, Compute)}
     for c in s.carried:
+        at.see(c.init)
         inside.define(c.param)
+        # Of all four tensors of a carry the same is undefined: what the body gives says what.
+        result = made.get(c.result)
+        along = () if result is None else tuple(result.live_along(a) for a in result.axes)
+        known = at.partial.get(c.init.name, ())
+        both = tuple(a or b for a, b in zip_longest(along, known))
+        if any(both):
+            at.partial[c.param.name] = at.partial[c.out.name] = both
+        at.part(c.init, [x and x.ends for x in both])
     inside.body(s.body)
     for c in s.carried:
-        inside.use(c.result)
+        inside.part(c.result, [x and x.ends for x in at.partial.get(c.param.name, ())])
         for other in (c.param, c.result, c.out):
             at.same_type(c.init, other)
         at.define(c.out)
@@ -292,7 +327,9 @@ def _loop(at: _Scope, s: Loop) -> None:
         carried = any(c.result == s.predicate for c in s.carried)
         at.check(carried, f"its predicate {s.predicate.name!r} is no carry's result")
     for k in s.stacked:
-        inside.use(k.value)
+        inside.see(k.value)
+        if known := at.partial.get(k.value.name):
+            at.partial[k.out.name] = (None, *known)
         want = Tensor(k.out.name, (s.axis.extent, *k.value.shape), k.value.dtype)
         at.check(k.out == want, f"stack {k.out.name!r} is {_type(k.out)}, not {_type(want)}")
         at.define(k.out)
@@ -306,8 +343,18 @@ def _branch(at: _Scope, s: Branch) -> None:
     then.body(s.then)
     otherwise.body(s.otherwise)
     for o in s.outs:
-        then.use(o.then)
-        otherwise.use(o.otherwise)
+        then.see(o.then)
+        otherwise.see(o.otherwise)
+        both = tuple(
+            a or b
+            for a, b in zip_longest(
+                at.partial.get(o.then.name, ()), at.partial.get(o.otherwise.name, ())
+            )
+        )
+        if any(both):
+            at.partial[o.out.name] = both
+            then.part(o.then, [x and x.ends for x in both])
+            otherwise.part(o.otherwise, [x and x.ends for x in both])
         at.same_type(o.then, o.otherwise)
         at.same_type(o.then, o.out)
         at.define(o.out)

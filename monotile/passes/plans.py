@@ -281,6 +281,11 @@ def assign_threads(s: PlanState) -> PlanState:
     return replace(s, body=first_threads(s.body, s.target))
 
 
+def bound_tasks(s: PlanState) -> PlanState:
+    """Stages without the tasks that a size of the call leaves out."""
+    return replace(s, body=schedule_live.bound_tasks(s.body, s.program, s.places))
+
+
 def launch(s: PlanState) -> PlanState:
     """The Plan."""
     return replace(s, plan=s.as_plan())

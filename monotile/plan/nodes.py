@@ -15,7 +15,8 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
   worker itself wrote), "grid" (everything that any worker wrote before). `late`: it arrives at once and waits within the
   stage's first step, once that has found its addresses (`schedule/prefetch.py` says which steps can). In a Repeat with
   `messages` tasks hand on values themselves. `everywhere`: each worker runs the stage's only task for itself, and keeps the results
-  on chip: what is small and wanted by all costs no hand-off then.
+  on chip: what is small and wanted by all costs no hand-off then. `live`: along which tile axes a call has fewer tasks; numbers are then row-major
+  in the smaller grid.
 - A Repeat may end early, and a Choose runs one of its bodies, as a scalar tensor says in the call. All workers read it, behind a
   hand-off after whoever wrote it and before whoever overwrites it. After a Repeat that ends early its loop variable holds the
   number of iterations that were; a carried value's `out` lies where its `param` would in that iteration.
@@ -164,6 +165,16 @@ class Step(Frozen, frozen=True):
         return self.method.anchor
 
 
+class LiveTasks(Frozen, frozen=True):
+    """In a call a stage has fewer tasks along the tile axis `axis`: those that cover the first `size` * `inner` positions, `tile` each. size: a
+    scalar that the launch has by value (`Program.sizes`)."""
+
+    axis: int
+    size: str
+    inner: int
+    tile: int
+
+
 class Stage(Frozen, frozen=True, tag="stage"):
     name: str
     grid: tuple[int, ...]
@@ -172,6 +183,7 @@ class Stage(Frozen, frozen=True, tag="stage"):
     first: int
     late: bool = False
     everywhere: bool = False
+    live: tuple[LiveTasks, ...] = ()
 
 
 class Resident(Frozen, frozen=True):

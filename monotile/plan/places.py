@@ -15,6 +15,10 @@ class Pointer(Frozen, frozen=True, tag="pointer"):
     slot: int
 
 
+class Value(Pointer, frozen=True, tag="value"):
+    """A scalar input that stands itself in entry `slot` of the launch's pointers: a size."""
+
+
 class Workspace(Frozen, frozen=True, tag="workspace"):
     """Bytes into the call's workspace (global memory)."""
 
@@ -81,5 +85,5 @@ class Final(Frozen, frozen=True, tag="final"):
     of: Rotate
 
 
-Place = Pointer | Workspace | Shared | Replica | Register | Slice | Rotate | Final
+Place = Pointer | Value | Workspace | Shared | Replica | Register | Slice | Rotate | Final
 ON_CHIP = (Shared, Replica)

@@ -7,7 +7,7 @@ stage_y: grid [3, 32], workers from 0, after grid barrier
 from collections.abc import Iterator, Mapping
 from typing import assert_never
 
-from monotile.plan.nodes import Choose, Dim, Handoff, Plan, PlanNode, Repeat, Stage, Step
+from monotile.plan.nodes import Choose, Dim, Handoff, LiveTasks, Plan, PlanNode, Repeat, Stage, Step
 from monotile.plan.places import (
     Final,
     Place,
@@ -17,6 +17,7 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Value,
     Workspace,
 )
 
@@ -86,9 +87,10 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                     yield f"{indent}  keeps load {r.load} of {r.compute} {where}: {r.nbytes} bytes at {r.offset}"
                 yield from _nodes(inner, indent + "  ")
             case Stage():
+                live = "".join(f", of axis {x.axis} {_tasks(x)}" for x in node.live)
                 first = "everywhere" if node.everywhere else f"workers from {node.first}"
                 wait = _WAIT[node.handoff] + (", late" if node.late else "")
-                yield f"{indent}{node.name}: grid {list(node.grid)}, {first}, {wait}"
+                yield f"{indent}{node.name}: grid {list(node.grid)}{live}, {first}, {wait}"
                 yield from (f"{indent}  {_step(s)}" for s in node.steps)
             case Choose(index, bodies, handoff):
                 yield f"{indent}choose by {index}, {_WAIT[handoff]}"
@@ -97,6 +99,12 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                     yield from _nodes(inner, indent + "    ")
             case _:
                 assert_never(node)
+
+
+def _tasks(x: LiveTasks) -> str:
+    """How many there are in a call."""
+    size = x.size if x.inner == 1 else f"{x.size} * {x.inner}"
+    return f"{size} / {x.tile}" if x.tile > 1 else size
 
 
 def _step(s: Step) -> str:
@@ -118,6 +126,8 @@ def _dim(d: Dim) -> str:
 def show_place(p: Place) -> str:
     """One place, in a few words; numbers after a word are bytes, but a pointer's is its slot."""
     match p:
+        case Value(slot):
+            return f"value {slot}"
         case Pointer(slot):
             return f"pointer {slot}"
         case Workspace(offset):

@@ -8,7 +8,15 @@ import torch.utils._pytree as pytree
 
 from monotile.errors import InputError
 from monotile.ir.expr import Tensor
-from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+from monotile.ir.signature import (
+    AliasLeaf,
+    OutputLeaf,
+    Signature,
+    SizeLeaf,
+    TensorLeaf,
+    ValueLeaf,
+)
+from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
 from monotile.runtime.trees import children, constructor, describe_call, is_leaf
 
@@ -42,13 +50,14 @@ class Arguments:
             leaf.tensor.name: (
                 i,
                 torch_dtype(leaf.tensor.dtype),
-                torch.Size(leaf.tensor.shape),
+                None if leaf.shape else torch.Size(leaf.tensor.shape),
                 orders.get(leaf.tensor.name),
             )
             for i, leaf in enumerate(signature.inputs)
             if isinstance(leaf, TensorLeaf)
         }
-        read = [place.pop(name) for name in wanted]
+        sizes = {name for name, _ in signature.sizes.scalars}
+        read = [place.pop(name) for name in wanted if name not in sizes]
         self._tensors = [*read, *place.values()]  # unused arguments are checked too
         self._read = len(read)
         self._watched = frozenset(
@@ -95,7 +104,7 @@ class Arguments:
                 type(x) not in _PLAIN
                 or not isinstance(x, torch.Tensor)  # already implied; for the type checker
                 or x.dtype is not dtype
-                or x.shape != shape
+                or (shape is not None and x.shape != shape)
                 or (x.device != device and not (position in self._watched and x.is_pinned()))
                 or x.layout is not torch.strided
                 or (x.requires_grad and torch.is_grad_enabled())
@@ -124,12 +133,13 @@ class Arguments:
 
     def _mismatch(self, position: int, given: object) -> InputError:
         leaf, name = self._signature.inputs[position], self._signature.names[position]
+        assert not isinstance(leaf, SizeLeaf)
         if isinstance(leaf, ValueLeaf):
             return InputError(
                 f"{name} was {leaf.value!r} when the model was compiled, and its value is compiled in; got {given!r}."
                 " Compile again for another value"
             )
-        expected = f"{name}: expected {_type_words(leaf.tensor)} on {self._device}"
+        expected = f"{name}: expected {_type_words(leaf)} on {self._device}"
         if not isinstance(given, torch.Tensor):
             hint = "give a torch.Tensor"
             return InputError(f"{expected}, got {type(given).__name__}: {hint}")
@@ -140,7 +150,7 @@ class Arguments:
         got = f"{list(given.shape)} {_dtype_words(given.dtype)} on {given.device}"
         if given.layout is not torch.strided:
             return InputError(f"{expected}, got a tensor of layout {given.layout}: use .to_dense()")
-        if tuple(given.shape) != leaf.tensor.shape:
+        if not leaf.shape and tuple(given.shape) != leaf.tensor.shape:
             hint = "shapes are compiled in: pad or split the input, or compile again for this shape"
         elif given.dtype is not torch_dtype(leaf.tensor.dtype):
             hint = f"convert it with .to(torch.{leaf.tensor.dtype.value}), or compile again"
@@ -174,12 +184,24 @@ class Results:
         empty = self._empty
         return [empty(shape, strides, dtype) for shape, strides, dtype in self._types]
 
-    def assemble(self, outputs: Sequence[torch.Tensor], arguments: Sequence[object]) -> object:
+    def assemble(
+        self,
+        outputs: Sequence[torch.Tensor],
+        arguments: Sequence[object],
+        sized: Sequence[Shape | int] = (),
+    ) -> object:
+        """sized: the shapes, and numbers, of this call, for those leaves that have them."""
         if self._plain:
             return self._assemble(iter(outputs))
         leaves: list[object] = []
+        known = iter(sized)
         for leaf in self._leaves:
             match leaf:
+                case SizeLeaf():
+                    leaves.append(next(known))
+                case OutputLeaf(index, row, shape) if shape:
+                    out = outputs[index][row] if row else outputs[index]
+                    leaves.append(_packed(out, next(known)))
                 case OutputLeaf(index, row):
                     leaves.append(outputs[index][row] if row else outputs[index])
                 case AliasLeaf(position):
@@ -187,6 +209,17 @@ class Results:
                 case ValueLeaf(value):
                     leaves.append(value)
         return self._assemble(iter(leaves))
+
+
+def _packed(x: torch.Tensor, shape: Shape | int) -> torch.Tensor:
+    """The first elements of `x` in that shape, row-major."""
+    assert not isinstance(shape, int)
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return x.as_strided(shape, strides[::-1])
 
 
 def _is_flat(signature: Signature) -> bool:
@@ -199,5 +232,6 @@ def _dtype_words(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _type_words(tensor: Tensor) -> str:
-    return f"{list(tensor.shape)} {tensor.dtype.value}"
+def _type_words(leaf: TensorLeaf) -> str:
+    shape = ", ".join(leaf.shape or map(str, leaf.tensor.shape))
+    return f"[{shape}] {leaf.tensor.dtype.value}"

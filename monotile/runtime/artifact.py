@@ -9,7 +9,17 @@ import torch.utils._pytree as pytree
 from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
-from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+from monotile.ir.signature import (
+    AliasLeaf,
+    InputLeaf,
+    OutputLeaf,
+    ResultLeaf,
+    Signature,
+    SizeLeaf,
+    Sizes,
+    TensorLeaf,
+    ValueLeaf,
+)
 from monotile.kernels.registry import METHODS
 from monotile.plan.nodes import Plan, decoder
 from monotile.targets.binary import Binary
@@ -116,6 +126,11 @@ Scalar = None | bool | int | float | str
 
 class _TensorLeaf(msgspec.Struct, frozen=True, tag="tensor"):
     tensor: Tensor
+    shape: tuple[str, ...]
+
+
+class _SizeLeaf(msgspec.Struct, frozen=True, tag="size"):
+    value: str
 
 
 class _ValueLeaf(msgspec.Struct, frozen=True, tag="value"):
@@ -125,6 +140,7 @@ class _ValueLeaf(msgspec.Struct, frozen=True, tag="value"):
 class _OutputLeaf(msgspec.Struct, frozen=True, tag="output"):
     index: int
     row: tuple[int, ...]
+    shape: tuple[str, ...]
 
 
 class _AliasLeaf(msgspec.Struct, frozen=True, tag="alias"):
@@ -132,11 +148,12 @@ class _AliasLeaf(msgspec.Struct, frozen=True, tag="alias"):
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    inputs: tuple[_TensorLeaf | _ValueLeaf, ...]
+    inputs: tuple[_TensorLeaf | _ValueLeaf | _SizeLeaf, ...]
     names: tuple[str, ...]
     input_tree: str
-    outputs: tuple[_OutputLeaf | _AliasLeaf | _ValueLeaf, ...]
+    outputs: tuple[_OutputLeaf | _AliasLeaf | _ValueLeaf | _SizeLeaf, ...]
     output_tree: str
+    sizes: Sizes
 
 
 class _StoredArray(msgspec.Struct, frozen=True):
@@ -164,20 +181,24 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _encode_signature(signature: Signature) -> _Signature | None:
-    inputs: list[_TensorLeaf | _ValueLeaf] = []
+    inputs: list[_TensorLeaf | _ValueLeaf | _SizeLeaf] = []
     for leaf in signature.inputs:
         match leaf:
-            case TensorLeaf(tensor):
-                inputs.append(_TensorLeaf(tensor))
+            case TensorLeaf(tensor, shape):
+                inputs.append(_TensorLeaf(tensor, shape))
+            case SizeLeaf(text):
+                inputs.append(_SizeLeaf(text))
             case ValueLeaf(value) if _is_scalar(value):
                 inputs.append(_ValueLeaf(value))
             case ValueLeaf():
                 return None
-    outputs: list[_OutputLeaf | _AliasLeaf | _ValueLeaf] = []
+    outputs: list[_OutputLeaf | _AliasLeaf | _ValueLeaf | _SizeLeaf] = []
     for leaf in signature.outputs:
         match leaf:
-            case OutputLeaf(index, row):
-                outputs.append(_OutputLeaf(index, row))
+            case OutputLeaf(index, row, shape):
+                outputs.append(_OutputLeaf(index, row, shape))
+            case SizeLeaf(text):
+                outputs.append(_SizeLeaf(text))
             case AliasLeaf(position):
                 outputs.append(_AliasLeaf(position))
             case ValueLeaf(value) if _is_scalar(value):
@@ -191,22 +212,28 @@ def _encode_signature(signature: Signature) -> _Signature | None:
         return None  # a container registered without a name
     if same != [signature.input_tree, signature.output_tree]:
         return None
-    return _Signature(tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1])
+    return _Signature(
+        tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1], signature.sizes
+    )
 
 
 def _decode_signature(stored: _Signature) -> Signature:
-    inputs: list[TensorLeaf | ValueLeaf] = []
+    inputs: list[InputLeaf] = []
     for leaf in stored.inputs:
         match leaf:
-            case _TensorLeaf(tensor):
-                inputs.append(TensorLeaf(tensor))
+            case _TensorLeaf(tensor, shape):
+                inputs.append(TensorLeaf(tensor, shape))
+            case _SizeLeaf(text):
+                inputs.append(SizeLeaf(text))
             case _ValueLeaf(value):
                 inputs.append(ValueLeaf(value))
-    outputs: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    outputs: list[ResultLeaf] = []
     for leaf in stored.outputs:
         match leaf:
-            case _OutputLeaf(index, row):
-                outputs.append(OutputLeaf(index, row))
+            case _OutputLeaf(index, row, shape):
+                outputs.append(OutputLeaf(index, row, shape))
+            case _SizeLeaf(text):
+                outputs.append(SizeLeaf(text))
             case _AliasLeaf(position):
                 outputs.append(AliasLeaf(position))
             case _ValueLeaf(value):
@@ -217,6 +244,7 @@ def _decode_signature(stored: _Signature) -> Signature:
         pytree.treespec_loads(stored.input_tree),
         tuple(outputs),
         pytree.treespec_loads(stored.output_tree),
+        stored.sizes,
     )
 
 

@@ -18,6 +18,7 @@ from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.profile import Profile, decode
+from monotile.runtime.sizes import NO_SIZES, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
 from monotile.targets.backend import Kernel, Running
@@ -64,6 +65,7 @@ class CompiledModule:
         kernel. Without a GPU, a CUDA artifact can be inspected but not called.
         """
         self._artifact = artifact
+        self._smaller: tuple[CompiledModule, ...] = ()
         backend = backend_of(artifact.target)
         self._device = device or backend.device([parameters[n] for n in artifact.parameters])
         inputs, outputs = artifact.plan.inputs, artifact.outputs
@@ -71,6 +73,8 @@ class CompiledModule:
             artifact.signature, inputs, self._device, artifact.orders, artifact.watched
         )
         self._results = Results(artifact.signature, outputs, self._device)
+        sizes = [n for n in inputs if n in dict(artifact.signature.sizes.scalars)]
+        self._sizes = SizeReader(artifact.signature, sizes) if sizes else None
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
@@ -100,16 +104,39 @@ class CompiledModule:
         if kernel is None:
             raise TargetError(self._obstacle)
         leaves = self._arguments.leaves(args, kwargs)
+        sizes = NO_SIZES
+        if self._sizes is not None:
+            symbols = self._sizes.symbols(leaves)
+            for other in self._smaller:
+                if other.takes(symbols):
+                    return other(*args, **kwargs)
+            sizes = self._sizes.read(leaves, symbols)
         inputs = self._arguments.tensors(leaves)
         outputs = self._results.empty()
         pointers = [x.data_ptr() for x in inputs]
+        pointers += sizes.scalars  # behind the arguments: `Program.sizes`
         pointers += [x.data_ptr() for x in outputs]
         weights = self._weights  # referenced during the call: another thread may load new ones
         if self._states:
             self._launch_stateful(kernel, pointers, weights, inputs, leaves)
         else:
             kernel.launch(pointers, weights.pointers)
-        return self._results.assemble(outputs, leaves)
+        return self._results.assemble(outputs, leaves, sizes.results)
+
+    def beside(self, smaller: "Sequence[CompiledModule]") -> "CompiledModule":
+        """This module, with kernels of the same model for smaller sizes, ascending: a call runs the first that is for its sizes."""
+        self._smaller = tuple(smaller)
+        return self
+
+    @property
+    def classes(self) -> "tuple[CompiledModule, ...]":
+        """The kernels for classes of sizes, ascending; this one is the last."""
+        return (*self._smaller, self)
+
+    def takes(self, symbols: Sequence[int]) -> bool:
+        """Whether the kernel is for sizes as large as these values of `signature.sizes.symbols`."""
+        ranges = self._artifact.signature.sizes.symbols
+        return all(n <= most for n, (_, _, most) in zip(symbols, ranges, strict=True))
 
     def begin(self, *args: Any, **kwargs: Any) -> Running:
         """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.
@@ -212,6 +239,8 @@ class CompiledModule:
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
+        for other in self._smaller:
+            other.load_parameters(state)
         known = self._known(state)
         for name, x in known.items():
             old = self._weights.tensors[name]

@@ -10,8 +10,10 @@ from monotile.analysis.uses import mentions
 from monotile.ir.program import Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import family_of, match, tiled
-from monotile.plan.nodes import Bound, PlanNode, Stage, Step
-from monotile.plan.walk import each_stage
+from monotile.plan.live_tasks import live_tasks
+from monotile.plan.nodes import Bound, Choose, PlanNode, Repeat, Stage, Step
+from monotile.plan.places import Place
+from monotile.plan.walk import each_stage, with_bodies
 from monotile.targets.target import Target
 from monotile.transform.live.bound import bound_live
 
@@ -61,6 +63,26 @@ def bound_walks(
         return msgspec.structs.replace(stage, steps=tuple(map(bounded, stage.steps)))
 
     return each_stage(body, each)
+
+
+def bound_tasks(
+    body: tuple[PlanNode, ...], program: Program, places: Mapping[str, tuple[Place, ...]]
+) -> tuple[PlanNode, ...]:
+    """`body` with `Stage.live`: tasks beyond a size of the call are left out, and the others spread over all workers. Tasks that hand messages to
+    each other stay where they are."""
+    statements_ = {s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))}  # fmt: skip
+
+    def bounded(node: PlanNode) -> PlanNode:
+        match node:
+            case Stage():
+                found = live_tasks(node, statements_, places, program.by_value)
+                return msgspec.structs.replace(node, live=found) if found else node
+            case Repeat() if node.messages:
+                return node
+            case Repeat() | Choose():
+                return with_bodies(node, lambda inner: tuple(map(bounded, inner)))
+
+    return tuple(map(bounded, body)) if program.sizes else body
 
 
 def _bound(x: Live) -> Bound:

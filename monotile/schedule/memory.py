@@ -17,7 +17,17 @@ from monotile.ir.program import (
     updates,
     used,
 )
-from monotile.plan.places import Final, Place, Pointer, Register, Rotate, Shared, Slice, Workspace
+from monotile.plan.places import (
+    Final,
+    Place,
+    Pointer,
+    Register,
+    Rotate,
+    Shared,
+    Slice,
+    Value,
+    Workspace,
+)
 from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
 ALIGN = 256  # bytes between tensors in the workspace
@@ -56,7 +66,7 @@ class _Builder:
         self.readers = _readers(tree)
         slot = 0
         for t in (*program.inputs, *program.results):
-            self.places[t.name] = [Pointer(slot)]
+            self.places[t.name] = [(Value if t.name in program.by_value else Pointer)(slot)]
             slot += 1
         slots = {t.name: k for k, t in enumerate(program.inputs)}
         for w in program.weights:

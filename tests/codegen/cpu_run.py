@@ -61,6 +61,9 @@ class Compiled:
         outputs = [np.full(t.shape, 7, t.dtype.numpy) for t in self.program.results]
         everything = [*inputs, *outputs, *parts]
         pointers = (ctypes.c_void_p * max(1, len(everything)))(*(a.ctypes.data for a in everything))
+        for k, name in enumerate(self.plan.inputs):
+            if name in self.program.by_value:
+                pointers[k] = int(inputs[k])
         at = ctypes.c_void_p(-(-self.workspace.ctypes.data // 64) * 64)
         status = self.library.monotile_run(pointers, at)
         tables = {w.tensor.name: w for w in self.program.weights if len(w.parts) > 1}

@@ -115,10 +115,11 @@ def launch(
     seed: int,
     results: Sequence[int],
     memory: Memory | None = None,
+    by_value: Sequence[int] = (),
 ) -> list[np.ndarray]:
     """Runs `monotile_kernel` on copies of `arrays`; gives those numbered `results` as they are afterwards, as bytes.
 
-    memory: as the call before left it; None: fresh.
+    memory: as the call before left it; None: fresh. by_value: numbers of the arrays that are sizes.
     """
     on = memory or Memory(shape)
     buffers: list[np.ndarray] = []
@@ -136,6 +137,8 @@ def launch(
         )
 
     pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+    for k in by_value:
+        pointers[k] = int(arrays[k])
     p = Params(on.workspace.ctypes.data, on.sync.ctypes.data, pointers)
     library = _library(text)
     library.emulate.restype = ctypes.c_char_p
@@ -183,6 +186,7 @@ def emulate(
         seed=seed,
         results=[*range(len(before), len(before) + len(outputs)), *map(slot, state_names(program))],
         memory=memory,
+        by_value=[k for k, n in enumerate(plan.inputs) if n in program.by_value],
     )
     count = len(program.results)
     states = dict(zip(state_names(program), got[count:], strict=True))

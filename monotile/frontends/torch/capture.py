@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
+from monotile.frontends.torch.bind import bind
 from monotile.frontends.torch.complex_numbers import Pair, constant_pair
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.courses import all_courses
@@ -29,11 +31,30 @@ from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.sizes import (
+    NO_RANGES,
+    STATIC,
+    Ranges,
+    Shapes,
+    Size,
+    ranges_of,
+    text_of,
+)
 from monotile.frontends.torch.training import refuse_training
-from monotile.frontends.torch.types import is_static, to_numpy, type_of
+from monotile.frontends.torch.types import to_numpy, type_of
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Program, Statement, Weight, defined, used
-from monotile.ir.signature import AliasLeaf, OutputLeaf, Signature, TensorLeaf, ValueLeaf
+from monotile.ir.signature import (
+    AliasLeaf,
+    InputLeaf,
+    OutputLeaf,
+    ResultLeaf,
+    Signature,
+    SizeLeaf,
+    Sizes,
+    TensorLeaf,
+    ValueLeaf,
+)
 
 Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
@@ -60,20 +81,22 @@ def capture(
     model: Model,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    most: Mapping[str, int] = MappingProxyType({}),
 ) -> Captured:
     """`model`, called with the example `args` and `kwargs`, as a Program.
 
     An ExportedProgram contains its own example arguments; `args` and `kwargs` are then ignored.
+    dynamic_shapes: as `torch.export` takes it. most: what symbols are at most, where that is less than there.
     Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError if the
-    model is in training mode or not a static graph.
+    model is in training mode, or a shape depends on data.
     """
-    exported = export(model, args, kwargs)
-    _refuse_dynamic(exported)
+    exported = export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
     _refuse_devices(exported)
     refuse_training(exported.graph_module)
     plain = decompose(exported)
     plain.graph.eliminate_dead_code()
-    return _lower(plain)
+    return _lower(plain, ranges_of(exported).limited(most))
 
 
 def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
@@ -105,10 +128,11 @@ def export(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     results: Callable[[Any], Any] | None = None,
+    dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
 
-    results: flattens the model's results where they are containers that PyTorch does not know.
+    dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
     if isinstance(model, ExportedProgram):
         return model
@@ -120,7 +144,7 @@ def export(
     with quiet(), known, without_hints(), _giving(model, results):
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            return _exported(model, args, kwargs)
+            return _exported(model, args, kwargs, dynamic_shapes)
         except CaptureError as e:
             raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
         except Exception as e:
@@ -138,12 +162,12 @@ def export(
 
 
 def _exported(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
     """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
 
     def run() -> ExportedProgram:
-        return torch.export.export(model, args, kwargs, strict=False)
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:
         return run()
@@ -166,17 +190,6 @@ def _giving(
         yield
     finally:
         hook.remove()
-
-
-def _refuse_dynamic(exported: ExportedProgram) -> None:
-    for node in exported.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        shape = value.shape if isinstance(value, torch.Tensor) else torch.Size()
-        if isinstance(value, torch.SymInt) or not is_static(shape):
-            raise CaptureError(
-                f"input {node.name} has dynamic dimensions, {tuple(shape)}: export the model"
-                " without dynamic_shapes; Monotile compiles one shape at a time"
-            )
 
 
 def _refuse_devices(exported: ExportedProgram) -> None:
@@ -211,11 +224,12 @@ def _changed(exported: ExportedProgram) -> frozenset[str]:
 class _Inputs:
     """The placeholders of an exported graph as tensors of the Program."""
 
-    def __init__(self, exported: ExportedProgram, b: Builder) -> None:
+    def __init__(self, exported: ExportedProgram, b: Builder, shapes: Shapes = STATIC) -> None:
         self.values: Values = {}
+        self._shapes = shapes
         self.changed = _changed(exported)
         self.parameters: dict[str, torch.Tensor] = {}
-        self.leaves: list[TensorLeaf | ValueLeaf] = []
+        self.leaves: list[InputLeaf] = []
         self.leaf_of: dict[str, int] = {}
         self._b = b
         self._shared: dict[object, Tensor] = {}
@@ -254,9 +268,13 @@ class _Inputs:
         value = node.meta.get("val")
         self.leaf_of[node.name] = len(self.leaves)
         if isinstance(value, torch.Tensor):
-            tensor = Tensor(self._b.names.unique(node.name), *type_of(value))
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(value, self._shapes))
             self.values[node] = tensor
-            self.leaves.append(TensorLeaf(tensor))
+            self.leaves.append(TensorLeaf(tensor, _texts(tensor.shape)))
+        elif isinstance(value, torch.SymInt):
+            size = self._shapes.size(value)
+            self.values[node] = size
+            self.leaves.append(SizeLeaf(text_of(size)))
         else:
             fixed = spec.arg.value if isinstance(spec.arg, ConstantArgument) else value
             self.values[node] = fixed
@@ -274,7 +292,7 @@ class _Inputs:
     def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
         key = memory_of(held)  # tied parameters are one Weight
         if key not in self._shared:
-            tensor = Tensor(self._b.names.unique(node.name), *type_of(held))
+            tensor = Tensor(self._b.names.unique(node.name), *type_of(held, STATIC))
             self._shared[key] = tensor
             self._b.weights.append(Weight(tensor, (name,)))
             if constant:
@@ -290,16 +308,16 @@ def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> 
     return {name: known for name, known in found if known not in (None, name)}
 
 
-def _lower(exported: ExportedProgram) -> Captured:
-    b = Builder()
-    inputs = _Inputs(exported, b)
-    found = lower_graph(exported.graph, inputs.values, b)
+def _lower(exported: ExportedProgram, ranges: Ranges = NO_RANGES) -> Captured:
+    b, shapes = Builder(), Shapes(ranges)
+    inputs = _Inputs(exported, b, shapes)
+    found = lower_graph(exported.graph, inputs.values, b, shapes)
     given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
     given |= {w.tensor for w in b.weights}
 
     outputs: list[Tensor] = []
     states: dict[str, Tensor] = {}
-    leaves: list[OutputLeaf | AliasLeaf | ValueLeaf] = []
+    leaves: list[ResultLeaf] = []
     places: dict[str, int] = {}
     for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
         if spec.kind in _CHANGES:
@@ -312,14 +330,14 @@ def _lower(exported: ExportedProgram) -> Captured:
         if isinstance(value, Pair):
             raise CaptureError(f"result {name} is complex: return torch.view_as_real(...) of it")
         if not isinstance(value, Tensor):
-            leaves.append(ValueLeaf(value))
+            leaves.append(SizeLeaf(text_of(value)) if isinstance(value, Size) else ValueLeaf(value))
             continue
         if (
             name not in places
         ):  # a result that the graph identifies with another tensor, such as a clone, is copied
             places[name] = len(outputs)
             outputs.append(_copy(b, value) if value in given or value in outputs else value)
-        leaves.append(OutputLeaf(places[name]))
+        leaves.append(OutputLeaf(places[name], shape=_texts(value.shape)))
 
     outputs += states.values()
     body = _live(b.statements, outputs)
@@ -334,13 +352,25 @@ def _lower(exported: ExportedProgram) -> Captured:
         tuple(states),
     )
     parameters = {k: v for k, v in inputs.parameters.items() if k in parts}
+    bound = bind(program, b.names)
+    now = {t.name: t for t in bound.program.inputs}
+    given = [
+        TensorLeaf(now[x.tensor.name], x.shape) if isinstance(x, TensorLeaf) else x
+        for x in inputs.leaves
+    ]
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()))
     return Captured(
-        program,
+        bound.program,
         parameters,
         {k: v for k, v in b.constants.items() if k in parts},
-        _signature(exported, inputs.leaves, leaves),
+        replace(_signature(exported, given, leaves), sizes=sizes),
         _tied(exported, parameters),
     )
+
+
+def _texts(shape: Sequence[int]) -> tuple[str, ...]:
+    """The dimensions as expressions, where a call decides one."""
+    return tuple(map(text_of, shape)) if any(isinstance(n, Size) for n in shape) else ()
 
 
 def _copy(b: Builder, t: Tensor) -> Tensor:
@@ -362,8 +392,8 @@ def _live(body: Sequence[Statement], outputs: Iterable[Tensor]) -> list[Statemen
 
 def _signature(
     exported: ExportedProgram,
-    inputs: Sequence[TensorLeaf | ValueLeaf],
-    outputs: Sequence[OutputLeaf | AliasLeaf | ValueLeaf],
+    inputs: Sequence[InputLeaf],
+    outputs: Sequence[ResultLeaf],
 ) -> Signature:
     spec = exported.call_spec
     if spec.in_spec is None or spec.out_spec is None:

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -15,6 +15,7 @@ from monotile.frontends.torch.complex_numbers import constant_pair, is_complex, 
 from monotile.frontends.torch.control import CONTROL
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.registry import find
+from monotile.frontends.torch.sizes import STATIC, Shapes
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy
 from monotile.ir.expr import Tensor, const
@@ -49,21 +50,23 @@ _DATA_DEPENDENT = frozenset(
 _BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
 
 
-def lower_graph(graph: fx.Graph, values: Values, b: Builder) -> list[Any]:
+def lower_graph(graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC) -> list[Any]:
     """Lowers every operator of `graph` into `b`; returns the leaves of its output, in order.
 
-    values: of the placeholders; the values of the other nodes are added.
+    values: of the placeholders; the values of the other nodes are added. shapes: what symbolic dimensions are.
     Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one with data-dependent shapes or
     numbers.
     """
     problems: list[str] = []
-    found = _walk(graph, values, b, problems)
+    found = _walk(graph, values, b, _Lowering(shapes, problems))
     if problems:
         raise UnsupportedOperatorError(_message(problems))
     return found
 
 
-def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
+def survey(
+    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC
+) -> dict[fx.Node, str]:
     """The operators of `graph` that cannot be lowered, with a message for each."""
     problems: dict[fx.Node, str] = {}
     lost: set[fx.Node] = set()  # nodes without a static type
@@ -79,11 +82,11 @@ def survey(graph: fx.Graph, values: Values, b: Builder) -> dict[fx.Node, str]:
                 raise Unsupported("in training mode")
             if not lost.isdisjoint(node.all_input_nodes):
                 raise Unsupported("its shapes depend on data")
-            values[node] = _lower(node, values, b, inner)
+            values[node] = _lower(node, values, b, _Lowering(shapes, inner))
         except (Unsupported, MonotileError, InternalError) as e:
             inner.append(_describe(node, str(e)))
             try:
-                values[node] = _stand_in(node)
+                values[node] = _stand_in(node, shapes)
             except MonotileError:
                 values[node] = None
             if values[node] is None:
@@ -102,13 +105,21 @@ def is_lowered(graph_module: fx.GraphModule) -> bool:
         or find(node.target) is not None
         or str(node.target) in CONTROL
         or _packet(node) in _ASSERTIONS
+        or isinstance(node.meta.get("val"), _NUMBERS)
         for graph in graphs
         for node in graph.nodes
     )
 
 
-def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> list[Any]:
-    """Like `lower_graph`, but adds operators without a lowering to `problems` and continues."""
+class _Lowering(NamedTuple):
+    """shapes: what symbolic dimensions are. problems: a message for each operator without a lowering."""
+
+    shapes: Shapes
+    problems: list[str]
+
+
+def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> list[Any]:
+    """Like `lower_graph`, but adds operators without a lowering to the problems and continues."""
     asserted = _asserted(graph)
     for node in graph.nodes:
         match node.op:
@@ -121,10 +132,10 @@ def _walk(graph: fx.Graph, values: Values, b: Builder, problems: list[str]) -> l
                 pass
             case "call_function":
                 try:
-                    values[node] = _lower(node, values, b, problems)
+                    values[node] = _lower(node, values, b, under_way)
                 except Unsupported as e:
-                    problems.append(_describe(node, str(e)))
-                    values[node] = _stand_in(node)
+                    under_way.problems.append(_describe(node, str(e)))
+                    values[node] = _stand_in(node, under_way.shapes)
             case "output":
                 found = map_arg(node.args[0], lambda n: values[n])
                 return list(found) if isinstance(found, tuple | list) else [found]
@@ -161,7 +172,10 @@ def _packet(node: fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
-def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> Any:
+def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> Any:
+    value = node.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        return under_way.shapes.size(value)
     args: Any = map_arg(node.args, lambda n: values[n])
     kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
@@ -185,7 +199,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
     maker = None if lowering or control else _maker(node)
     if lowering is None and control is None and maker is None:
         raise Unsupported("")
-    results = results_of(node)
+    results = results_of(node, under_way.shapes)
     b.begin(node.name, origin(node.stack_trace), results)
     if maker is not None:
         return b.constant(to_numpy(maker(*args, **kwargs)))
@@ -193,7 +207,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, problems: list[str]) -> An
 
         def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
             placeholders = g.graph.find_nodes(op="placeholder")
-            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, problems)
+            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, under_way)
 
         found = control(b, subgraph, *args, **kwargs)
     elif len(results) == 1 and 0 in results[0].shape:
@@ -234,9 +248,9 @@ def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type
             )
 
 
-def _stand_in(node: fx.Node) -> Any:
+def _stand_in(node: fx.Node, shapes: Shapes) -> Any:
     """Placeholder tensors of the right types, so that operators after an unsupported one are checked too."""
-    tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node)))
+    tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node, shapes)))
     return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
 
 

@@ -57,7 +57,7 @@ def _inputs(captured: Captured, exported: Exported) -> dict[str, Order]:
     found: dict[str, Order] = {}
     for node, leaf in zip(given, captured.signature.inputs, strict=True):
         value = node.meta.get("val")
-        if isinstance(leaf, TensorLeaf) and isinstance(value, torch.Tensor):
+        if isinstance(leaf, TensorLeaf) and not leaf.shape and isinstance(value, torch.Tensor):
             order = order_of(value)
             if order is not None:
                 found[leaf.tensor.name] = order

@@ -1,7 +1,5 @@
 """Converts PyTorch's types to the language's."""
 
-from collections.abc import Iterable
-
 import ml_dtypes
 import numpy as np
 import torch
@@ -10,6 +8,7 @@ from torch import fx
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Type
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.sizes import Shapes
 from monotile.ir.dtype import DType
 
 DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
@@ -22,25 +21,16 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DTYPES[dtype]
 
 
-def is_static(shape: Iterable[object]) -> bool:
-    """Whether every dimension is a number; a dynamic one is a SymInt."""
-    return all(isinstance(n, int) for n in shape)
-
-
-def type_of(x: torch.Tensor) -> Type:
-    """Raises CaptureError for a shape that is not static or an element type that is not supported."""
-    if not is_static(x.shape):
-        raise CaptureError(
-            f"the shape {tuple(x.shape)} depends on data; Monotile compiles static shapes"
-        )
-    return Type(tuple(x.shape), dtype_of(x.dtype))
+def type_of(x: torch.Tensor, shapes: Shapes) -> Type:
+    """Raises CaptureError for a shape that depends on data or an element type that is not supported."""
+    return Type(tuple(map(shapes.size, x.shape)), dtype_of(x.dtype))
 
 
 # On a GPU, PyTorch 2.11's tracer gives their final states a wrong second dimension: [layers, 1, batch, width].
 _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 
-def results_of(node: fx.Node) -> tuple[Type, ...]:
+def results_of(node: fx.Node, shapes: Shapes) -> tuple[Type, ...]:
     """The types of the tensors that `node` returns."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
@@ -49,7 +39,7 @@ def results_of(node: fx.Node) -> tuple[Type, ...]:
             v.squeeze(1) if isinstance(v, torch.Tensor) and v.ndim == 4 else v for v in values
         ]
     try:
-        return tuple(type_of(v) for v in values if isinstance(v, torch.Tensor))
+        return tuple(type_of(v, shapes) for v in values if isinstance(v, torch.Tensor))
     except CaptureError as e:
         where = origin(node.stack_trace)
         raise CaptureError(f"{node.target}: {e}" + (f", at {where}" if where else "")) from None

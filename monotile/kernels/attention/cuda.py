@@ -8,7 +8,7 @@ from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Const, substitute
+from monotile.ir.expr import Axis, Binary, Const, Expr, Select, const, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
@@ -41,8 +41,8 @@ def write(e: BlockEmitter, site: Site) -> None:
     w = e.writer
     with ExitStack() as stack:
         stack.enter_context(each_batch(e, site, (method.m, method.n)))
-        sides = _sides(e, site, inner, found, method, (m, n), key)
         span = site.spans.get(found.result.reduce[0].name)
+        sides = _sides(e, site, inner, found, method, (m, n), Keys(key, span))
         _score(e, inner, found, m, Keys(key, span))
         width = method.epilogue.width
         write_epilogue(e, site, Sums(m, n, found.result.body.dtype, width))
@@ -86,10 +86,10 @@ def _sides(
     found: Attention,
     method: Attend,
     ranges: tuple[Range, Range],
-    key: Axis,
+    along: Keys,
 ) -> tuple[str, str, str]:
     """Writes the functors `query`, `key` and `value`; gives the texts of their `mt::Side`. All rows of a task have the same keys."""
-    m, n = ranges
+    (m, n), key = ranges, along.key
     element = found.values.dtype
     features = found.products.reduce
     query = write_side(
@@ -101,10 +101,20 @@ def _sides(
         Side(element, method.key, check_rows=True),
     )  # fmt: skip
     values = write_side(
-        e, at_start(site, m), Matrix("value", found.values, n.variable, found.result.reduce),
+        e, at_start(site, m), Matrix("value", _defined(e, found, along), n.variable, found.result.reduce),
         Side(element, method.value, check_rows=False),
     )  # fmt: skip
     return query, keys, values
+
+
+def _defined(e: VectorEmitter, found: Attention, along: Keys) -> Expr:
+    """The values, zeros where they are undefined: a power of 0 times whatever lies there would be that. What a caller holds is defined."""
+    (reduced,) = found.result.reduce
+    made = [e.computes.get(x.tensor.name) for x in loads(found.values)]
+    if along.span is None or not any(isinstance(s, Compute) and s.live for s in made):
+        return found.values
+    inside = Binary("lt", reduced, along.span.end)
+    return Select(inside, found.values, const(0, found.values.dtype))
 
 
 def _ends(e: VectorEmitter, key: Axis, span: Span | None) -> str:

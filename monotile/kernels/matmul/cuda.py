@@ -28,7 +28,7 @@ class TaskSequence:
     """
 
     sides: Sides
-    tasks: int
+    tasks: str
     stride: int
 
 
@@ -121,10 +121,14 @@ def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> 
         )
 
 
+def _last(tasks: str) -> str:
+    return str(int(tasks) - 1) if tasks.isdigit() else f"{tasks} - 1"
+
+
 def _write_in_sequence(e: VectorEmitter, call: str, sequence: TaskSequence) -> None:
     """The call, which knows how to ask for operands of the worker's next task. call: its text, less the last argument."""
     stride, tasks, w = sequence.stride, sequence.tasks, e.writer
-    later = f"mt_min_idx(task + {stride}, {tasks - 1})"
+    later = f"mt_min_idx(task + {stride}, {_last(tasks)})"
     w.write(f"auto next = [&](auto& use) {{ operands({later}, use); }};")
     given = "const auto& left, const auto& right, int, int, int, int"
     with w.open(f"operands(task, [&]({given})", tail=");"):

@@ -1,9 +1,8 @@
 """Stages of one product whose step walks the worker's tasks by itself: teams of threads that take them in turn, or operands of the next
 task that are asked for during one."""
 
-import math
-
 from monotile.codegen.block import READY, BlockEmitter
+from monotile.codegen.stages import product
 from monotile.kernels.matmul.cuda import TaskSequence, write_operands, write_product
 from monotile.kernels.matmul.cuda_operands import product_site
 from monotile.kernels.matmul.method import Matmul
@@ -22,19 +21,21 @@ def write_tasks(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> bool:
 
 def _teams(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
     """The same with teams of its threads, which take the tasks in turn. A profile has the time of all of them as one."""
-    tasks, workers = math.prod(stage.grid), e.plan.launch.workers
+    workers = e.plan.launch.workers
     teams = stage.steps[0].method.teams
     with e.function(stage.name, axes, e.passed):
         w = e.writer
         w.define("scratch")
         w.write("char* const scratch = mt::ptx::shared_memory();")
         w.write(f"const idx first = {e.first_task(stage)};")
+        grid = e.grid(stage)
+        tasks = product(grid)
         with e.profiling.task(w, stage, "first"):
             each = e.plan.launch.threads // teams
             w.write(f"const idx team = mt::ptx::uniform(threadIdx.x / {each});")
             loop = f"for (idx task = first + team * {workers}; task < {tasks}; task += {workers * teams})"
             with w.open(loop, ["task"], fence=True):
-                e.write_coordinates(stage)
+                e.write_coordinates(grid)
                 e.write_prefetches(stage)
                 for site in e.sites(stage):
                     e.step(site)
@@ -43,7 +44,7 @@ def _teams(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
 
 def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
     """The same where a task of the one step asks for operands of the next."""
-    tasks, workers = math.prod(stage.grid), e.plan.launch.workers
+    workers = e.plan.launch.workers
     step = stage.steps[0]
     assert isinstance(step.method, Matmul)
     given = e.passed | ({"grid": "const mt::GridBarrier"} if stage.late else {})
@@ -51,15 +52,17 @@ def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
         w = e.writer
         w.define("scratch")
         w.write("char* const scratch = mt::ptx::shared_memory();")
+        grid = e.grid(stage)
+        tasks = product(grid)
         head = "auto operands = [&](idx task, auto&& use)"
         with w.open(head, ["task", "use"], fence=True, tail=";"):
-            e.write_coordinates(stage)
+            e.write_coordinates(grid)
             (sides,) = [write_operands(e, product_site(s, step.method)) for s in e.sites(stage)]
         w.write(f"const idx first = {e.first_task(stage)};")
         loop = f"for (idx task = first; task < {tasks}; task += {workers})"
         with w.open(loop, ["task"], fence=True):
             w.write("const bool prefetched = task != first;")
-            e.write_coordinates(stage)
+            e.write_coordinates(grid)
             with e.profiling.task(w, stage):
                 await_ = (
                     f"[&] {{ if (!prefetched) {{ {e.await_text()} }} }}" if stage.late else READY

@@ -20,9 +20,10 @@ from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
+from monotile.plan.live_tasks import live_tasks
 from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Resident, Stage, Step
-from monotile.plan.places import Pointer, Shared
-from monotile.plan.walk import bodies_of, stages_in
+from monotile.plan.places import Pointer, Shared, Value
+from monotile.plan.walk import bodies_of, nodes_in, stages_in
 from monotile.targets.target import Target
 from monotile.transform.predicates import joins
 
@@ -50,6 +51,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
         if stage.steps[0].method.ahead("task") and math.prod(stage.grid) <= plan.launch.workers:
             fail(f"{stage.name}: a worker has no next task whose operands to ask for")
+        _check_live(stage, plan, program, computes)
         if stage.late and stage.handoff != "grid":
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
@@ -78,6 +80,17 @@ def _check_launch(plan: Plan, target: Target) -> None:
         fail(f"its functions are {launch.functions}, which the target does not know")
 
 
+def _check_live(
+    stage: Stage, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
+) -> None:
+    """No task is left out that makes something live."""
+    if stage.live:
+        allowed = live_tasks(stage, computes, plan.places, program.by_value)
+        handed = any(stage in n.body for n in nodes_in(plan.body) if isinstance(n, Repeat) and n.messages)  # fmt: skip
+        if handed or not set(stage.live) <= set(allowed):
+            fail(f"{stage.name} leaves out tasks that it needs")
+
+
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
     if plan.outputs != tuple(t.name for t in program.results):
@@ -90,6 +103,10 @@ def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Sc
         for place in plan.places[name]:
             if isinstance(place, Pointer) and not 0 <= place.slot < count:
                 fail(f"{name} lies at pointer {place.slot} of {count}")
+    for slot, name in enumerate(plan.inputs):
+        by_value = Value(slot) in plan.places.get(name, ())
+        if by_value != (name in program.by_value):
+            fail(f"{name} is by value and no size, or a size and not by value")
     for slot, t in enumerate(program.results, len(plan.inputs)):
         if Pointer(slot) not in plan.places.get(t.name, ()):
             fail(f"the result {t.name} does not lie where the caller has it")

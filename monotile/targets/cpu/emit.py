@@ -1,5 +1,6 @@
 """The CPU target: a Program and its Plan as one C function."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
+from monotile.codegen.stages import product
 from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.errors import InternalError
@@ -83,9 +85,6 @@ class _Cpu(Loops):
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
         """A function that runs the thread's tasks of one stage in one iteration of the loops round it."""
         launch = self.plan.launch
-        tasks = 1
-        for extent in stage.grid:
-            tasks *= extent
         with ExitStack() as stack:
             stack.enter_context(self.function(stage.name, axes, GIVEN | self.profiling.given))
             self._globals()
@@ -98,25 +97,26 @@ class _Cpu(Loops):
             self.writer.write(f"char* const scratch = {at};")
             self.writer.write("(void)scratch;")
             first = f"(worker + {launch.workers - stage.first % launch.workers}) % {launch.workers}"
+            grid = self.grid(stage)
             start = "worker" if stage.first % launch.workers == 0 else first
             coordinates = [f"c{k}" for k in range(len(stage.grid))]
-            counter = f"for (idx task = {start}; task < {tasks}; task += {launch.workers})"
+            counter = f"for (idx task = {start}; task < {product(grid)}; task += {launch.workers})"
             stack.enter_context(self.writer.open(counter, ["task", *coordinates]))
-            self._coordinates(stage.grid)
+            self._coordinates(grid)
             stack.enter_context(self.profiling.task(self.writer, stage))
             for site in self.sites(stage):
                 with self.writer.open("", fence=True):
                     self.step(site)
                 self.writer.write("mt_fence();")
 
-    def _coordinates(self, grid: tuple[int, ...]) -> None:
-        inner = 1
+    def _coordinates(self, grid: Sequence[str]) -> None:
         for k in reversed(range(len(grid))):
-            text = "task" if inner == 1 else f"task / {inner}"
+            inner = product(grid[k + 1 :])
+            divisor = inner if inner.isdigit() else f"({inner})"
+            text = "task" if inner == "1" else f"task / {divisor}"
             if k:
                 text += f" % {grid[k]}"
             self.writer.write(f"const idx c{k} = {text};")
-            inner *= grid[k]
 
     def step(self, site: Site) -> None:
         write = family_of(site.step.method).write.get("c")

@@ -137,7 +137,8 @@ class CudaEmitter(BlockEmitter):
             f"{self.profiling.include('cuda/device/profile.cuh')}\n"
             f"using idx = {'int64_t' if self.wide else 'int32_t'};\n"
             f"struct Params {{\n  char* workspace;\n  unsigned* sync;\n  {pointers};\n}};\n"
-            "#define MT_POINTER(n) p.pointers[n]\n\n"
+            "#define MT_POINTER(n) p.pointers[n]\n"
+            "using mt_size = const int64_t*;  // not in global memory\n\n"
             "static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {\n"
             "  if ((uint64_t)i < (uint64_t)extent) return (idx)i;\n"
             "  mt::fail(number);\n"
@@ -212,7 +213,7 @@ class CudaEmitter(BlockEmitter):
         with self.writer.open(
             "", GIVEN, fence=True
         ):  # to look at the step; nothing of it is written
-            self.write_coordinates(kept.stage)
+            self.write_coordinates(self.grid(kept.stage))
             sites = [
                 s
                 for s in self.sites(kept.stage, bounded=False)

@@ -45,7 +45,7 @@ def _supply(e: BlockEmitter, stage: Stage) -> None:
     first, tasks = e.first_task(stage), math.prod(stage.grid)
     head = f"if (const idx task = {first}; task < {tasks})"
     with e.writer.open(head, ["task"], fence=True):
-        e.write_coordinates(stage)
+        e.write_coordinates(e.grid(stage))
         for site in e.sites(stage, bounded=False):
             if streams(site.step):
                 with e.writer.open("", fence=True):

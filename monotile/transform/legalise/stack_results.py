@@ -30,10 +30,11 @@ def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     given = {t.name for t in own}
     read = {t.name for s in program.body for t in used(s)}
     outputs: list[Tensor] = []
+    along: list[set[tuple[str, ...]]] = []
     places: list[OutputLeaf] = []
     copies: set[str] = set()
     taken: list[Row] = []
-    for t in program.results:
+    for k, t in enumerate(program.results):
         found = None if t.name in read or t.name not in made else _row(made[t.name])
         if found is not None and (found[0].name in given or _overlaps(found, taken)):
             found = None
@@ -43,11 +44,17 @@ def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
             copies.add(t.name)
         if whole not in outputs:
             outputs.append(whole)
+            along.append(set())
+        along[outputs.index(whole)].add(("",) * len(row) + program.defined_along(k))
         places.append(OutputLeaf(outputs.index(whole), row))
     if not copies:
         return program, tuple(OutputLeaf(k) for k in range(len(program.results)))
     body = tuple(s for s in program.body if not _defines(s, copies))
-    return msgspec.structs.replace(program, body=body, outputs=(*outputs, *states)), tuple(places)
+    partial = (*(x.pop() if len(x) == 1 else () for x in along), *((),) * len(states))
+    new = msgspec.structs.replace(
+        program, body=body, outputs=(*outputs, *states), partial=partial if program.partial else ()
+    )
+    return new, tuple(places)
 
 
 def _defines(s: Statement, names: set[str]) -> bool:

@@ -22,7 +22,6 @@ from monotile.analysis.dead import (
     value_where,
 )
 from monotile.analysis.dependence import loads_of
-from monotile.analysis.uses import Uses
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -38,12 +37,12 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Live, Program, Scatter, Statement, scalar, statements
-from monotile.transform.live.places import Place, Places, inserted
+from monotile.ir.program import Compute, Live, Program, Statement, scalar, statements
+from monotile.transform.live.demand import Ends, demands
+from monotile.transform.live.places import START, Place, Places, inserted
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program
 
-Ends = tuple[Tensor | None, Tensor | None]
 May = Callable[[Compute], bool]
 LEAST = 8  # points of an axis from which on bounds are worth it
 MOST = 1 << 20  # points of the rows whose bounds are compared
@@ -62,13 +61,13 @@ def bound_live(program: Program, may: May = lambda _: True) -> Program:
     for s in statements(program.body):
         if isinstance(s, Compute):
             finder.forward(s)
-    while finder.terms:
+    while finder.terms or program.partial:
         finder.backward()
         half = finder.half()
         if not half:
             break
         finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
-    if not finder.terms:
+    if not (finder.terms or program.partial) or not finder.live:
         return program
     taken = {t for found in finder.live.values() for x in found for t in x.ends}
     new: dict[Place, list[Compute]] = {}
@@ -89,7 +88,7 @@ class _Finder:
     def __init__(self, program: Program, may: May) -> None:
         self.program, self.may = program, may
         self.places, self.names = Places(program), Names(program)
-        self.whole = Uses(program).whole
+        self.sizes = {x.name: x for x in program.sizes}
         self.mixed: set[tuple[str, int]] = set()
         self.terms: dict[str, list[Live]] = {}
         self.live: dict[str, list[Live]] = {}
@@ -154,6 +153,8 @@ class _Finder:
 
     def _ends(self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool) -> Ends | None:
         """Scalars for the sides: the widest bounds that any row of `c` has. guarded: all is live where some row has nothing live."""
+        if len(found) == 1 and (size := self._size(found[0], axis)) is not None:
+            return None, size
         first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
         if guarded:
             some = Binary("lt", first or idx(0), last or idx(axis.extent))
@@ -173,6 +174,16 @@ class _Finder:
             None if last is None else self._scalar("live_end", last, order, "max"),
         )
 
+    def _size(self, side: Side, axis: Axis) -> Tensor | None:
+        """The size of the call that the side is, where it cannot be beyond the axis."""
+        match side.at.terms:
+            case ((Load(t, ()), 1),) if side.end and side.by == 1 and side.at.constant == 0:
+                size = self.sizes.get(t.name)
+                fits = size is not None and 1 <= size.least and size.most <= axis.extent
+                return t if fits else None
+            case _:
+                return None
+
     def _scalar(self, name: str, e: Expr, rows: list[Axis], combiner: str) -> Tensor:
         axes = tuple(Axis(f"r{k}", a.extent) for k, a in enumerate(rows))
         body = substitute(e, {a.name: b for a, b in zip(rows, axes, strict=True)})
@@ -186,24 +197,8 @@ class _Finder:
 
     def backward(self) -> None:
         """Bounds of what only bounded Computes read."""
-        self.live = {name: [*found] for name, found in self.terms.items()}
-        self.mixed = set()
-        whole, readers = self.whole, dict[str, list[tuple[Compute | Scatter, Load]]]()
-        every = [s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter))]
-        for s in every:
-            for x in loads_of(s):
-                readers.setdefault(x.tensor.name, []).append((s, x))
-        for c in reversed(every):
-            name = c.out.name
-            if isinstance(c, Scatter) or name in whole or name not in readers or c.out.dtype.is_int:
-                continue
-            for p, axis in enumerate(c.axes):
-                found = {self._read(s, x.index[p]) for s, x in readers[name]}
-                if len(found) > 1:
-                    self.mixed.add((name, p))
-                ends = found.pop() if len(found) == 1 else None
-                if ends is not None and self._seen(ends, name):
-                    self.live.setdefault(name, []).append(Live(axis, *ends))
+        found = demands(self.program, self.terms, self._seen)
+        self.live, self.mixed = found.live, found.mixed
 
     def half(self) -> set[str]:
         """Computes that read a part of what others read whole: it is all there, and families hold whole rows of it."""
@@ -218,15 +213,10 @@ class _Finder:
                         found.add(s.out.name)
         return found
 
-    def _read(self, s: Compute | Scatter, index: Expr) -> Ends | None:
-        """What `s` reads along a dimension that it indexes so; None for all."""
-        found = self.live.get(s.out.name, []) if isinstance(s, Compute) else []
-        return next((x.ends for x in found if x.axis == index), None)
-
     def _seen(self, ends: Ends, name: str) -> bool:
         """Whether the scalars are there where the Compute `name` is made."""
         made = {c.out: p for c, p in self.scalars.items()}
-        return all(made[t].before(self.places.at[name]) for t in ends if t is not None)
+        return all(made.get(t, START).before(self.places.at[name]) for t in ends if t is not None)
 
 
 def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:

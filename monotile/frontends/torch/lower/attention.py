@@ -7,9 +7,9 @@ from typing import Any
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Builder, broadcast, element, load, raised
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Over, hidden, reduce_dims, without
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor
+from monotile.ir.expr import Expr, Symbolic, Tensor
 
 Lowering = Callable[..., Any]
 
@@ -55,15 +55,16 @@ def attention(
             v = s.select(element(attn_mask, i, DType.BOOL), v, -math.inf)
         elif attn_mask is not None:
             v = s.add(v, element(attn_mask, i, wide))
+        if isinstance(keys, Symbolic):
+            v = s.select(s.lt(i[-1], keys), v, -math.inf)
         return s.select(s.le(i[-1], i[-2]), v, -math.inf) if is_causal else v
 
     scores = b.emit(products.shape, wide, score, part="scores")
-    last = (len(scores.shape) - 1,)
-    powers, added = _safe_softmax_parts(b, last, scores)
+    powers, added = _safe_softmax_parts(b, (len(scores.shape) - 1,), scores)
 
     def probability(*i: Expr) -> Expr:
         # A sum is at least exp(0) = 1 unless the whole row is -inf.
-        return s.div(load(powers, i), s.maximum(load(added, without(last, i)), 1))
+        return s.div(load(powers, i), s.maximum(load(added, i[:-1]), 1))
 
     shares = b.emit(scores.shape, value.dtype, probability, part="probabilities")
 
@@ -115,6 +116,7 @@ def safe_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> T
     dims = (dim % len(x.shape),)
     if x.dtype is not b.dtype.compute:
         x = b.emit(x.shape, b.dtype.compute, lambda *i, t=x: load(t, i), part="cast")
+    x = hidden(b, x, dims, -math.inf)
     powers, added = _safe_softmax_parts(b, dims, x)
     return b.result(lambda *i: s.div(load(powers, i), s.maximum(load(added, without(dims, i)), 1)))
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from monotile.frontends.builder import Builder
+from monotile.frontends.builder import Builder, load
+from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, idx
+from monotile.ir.expr import Expr, Symbolic, Tensor, idx
 
 # Dimensions as PyTorch's reductions take them; None means all.
 Dims = int | Sequence[int] | None
@@ -63,6 +64,19 @@ def reduce_dims(
     return b.emit(
         shape, dtype, body, reduce=[x.shape[d] for d in dims], combiner=combiner, part=part
     )
+
+
+def hidden(b: Builder, x: Tensor, dims: Sequence[int], value: float) -> Tensor:
+    """`x` with `value` at positions along `dims` that a size of the call leaves out; itself where there are none."""
+    sized = [d for d in dims if isinstance(x.shape[d], Symbolic)]
+    if not sized:
+        return x
+
+    def body(*i: Expr) -> Expr:
+        inside = s.both(*(s.lt(i[d], x.shape[d]) for d in sized))
+        return s.select(inside, load(x, i), value)
+
+    return b.emit(x.shape, x.dtype, body, part="hidden")
 
 
 def without(dims: Sequence[int], i: Sequence[Expr]) -> list[Expr]:

@@ -20,7 +20,7 @@ def groups(src: Sequence[int], dst: Sequence[int]) -> Iterator[tuple[range, rang
         if j < len(dst):
             b, j = dst[j], j + 1
         while a != b:
-            if a < b:
+            if int(a) < int(b):  # of sizes, the most that they can be
                 a, i = a * src[i], i + 1
             else:
                 b, j = b * dst[j], j + 1

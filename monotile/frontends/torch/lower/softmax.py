@@ -1,11 +1,12 @@
 """Softmax and its logarithm: maximum, powers, their sum, quotient, each a Compute."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontends.builder import Builder, load, raised, wrap, wrap_all
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Dims, Over, kept, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Dims, Over, hidden, kept, reduce_dims, without
 from monotile.ir.expr import Expr, Tensor, const
 
 Lowering = Callable[..., Any]
@@ -14,6 +15,7 @@ Lowering = Callable[..., Any]
 def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """max(x), exp(x - max(x)) and its sum over `dims` (dropped), in at least float32."""
     wide = x.dtype.compute
+    x = hidden(b, x, dims, -math.inf)
     top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
     powers = b.emit(
         x.shape,
@@ -57,6 +59,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor
     x = _widened(b, x)
     wide = x.dtype.compute
     dims = wrap_all(dim, len(x.shape))
+    x = hidden(b, x, dims, -math.inf)
     top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
 
     def shift(row: Sequence[Expr]) -> Expr:

@@ -71,7 +71,10 @@ def along(i: Sequence[Expr], dim: int, f: Callable[[Expr], Expr]) -> list[Expr]:
 
 def clamp_slice(start: int | None, end: int | None, extent: int) -> tuple[int, int]:
     """A slice's bounds inside 0 ... extent, as Python and PyTorch clamp them."""
-    first, last, _ = slice(start, end, 1).indices(extent)
+    first, last = (
+        default if x is None else max(x + extent, 0) if x < 0 else min(x, extent)
+        for x, default in ((start, 0), (end, extent))
+    )
     return first, max(first, last)
 
 

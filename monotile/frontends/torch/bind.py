@@ -1,0 +1,340 @@
+"""The sizes of a Program become scalars of the call.
+
+While a Program is built, an extent may be a `Size`, and so may a literal. Here extents become plain ints, the most that a size can be, and
+literals Loads of scalar inputs. Elements at positions that a size leaves out are undefined but finite; whatever would notice them is masked:
+reductions, Scatters, inputs (whose memory ends there), and indices, which are checked when the kernel runs.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from monotile.analysis.dead import Value, combined, converted, left_out, value_where
+from monotile.errors import CaptureError
+from monotile.frontends.builder import Names, identity
+from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.sizes import Size, text_of
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Symbolic,
+    Tensor,
+    axes_of,
+    binary,
+    cast,
+    const,
+    idx,
+    loads,
+    rebuild,
+    substitute,
+    walk,
+)
+from monotile.ir.program import (
+    Branch,
+    BranchOut,
+    Carry,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    SizeInput,
+    Stack,
+    Statement,
+    compute,
+)
+
+Body = Sequence[Statement]
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """program: with sizes as inputs, behind its own. scalars: these, with what each is: an expression of Python over the model's
+    dimensions."""
+
+    program: Program
+    scalars: Mapping[str, str]
+
+
+def bind(program: Program, names: Names) -> Bound:
+    """`program`, whose results and inputs are laid out as in memory: each of the size that it has in the call, row-major. Raises CaptureError for a
+    state whose size is not fixed."""
+    return _Binder(names).program(program)
+
+
+def is_dense(shape: Sequence[int]) -> bool:
+    """Whether what a size leaves out lies behind all else: then memory of the exact size is a part of memory of the most."""
+    sized = [k for k, n in enumerate(shape) if isinstance(n, Size)]
+    return not sized or all(n == 1 for n in shape[: sized[-1]])
+
+
+class _Binder:
+    """dead: by tensor and dimension, the value of all that a size leaves out there, where it is known."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.scalars: dict[str, Tensor] = {}
+        self.sizes: list[SizeInput] = []
+        self.dead: dict[str, dict[int, Value]] = {}
+        self.inputs: dict[Tensor, Tensor] = {}
+
+    def program(self, p: Program) -> Bound:
+        states = set(p.states)
+        new_inputs: list[Tensor] = []
+        body: list[Statement] = []
+        for t in p.inputs:
+            sized = any(isinstance(n, Size) for n in t.shape)
+            if sized and t.name in states:
+                raise CaptureError(f"{t.name} is updated in place, so its size has to be fixed")
+            new_inputs.append(self._input(t, body) if sized else t)
+        body += self.body(p.body)
+        outputs = [self._output(t, body) for t in p.outputs]
+        partial = [self._partial(t) for t in p.outputs]
+        scalars = {t.name: text for text, t in self.scalars.items()}
+        program = msgspec.structs.replace(
+            p, inputs=(*new_inputs, *self.scalars.values()), body=tuple(body),
+            outputs=tuple(outputs), sizes=tuple(self.sizes), partial=tuple(partial) if any(map(any, partial)) else (),
+        )  # fmt: skip
+        return Bound(program, scalars)
+
+    # Sizes.
+
+    def scalar(self, n: Size) -> Load:
+        text = text_of(n)
+        if text not in self.scalars:
+            made = self.scalars[text] = Tensor(self.names.unique(_word(n)), (), DType.I64)
+            self.sizes.append(SizeInput(made.name, n.low, int(n)))
+        return Load(self.scalars[text], ())
+
+    def inside(self, axes: Sequence[Axis], at: Sequence[Axis] = ()) -> list[Expr]:
+        """That `axes`, by default themselves, are within their sizes."""
+        pairs = zip(axes, at or axes, strict=True)
+        return [
+            Binary("lt", self.expr(b), self.scalar(a.extent))
+            for a, b in pairs
+            if isinstance(a.extent, Size)
+        ]
+
+    # What statements are made of.
+
+    def tensor(self, t: Tensor) -> Tensor:
+        return self.inputs.get(t) or Tensor(t.name, tuple(map(int, t.shape)), t.dtype)
+
+    def expr(self, e: Expr) -> Expr:
+        known: dict[int, Expr] = {}
+
+        def go(x: Expr) -> Expr:
+            if id(x) not in known:
+                known[id(x)] = made(x)
+            return known[id(x)]
+
+        def made(x: Expr) -> Expr:
+            match x:
+                case Const(Size() as n, dtype):
+                    return cast(self.scalar(n), dtype)
+                case Axis(name, extent):
+                    return Axis(name, int(extent))
+                case Load(t, index):
+                    return Load(self.tensor(t), tuple(map(go, index)))
+                case _:
+                    return rebuild(x, go)
+
+        return go(e)
+
+    def axes(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        return tuple(Axis(a.name, int(a.extent)) for a in axes)
+
+    # Statements.
+
+    def body(self, body: Body) -> Iterator[Statement]:
+        for s in body:
+            match s:
+                case Compute():
+                    yield self._compute(s)
+                case Scatter():
+                    yield self._scatter(s)
+                case Loop():
+                    yield self._loop(s)
+                case Branch():
+                    yield self._branch(s)
+
+    def _compute(self, c: Compute) -> Compute:
+        reduce = [a for a in c.reduce if not self._harmless(c, a)]
+        own = [a for a in c.axes if isinstance(a.extent, Size) and self._gathers(c, a)]
+        tests = self.inside([*own, *reduce])
+        if c.combiner in ("argmax", "argmin") and any(
+            isinstance(a.extent, Size) for a in c.reduce[1:]
+        ):
+            raise CaptureError(
+                f"{c.combiner} over several dimensions of which one is known in the call only"
+                + (f", at {c.origin}" if c.origin else "")
+            )
+        body = self.expr(c.body)
+        nothing = const(
+            0 if c.combiner is None else identity(c.combiner.removeprefix("arg"), body.dtype),
+            body.dtype,
+        )
+        for p, a in enumerate(c.axes):
+            value = self._beyond(c.body, a)
+            if tests and own:
+                value = 0 if c.combiner is None else None
+            elif value is not None and c.combiner is not None:
+                value = combined(c.combiner, value)
+            if value is not None and c.out.dtype is not c.body.dtype:
+                value = converted(value, c.out.dtype)
+            if value is not None and isinstance(a.extent, Size):
+                self.dead.setdefault(c.out.name, {})[p] = value
+        return msgspec.structs.replace(
+            c, out=self.tensor(c.out), axes=self.axes(c.axes), reduce=self.axes(c.reduce),
+            body=masked(tests, body, nothing),
+        )  # fmt: skip
+
+    def _harmless(self, c: Compute, a: Axis) -> bool:
+        """Whether the terms beyond the size of `a` change nothing."""
+        if not isinstance(a.extent, Size):
+            return True
+        return not self._gathers(c, a) and left_out(c.combiner, c.body, self._beyond(c.body, a))
+
+    def _gathers(self, c: Compute, a: Axis) -> bool:
+        """Whether an index may be out of range beyond the size of `a`: it depends on data, or on a size."""
+        return any(
+            a in axes_of(i) and not self._fits(i, a, n)
+            for x in loads(c.body)
+            for i, n in zip(x.index, x.tensor.shape, strict=True)
+            if _depends(i)
+        )
+
+    def _fits(self, i: Expr, a: Axis, n: int) -> bool:
+        value = self._beyond(i, a)
+        return isinstance(value, int) and 0 <= value < int(n)
+
+    def _beyond(self, body: Expr, a: Axis) -> Value | None:
+        """The value of an expression beyond the size of `a`."""
+        if not isinstance(a.extent, Size):
+            return None
+
+        def given(e: Expr) -> Value | None:
+            match e:
+                case Binary("lt", x, Const(Size() as n)) if x == a and n == a.extent:
+                    return False
+                case Load(t, index):
+                    dead = self.dead.get(t.name, {})
+                    at = (v for p, v in dead.items() if index[p] == a and t.shape[p] == a.extent)
+                    return next(at, None)
+                case _:
+                    return None
+
+        return value_where(body, given)
+
+    def _scatter(self, s: Scatter) -> Scatter:
+        """Points beyond a size write again what the last one within it writes; what is combined, nothing."""
+        last = {
+            a.name: binary(
+                "min", Axis(a.name, int(a.extent)), binary("sub", self.scalar(a.extent), idx(1))
+            )
+            for a in s.axes
+            if isinstance(a.extent, Size)
+        }
+        value = substitute(self.expr(s.value), last)
+        if s.combiner is not None:
+            nothing = const(identity(s.combiner, value.dtype), value.dtype)
+            value = masked(self.inside(s.axes), value, nothing)
+        return msgspec.structs.replace(
+            s, out=self.tensor(s.out), base=self.tensor(s.base), axes=self.axes(s.axes),
+            index=tuple(substitute(self.expr(e), last) for e in s.index), value=value,
+        )  # fmt: skip
+
+    def _loop(self, s: Loop) -> Loop:
+        n = s.axis.extent
+        if isinstance(n, Size) and s.predicate is None and s.count is None:
+            s = msgspec.structs.replace(s, count=self.scalar(n).tensor)
+        return msgspec.structs.replace(
+            s, axis=self.axes([s.axis])[0], body=tuple(self.body(s.body)),
+            carried=tuple(Carry(*map(self.tensor, (c.init, c.param, c.result, c.out))) for c in s.carried),
+            stacked=tuple(Stack(self.tensor(k.value), self.tensor(k.out)) for k in s.stacked),
+        )  # fmt: skip
+
+    def _branch(self, s: Branch) -> Branch:
+        outs = tuple(BranchOut(*map(self.tensor, (o.then, o.otherwise, o.out))) for o in s.outs)
+        return msgspec.structs.replace(
+            s, then=tuple(self.body(s.then)), otherwise=tuple(self.body(s.otherwise)), outs=outs
+        )
+
+    # What the caller holds.
+
+    def _partial(self, t: Tensor) -> tuple[str, ...]:
+        """The sizes along what the caller gets of `t`. A size that may be 0 bounds nothing."""
+        shape = t.shape if is_dense(t.shape) else (_flat_size(t),)
+        sizes = (n if isinstance(n, Size) and n.low else None for n in shape)
+        return tuple(self.scalar(n).tensor.name if n else "" for n in sizes)
+
+    def _input(self, t: Tensor, body: list[Statement]) -> Tensor:
+        """How `t` is given; what it holds, and zeros beyond it, is a tensor of its own."""
+        given = self.tensor(t) if is_dense(t.shape) else Tensor(t.name, (_most(t),), t.dtype)
+        axes = [Axis(f"i{k}", n) for k, n in enumerate(t.shape)]
+        index: Sequence[Expr] = axes
+        if not is_dense(t.shape):
+            index = reshape_index((_flat_size(t),), t.shape, axes)
+        element = Load(given, tuple(map(self.expr, index)))
+        zero = const(0, t.dtype)
+        out = Tensor(self.names.unique(f"{t.name}_live"), tuple(map(int, t.shape)), t.dtype)
+        inside = masked(self.inside(axes), element, zero)
+        body.append(Compute(out, self.axes(axes), (), None, inside))
+        self.inputs[t] = out
+        self.dead[t.name] = {k: 0 for k, n in enumerate(t.shape) if isinstance(n, Size)}
+        return given
+
+    def _output(self, t: Tensor, body: list[Statement]) -> Tensor:
+        """`t` as the caller gets it: where a size leaves out positions in the middle, laid out anew."""
+        if is_dense(t.shape):
+            return self.tensor(t)
+        flat = Tensor(self.names.unique(f"{t.name}_packed"), (_most(t),), t.dtype)
+        n = _flat_size(t)
+        axis = Axis("i0", n)
+        index = reshape_index(t.shape, (n,), (axis,))
+        element = self.expr(Load(t, index))
+        body.append(
+            compute(flat, lambda _: masked(self.inside([axis]), element, const(0, t.dtype)))
+        )
+        return flat
+
+
+def _word(n: Size) -> str:
+    """A name."""
+    return "size_" + re.sub(r"\W+", "_", str(n.expr)).strip("_")
+
+
+def _flat_size(t: Tensor) -> int:
+    """Elements that `t` has in the call."""
+    return math.prod(t.shape)
+
+
+def _most(t: Tensor) -> int:
+    return math.prod(map(int, t.shape))
+
+
+def _depends(index: Expr) -> bool:
+    """Whether an index depends on data, or on a size."""
+    return bool(loads(index)) or any(
+        isinstance(x, Const) and isinstance(x.value, Symbolic) for x in walk(index)
+    )
+
+
+def masked(tests: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
+    """`value` where all tests hold. Of a product both factors: it stays one."""
+    if not tests:
+        return value
+    test = tests[0]
+    for t in tests[1:]:
+        test = Binary("and", test, t)
+    match value, otherwise:
+        case Binary("mul", a, b), Const(0 | 0.0):
+            zero = const(0, a.dtype)
+            return Binary("mul", Select(test, a, zero), Select(test, b, zero))
+        case _:
+            return Select(test, value, otherwise)

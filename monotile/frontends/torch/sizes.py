@@ -1,0 +1,248 @@
+"""Sizes that a call decides: PyTorch's symbolic integers as bounds that remember what they bound.
+
+A `Size` is an int, the most that the size can be, so that a shape with sizes is a shape; what is computed from it stays symbolic. Where a
+decision needs more than its bounds, `Unsupported` says so.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from monotile.errors import CaptureError
+from monotile.frontends.builder import Unsupported
+from monotile.ir.expr import Symbolic
+
+Number = int | float
+
+
+class Size(Symbolic):
+    """expr: over the symbols of the model's dimensions. low, high: what it lies between, both included; the int is `high`."""
+
+    expr: sympy.Expr
+    low: int
+
+    def __new__(cls, expr: sympy.Expr, low: int, high: int) -> "Size":
+        made = super().__new__(cls, high)
+        made.expr, made.low = sympy.expand(expr), low
+        return made
+
+    @property
+    def high(self) -> int:
+        return int(self)
+
+    def __repr__(self) -> str:
+        return f"{self.expr} <= {int(self)}"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same in every call: a size is never known to equal a number."""
+        return isinstance(other, Size) and self.expr == other.expr
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.expr)
+
+    def __bool__(self) -> bool:
+        return self > 0
+
+    def __lt__(self, other: Number) -> bool:
+        low, high = bounds(self - other)
+        if high < 0 or low >= 0:
+            return high < 0
+        raise Unsupported(f"what is done depends on whether {self.expr} < {_text(other)}")
+
+    def __gt__(self, other: Number) -> bool:
+        low, high = bounds(self - other)
+        if low > 0 or high <= 0:
+            return low > 0
+        raise Unsupported(f"what is done depends on whether {self.expr} > {_text(other)}")
+
+    def __ge__(self, other: Number) -> bool:
+        return not self < other
+
+    def __le__(self, other: Number) -> bool:
+        return not self > other
+
+    def __add__(self, other: Number) -> int:
+        low, high = bounds(other)
+        return _made(self.expr + expr_of(other), self.low + low, self.high + high)
+
+    def __radd__(self, other: Number) -> int:
+        return self + other
+
+    def __neg__(self) -> int:
+        return _made(-self.expr, -self.high, -self.low)
+
+    def __sub__(self, other: Number) -> int:
+        low, high = bounds(other)
+        return _made(self.expr - expr_of(other), self.low - high, self.high - low)
+
+    def __rsub__(self, other: Number) -> int:
+        low, high = bounds(other)
+        return _made(expr_of(other) - self.expr, low - self.high, high - self.low)
+
+    def __mul__(self, other: Number) -> int:
+        ends = [a * b for a in bounds(self) for b in bounds(other)]
+        return _made(self.expr * expr_of(other), min(ends), max(ends))
+
+    def __rmul__(self, other: Number) -> int:
+        return self * other
+
+    def __floordiv__(self, other: Number) -> int:
+        return _divided(self, other)
+
+    def __rfloordiv__(self, other: Number) -> int:
+        return _divided(other, self)
+
+    def __mod__(self, other: Number) -> int:
+        low, high = bounds(other)
+        if low <= 0:
+            raise Unsupported(f"{self.expr} is divided by what may be 0")
+        return _made(Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)))
+
+    def __truediv__(self, other: object) -> float:
+        raise Unsupported(f"a number is computed from the size {self.expr}")
+
+    __rtruediv__ = __truediv__
+    __pow__ = __rpow__ = __rmod__ = __divmod__ = __truediv__
+
+    def __float__(self) -> float:
+        raise Unsupported(f"a number is computed from the size {self.expr}")
+
+
+def bounds(x: Number) -> tuple[Any, Any]:
+    """What it lies between, both included."""
+    return (x.low, x.high) if isinstance(x, Size) else (x, x)
+
+
+def expr_of(x: Number) -> Any:
+    """As an expression over symbols."""
+    if isinstance(x, Size):
+        return x.expr
+    if not math.isfinite(x) or x != int(x):
+        raise Unsupported(f"a number is computed from a size and {x}")
+    return sympy.Integer(int(x))
+
+
+def text_of(x: int) -> str:
+    """As an expression of Python over the symbols' names."""
+    return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else str(int(x))
+
+
+def _text(x: Number) -> str:
+    return str(x.expr) if isinstance(x, Size) else str(x)
+
+
+def _made(expr: Any, low: float, high: float) -> int:
+    expr = sympy.expand(expr)
+    return int(expr) if expr.is_Integer else Size(expr, int(low), int(high))
+
+
+def _divided(a: Number, b: Number) -> int:
+    """a // b. An exact quotient of products stays a product."""
+    low, high = bounds(b)
+    if low <= 0:
+        raise Unsupported(f"{_text(a)} is divided by what may be 0")
+    ends = [x // y for x in bounds(a) for y in (low, high)]
+    exact = sympy.cancel(expr_of(a) / expr_of(b))
+    whole = exact.is_polynomial() and all(
+        c.is_Integer for c in sympy.Poly(exact, *exact.free_symbols).coeffs()
+    ) if exact.free_symbols else exact.is_Integer  # fmt: skip
+    return _made(exact if whole else FloorDiv(expr_of(a), expr_of(b)), min(ends), max(ends))
+
+
+class Ranges(msgspec.Struct, frozen=True):
+    """Of a model's symbols: name, least, most."""
+
+    of: tuple[tuple[str, int, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.of)
+
+    def limited(self, most: Mapping[str, int]) -> "Ranges":
+        """With these most."""
+        return Ranges(tuple((n, low, min(high, most.get(n, high))) for n, low, high in self.of))
+
+
+def ranges_of(exported: ExportedProgram) -> Ranges:
+    """Of the symbols in the shapes, and the numbers, that `exported` is called with. Raises CaptureError for one without a most."""
+    found: dict[str, tuple[int, int]] = {}
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
+        for k, n in enumerate(shape):
+            if not isinstance(n, torch.SymInt):
+                continue
+            for symbol in sorted(n.node.expr.free_symbols, key=str):
+                known = exported.range_constraints.get(symbol) or n.node.shape_env.var_to_range.get(symbol)  # fmt: skip
+                found[str(symbol)] = _ends(known, f"dimension {k} of {node.name}")
+    return Ranges(tuple((n, *ends) for n, ends in found.items()))
+
+
+CLASSES = 4  # of sizes, at most
+STEP = 4  # between the most of one class and of the next
+LEAST = 16  # that a class is worth
+
+
+def size_classes(ranges: Ranges) -> list[dict[str, int]]:
+    """What symbols are at most in each class of sizes that gets a kernel of its own, ascending; the last is for all.
+
+    A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
+    """
+    ways = [[high] for _, _, high in ranges.of]
+    for k, (_, low, _) in enumerate(ranges.of):
+        while ways[k][0] > max(STEP * low, LEAST) and _count(ways) // len(ways[k]) * (len(ways[k]) + 1) <= CLASSES:  # fmt: skip
+            ways[k].insert(0, max(-(-ways[k][0] // STEP), low))
+    names = [n for n, _, _ in ranges.of]
+    return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
+
+
+def _count(ways: list[list[int]]) -> int:
+    return math.prod(map(len, ways))
+
+
+_MOST = 1 << 31  # of a dimension: what PyTorch calls unbounded is more
+
+
+def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
+    if known is None or not known.upper.is_Integer or int(known.upper) >= _MOST:
+        raise CaptureError(
+            f"{what} has no upper bound: name one, such as torch.export.Dim(\"length\", max=512), because memory is laid out for"
+            " the largest size"
+        )  # fmt: skip
+    return max(int(known.lower), 0), int(known.upper)
+
+
+class Shapes:
+    """What PyTorch's shapes are: ints, and Sizes within `ranges`."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = {n: ValueRanges(low, high) for n, low, high in ranges.of}
+
+    def size(self, n: int | torch.SymInt) -> int:
+        """Raises CaptureError for a size that depends on data."""
+        if not isinstance(n, torch.SymInt):
+            return n
+        expr = n.node.expr
+        if expr.is_Integer:
+            return int(expr)
+        symbols = {x: self._ranges.get(str(x)) for x in expr.free_symbols}
+        if None in symbols.values():
+            raise CaptureError(f"the size {expr} depends on data")
+        ends: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
+        low = max(math.floor(float(ends.lower)), 0)
+        return _made(expr, low, math.ceil(float(ends.upper)))
+
+
+NO_RANGES = Ranges()
+STATIC = Shapes(NO_RANGES)

@@ -1,0 +1,148 @@
+"""The sizes of a call: found from its arguments' shapes, checked, and what follows from them."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from monotile.errors import InputError
+from monotile.ir.signature import OutputLeaf, Signature, SizeLeaf, TensorLeaf
+
+Shape = tuple[int, ...]
+
+
+class CallSizes(NamedTuple):
+    """scalars: the Program's inputs that hold sizes, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
+    the results that are numbers, in their order."""
+
+    symbols: tuple[int, ...]
+    scalars: tuple[int, ...]
+    results: tuple[Shape | int, ...]
+
+
+NO_SIZES = CallSizes((), (), ())
+
+
+class _Place(NamedTuple):
+    """Where a symbol is found: dimension `dim` of an argument, or the argument itself, is symbol * factor + offset."""
+
+    leaf: int
+    dim: int | None
+    factor: int
+    offset: int
+
+
+class SizeReader:
+    """Of a signature. `read` takes a few microseconds: all expressions are one compiled function."""
+
+    def __init__(self, signature: Signature, wanted: Sequence[str]) -> None:
+        """wanted: the Program's inputs that are sizes, in the launch's order."""
+        self._signature = signature
+        self._ranges = signature.sizes.symbols
+        names = [n for n, _, _ in self._ranges]
+        self._places = [self._place(n) for n in names]
+        self._shaped = [
+            (k, leaf.shape if isinstance(leaf, TensorLeaf) else (leaf.value,))
+            for k, leaf in enumerate(signature.inputs)
+            if isinstance(leaf, SizeLeaf) or (isinstance(leaf, TensorLeaf) and leaf.shape)
+        ]
+        results = [
+            _tuple(leaf.shape) if isinstance(leaf, OutputLeaf) else leaf.value
+            for leaf in signature.outputs
+            if isinstance(leaf, SizeLeaf) or (isinstance(leaf, OutputLeaf) and leaf.shape)
+        ]
+        texts = dict(signature.sizes.scalars)
+        self._expected = _function(names, [_tuple(texts) for _, texts in self._shaped])
+        self._scalars = _function(names, [texts[n] for n in wanted])
+        self._results = _function(names, results)
+
+    def symbols(self, leaves: Sequence[object]) -> tuple[int, ...]:
+        """The values of the symbols, in a call with these argument leaves."""
+        return tuple(self._found(place, leaves) for place in self._places)
+
+    def read(self, leaves: Sequence[object], symbols: tuple[int, ...]) -> CallSizes:
+        """Raises InputError for an argument that is out of range or does not fit the others."""
+        for k, ((_, low, high), n) in enumerate(zip(self._ranges, symbols, strict=True)):
+            if not low <= n <= high:
+                raise self._out_of_range(k, n)
+        for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
+            given = leaves[leaf]
+            if (tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)) != wanted:
+                raise self._unrelated(leaf, given, symbols)
+        return CallSizes(symbols, self._scalars(*symbols), self._results(*symbols))
+
+    def _found(self, place: _Place, leaves: Sequence[object]) -> int:
+        given = leaves[place.leaf]
+        if place.dim is None:
+            if type(given) is not int:
+                raise InputError(f"{self._signature.names[place.leaf]}: expected an int, got {type(given).__name__}")  # fmt: skip
+            n = given
+        else:
+            if not isinstance(given, torch.Tensor) or given.dim() <= place.dim:
+                got = f"a shape of {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__  # fmt: skip
+                raise InputError(
+                    f"{self._signature.names[place.leaf]}: expected a tensor of {len(self._texts(place.leaf))} dimensions, got {got}"
+                )
+            n = given.shape[place.dim]
+        return (n - place.offset) // place.factor
+
+    def _texts(self, leaf: int) -> tuple[str, ...]:
+        return next(texts for k, texts in self._shaped if k == leaf)
+
+    def _place(self, name: str) -> _Place:
+        """The plainest place of a symbol. An expression of it alone that is linear will do as well."""
+        found: list[_Place] = []
+        for k, leaf in enumerate(self._signature.inputs):
+            if isinstance(leaf, SizeLeaf):
+                found += _linear(name, leaf.value, k, None)
+            elif isinstance(leaf, TensorLeaf):
+                for dim, text in enumerate(leaf.shape):
+                    found += _linear(name, text, k, dim)
+        if not found:
+            raise InputError(f"no dimension of an argument says what {name} is")
+        return min(found, key=lambda p: (p.factor, abs(p.offset)))
+
+    def _words(self, place: _Place) -> str:
+        name = self._signature.names[place.leaf]
+        return name if place.dim is None else f"dimension {place.dim} of {name}"
+
+    def _out_of_range(self, k: int, n: int) -> InputError:
+        place, (_, low, high) = self._places[k], self._ranges[k]
+        least, most = (x * place.factor + place.offset for x in (low, high))
+        return InputError(
+            f"{self._words(place)} is {n * place.factor + place.offset}, and the model was compiled for {least} to {most}: compile again"
+            " with another range in dynamic_shapes"
+        )
+
+    def _unrelated(self, leaf: int, given: object, symbols: tuple[int, ...]) -> InputError:
+        names = [n for n, _, _ in self._ranges]
+        texts = self._texts(leaf)
+        (wanted,) = _function(names, [_tuple(texts)])(*symbols)
+        got = list(given.shape) if isinstance(given, torch.Tensor) else given
+        known = ", ".join(
+            f"{n} = {v} ({self._words(p)})"
+            for n, v, p in zip(names, symbols, self._places, strict=True)
+            if any(n in t for t in texts)
+        )
+        return InputError(
+            f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {list(wanted)}, got {got}, where {known}"
+        )
+
+
+def _tuple(texts: Sequence[str]) -> str:
+    return f"({''.join(f'{t}, ' for t in texts)})"
+
+
+def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., tuple[int, ...]]:
+    """Of the symbols: the values of the expressions."""
+    return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs}})  # fmt: skip
+
+
+def _linear(name: str, text: str, leaf: int, dim: int | None) -> list[_Place]:
+    """The place, if the expression is a multiple of the symbol, and a number, added up."""
+    try:
+        f = _function([name], [text])
+        a, b, c = (f(x)[0] for x in (0, 1, 2))
+    except (NameError, ZeroDivisionError):
+        return []
+    return [_Place(leaf, dim, b - a, a)] if b - a == c - b > 0 else []

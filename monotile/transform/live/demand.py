@@ -1,0 +1,139 @@
+"""What is read of each tensor: backward from the results, so that what only bounded Computes read is bounded as they are.
+
+A carried value is as undefined as what it begins with, and what the body gives. So one bound is assumed for all four tensors of a carry,
+that of its reader behind the loop, and given up where the body reads more.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Expr, Tensor
+from monotile.ir.program import Branch, Compute, Live, Loop, Program, Scatter, Statement, ends_of
+from monotile.transform.rewrite import Body
+
+Ends = tuple[Tensor | None, Tensor | None]
+Read = tuple[Ends | None, ...]  # along each dimension; None for all
+Seen = Callable[[Ends, str], bool]  # whether scalars are there where a tensor is made
+
+
+class Demands(msgspec.Struct, frozen=True):
+    """live: bounds by the name of the Compute, of its terms too. mixed: dimensions of which readers read different parts."""
+
+    live: dict[str, list[Live]]
+    mixed: set[tuple[str, int]]
+
+
+def demands(program: Program, terms: Mapping[str, list[Live]], seen: Seen) -> Demands:
+    """terms: the bounds that are given."""
+    finder = _Finder(terms, seen)
+    sizes = {t.name: t for t in program.inputs}
+    for k, t in enumerate(program.outputs):
+        along = program.defined_along(k)
+        finder.read(t, tuple((None, sizes[n]) if n else None for n in along))
+    finder.body(program.body)
+    return Demands(finder.live, finder.mixed)
+
+
+class _Finder:
+    """reads: what each reader reads of a tensor, by name. whole: tensors that are used other than by a Load, and not in part."""
+
+    def __init__(self, terms: Mapping[str, list[Live]], seen: Seen) -> None:
+        self.terms, self.seen = terms, seen
+        self.live: dict[str, list[Live]] = {}
+        self.mixed: set[tuple[str, int]] = set()
+        self.reads: dict[str, list[Read]] = {}
+        self.whole: set[str] = set()
+
+    def read(self, t: Tensor, part: Read | None = None) -> None:
+        if part is None or not any(part):
+            self.whole.add(t.name)
+        self._read(t, part)
+
+    def _read(self, t: Tensor, part: Read | None) -> None:
+        self.reads.setdefault(t.name, []).append(part or (None,) * len(t.shape))
+
+    def along(self, t: Tensor) -> Read:
+        """What all readers together read of `t`."""
+        found = self.reads.get(t.name, [])
+        out: list[Ends | None] = []
+        for p in range(len(t.shape)):
+            ways = {r[p] for r in found}
+            out.append(ways.pop() if len(ways) == 1 else None)
+        return tuple(out)
+
+    def body(self, body: Body) -> None:
+        for s in reversed(body):
+            self.statement(s)
+
+    def statement(self, s: Statement) -> None:
+        match s:
+            case Compute():
+                self._compute(s)
+            case Scatter():
+                self.read(s.base)
+                self._loads(s, [])
+            case Loop():
+                self._loop(s)
+            case Branch():
+                self.read(s.predicate)
+                for o in s.outs:
+                    self.read(o.then, self.along(o.out))
+                    self.read(o.otherwise, self.along(o.out))
+                self.body(s.then)
+                self.body(s.otherwise)
+
+    def _compute(self, c: Compute) -> None:
+        name = c.out.name
+        live = [*self.terms.get(name, [])]
+        if name not in self.whole and not c.out.dtype.is_int:
+            self.mixed |= {
+                (name, p)
+                for p in range(len(c.axes))
+                if len({r[p] for r in self.reads.get(name, [])}) > 1
+            }
+        if not c.out.dtype.is_int:  # what is an index has to be one everywhere
+            for axis, ends in zip(c.axes, self.along(c.out), strict=True):
+                if ends is not None and self.seen(ends, name):
+                    live.append(Live(axis, *ends))
+        if live:
+            self.live[name] = live
+        for t in ends_of(c):
+            self.read(t)
+        self._loads(c, live)
+
+    def _loads(self, s: Compute | Scatter, live: list[Live]) -> None:
+        def part(index: Expr) -> Ends | None:
+            return next((x.ends for x in live if x.axis == index), None)
+
+        for x in loads_of(s):
+            self._read(x.tensor, tuple(map(part, x.index)))
+
+    def _loop(self, s: Loop) -> None:
+        if s.count is not None:
+            self.read(s.count)
+        assumed = {c.param.name: self.along(c.out) for c in s.carried}
+        before = (self.live, self.mixed, self.reads)
+        while True:
+            self.live, self.mixed = {**before[0]}, {*before[1]}
+            self.reads = {n: [*found] for n, found in before[2].items()}
+            for c in s.carried:
+                self.read(c.result, None if c.result == s.predicate else assumed[c.param.name])
+            for k in s.stacked:
+                self.read(k.value, self.along(k.out)[1:])
+            self.body(s.body)
+            found = {
+                c.param.name: tuple(
+                    a if a == b else None
+                    for a, b in zip(assumed[c.param.name], self.along(c.param), strict=True)
+                )
+                for c in s.carried
+                if c.param.name in self.reads
+            }
+            found = assumed | found
+            if found == assumed:
+                break
+            assumed = found
+        for c in s.carried:
+            self.read(c.init, assumed[c.param.name])
