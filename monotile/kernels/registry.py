@@ -75,7 +75,7 @@ def finer_copy(stage: Stage, threads: int) -> Stage:
 def why_not_late(stage: Stage, statements: Statements, workers: int) -> str | None:
     """Why `stage` cannot wait for its hand-off within its first step, once that has found its addresses; None if it can."""
     first, *rest = stage.steps
-    if any(step.bounds for step in stage.steps):
+    if any(not b.known for step in stage.steps for b in step.bounds):
         return "how far its tasks go is known behind the hand-off"
     if math.prod(stage.grid) > workers and not first.method.ahead("task"):
         return "a worker has several tasks"

@@ -137,11 +137,13 @@ Methods = Mapping[str, type[Method]]  # by the tag that JSON gives them
 
 class Bound(Frozen, frozen=True):
     """A step's walk along an axis, or reduce axis, of its anchor: from the value of the scalar tensor `first` on and before that of `last`
-    ("": from 0, to the extent). All workers read them, behind a hand-off after whoever wrote them."""
+    ("": from 0, to the extent). All workers read them, behind a hand-off after whoever wrote them. known: the launch has them by value: they wait
+    for nobody."""
 
     axis: str
     first: str
     last: str
+    known: bool = False
 
 
 class Step(Frozen, frozen=True):

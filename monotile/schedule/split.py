@@ -145,7 +145,7 @@ def _tried(now: _Way, c: Compute, context: Context) -> _Way:
 def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, bool]]:
     """What may be computed instead of `c`: how many parts, what, and whether it is worth trying. Parts that make a product itself faster are, the
     fastest first; of a reduction to few values the most, or what is gathered where its terms are made."""
-    if c.live:
+    if any(x.axis in c.reduce for x in c.live):
         return
     if c.combiner in _COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
@@ -203,15 +203,18 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     reduce = (*c.reduce[:at], *inner, *c.reduce[at + 1 :])
     moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
     moved[c.reduce[at].name] = add(mul(axes[0], idx(share)), inner[0] if inner else idx(0))
-    first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin)
+    live = tuple(msgspec.structs.replace(x, axis=axes[1 + c.axes.index(x.axis)]) for x in c.live)
+    first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin, live)
     if parts > PARTS[-1]:
         part = Axis("r0", parts)
-        last = Compute(c.out, c.axes, (part,), c.combiner, Load(out, (part, *c.axes)), c.origin)
+        last = Compute(
+            c.out, c.axes, (part,), c.combiner, Load(out, (part, *c.axes)), c.origin, c.live
+        )
         return first, last
     total: Expr = Load(out, (idx(0), *c.axes))
     for part in range(1, parts):
         total = Binary(_COMBINE[c.combiner], total, Load(out, (idx(part), *c.axes)))
-    return first, Compute(c.out, c.axes, (), None, cast(total, c.out.dtype), c.origin)
+    return first, Compute(c.out, c.axes, (), None, cast(total, c.out.dtype), c.origin, c.live)
 
 
 def _by_readers(program: Program, parts: str) -> Program:

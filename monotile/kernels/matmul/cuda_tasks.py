@@ -59,6 +59,9 @@ def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
             e.write_coordinates(grid)
             (sides,) = [write_operands(e, product_site(s, step.method)) for s in e.sites(stage)]
         w.write(f"const idx first = {e.first_task(stage)};")
+        if stage.late and stage.live:  # a worker may have no task
+            with w.open(f"if (first >= {tasks})", fence=True):
+                w.write(e.await_text())
         loop = f"for (idx task = first; task < {tasks}; task += {workers})"
         with w.open(loop, ["task"], fence=True):
             w.write("const bool prefetched = task != first;")

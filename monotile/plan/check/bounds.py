@@ -4,7 +4,8 @@ from monotile.codegen.view import View
 from monotile.ir.program import Compute
 from monotile.kernels.registry import family_of, suits
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Bound, Step
+from monotile.plan.nodes import Step
+from monotile.plan.places import Value
 from monotile.targets.target import Target
 
 
@@ -12,9 +13,13 @@ def check_bounds(step: Step, view: View, target: Target) -> None:
     """Nothing live is left out, and no undefined term counts."""
     anchor = view.statements[step.computes[step.anchor]]
     live = anchor.live if isinstance(anchor, Compute) else ()
-    said = {Bound(x.axis.name, *(t.name if t is not None else "" for t in x.ends)): x for x in live}
+    said = {(x.axis.name, *(t.name if t is not None else "" for t in x.ends)): x for x in live}
+    own_bounds = {(b.axis, b.first, b.last) for b in step.bounds}
     for b in step.bounds:
-        if b not in said:
+        ends = [view.places[n] for n in (b.first, b.last) if n]
+        if b.known and not all(isinstance(p, Value) for places in ends for p in places):
+            fail(f"{view.stage.name}: a bound of {anchor.out.name} is not known by value")
+        if (b.axis, b.first, b.last) not in said:
             fail(
                 f"{view.stage.name}: {anchor.out.name} is not live along {b.axis} as its step says"
             )
@@ -26,8 +31,10 @@ def check_bounds(step: Step, view: View, target: Target) -> None:
     for name in (n for b in step.bounds for n in (b.first, b.last) if n in own):
         fail(f"{view.stage.name} is bounded by {name}, which it makes itself")
     for b, x in said.items():
-        if isinstance(anchor, Compute) and x.axis in anchor.reduce and b not in step.bounds:
-            fail(f"{view.stage.name}: {anchor.out.name} counts terms along {b.axis} that are dead")
+        if isinstance(anchor, Compute) and x.axis in anchor.reduce and b not in own_bounds:
+            fail(
+                f"{view.stage.name}: {anchor.out.name} counts terms along {x.axis.name} that are dead"
+            )
     if not suits(step, (view.statements[n] for n in step.computes), target):
         fail(f"{view.stage.name}: a step that {anchor.out.name} is of counts terms that are dead")
     if step.bounds and step.method.ahead("stage"):
