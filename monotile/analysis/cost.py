@@ -10,6 +10,7 @@ from monotile.ir.expr import (
     Select,
     Unary,
     children,
+    known,
     loads,
 )
 
@@ -73,13 +74,13 @@ def index_only(e: Expr) -> bool:
 
 
 def guarded_load(e: Expr) -> Load | None:
-    """The only Load of a view or a padding: a Load indexed by axes, under selects between it and literals."""
+    """The only Load of a view or a padding: a Load indexed by axes, under selects, by axes and sizes, between it and literals."""
     match e:
         case Load():
             return None if any(loads(i) for i in e.index) else e
         case Cast(x):
             return guarded_load(x)
-        case Select(cond, then, otherwise) if index_only(cond):
+        case Select(cond, then, otherwise) if known(cond):
             sides = [side for side in (then, otherwise) if not isinstance(side, Const)]
             return guarded_load(sides[0]) if len(sides) == 1 else None
         case _:

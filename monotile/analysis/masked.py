@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import msgspec
 
 from monotile.analysis.unconditional import TRUE, both
-from monotile.ir.expr import Cast, Const, Expr, Load, Select, Unary, loads, rebuild
+from monotile.ir.expr import Cast, Const, Expr, Load, Select, Unary, known, rebuild
 
 
 class Masked(msgspec.Struct, frozen=True):
-    """`load` where `cond`, a condition on axes, holds; zero elsewhere."""
+    """`load` where `cond`, a condition on axes and sizes, holds; zero elsewhere."""
 
     load: Load
     cond: Expr
@@ -32,7 +32,7 @@ def masked(e: Expr) -> Masked | None:
 
 def _where(cond: Expr, e: Expr) -> Masked | None:
     found = masked(e)
-    return None if found is None or loads(cond) else Masked(found.load, both(cond, found.cond))
+    return None if found is None or not known(cond) else Masked(found.load, both(cond, found.cond))
 
 
 def without_masks(e: Expr, held: Mapping[Load, Expr]) -> Expr:

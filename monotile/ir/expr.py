@@ -111,6 +111,13 @@ class Tensor(msgspec.Struct, frozen=True, cache_hash=True):
         return tuple(reversed(out))
 
 
+class SizeTensor(Tensor, frozen=True, cache_hash=True):
+    """A scalar int64 input that is a size of the call, from `least` to `most`. The launch has it by value: nobody has to wait before it is read."""
+
+    least: int = 0
+    most: int = 0
+
+
 class Load(msgspec.Struct, frozen=True, tag="load", cache_hash=True):
     """The element of `tensor` at `index`, one int64 expression per dimension."""
 
@@ -210,6 +217,11 @@ def walk(e: Expr) -> Iterator[Expr]:
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load in `e`, in order, including those inside indices of others."""
     return tuple(node for node in walk(e) if isinstance(node, Load))
+
+
+def known(e: Expr) -> bool:
+    """Whether `e` depends on axes, literals and sizes alone."""
+    return all(isinstance(x.tensor, SizeTensor) for x in loads(e))
 
 
 @functools.lru_cache(maxsize=1 << 15)

@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, loads
+from monotile.ir.expr import Axis, Expr, Load, SizeTensor, Tensor, loads
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -145,17 +145,9 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", cache_hash=True):
 Statement = Compute | Scatter | Loop | Branch
 
 
-class SizeInput(msgspec.Struct, frozen=True, cache_hash=True):
-    """An input that is a size, by name, and what it lies between, both included."""
-
-    name: str
-    least: int
-    most: int
-
-
 class Program(msgspec.Struct, frozen=True, cache_hash=True):
     """states: names of inputs, of weights' parts, and of weights in several parts, that are updated in place; the last outputs are their
-    new values. watched: names of inputs that the host uses meanwhile. sizes: the inputs that are sizes. partial: of each output the size along
+    new values. watched: names of inputs that the host uses meanwhile. partial: of each output the size along
     each dimension, "" or nothing where all of it is defined; () for no size anywhere."""
 
     inputs: tuple[Tensor, ...]
@@ -164,7 +156,6 @@ class Program(msgspec.Struct, frozen=True, cache_hash=True):
     outputs: tuple[Tensor, ...]
     states: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
-    sizes: tuple[SizeInput, ...] = ()
     partial: tuple[tuple[str, ...], ...] = ()
 
     @property
@@ -179,8 +170,8 @@ class Program(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def by_value(self) -> frozenset[str]:
-        """The names of sizes."""
-        return frozenset(x.name for x in self.sizes)
+        """The names of the inputs that are sizes."""
+        return frozenset(t.name for t in self.inputs if isinstance(t, SizeTensor))
 
     @property
     def changing(self) -> frozenset[str]:

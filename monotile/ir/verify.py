@@ -28,6 +28,7 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Select,
+    SizeTensor,
     Tensor,
     Unary,
     children,
@@ -79,10 +80,10 @@ def verify(program: Program) -> None:
 
 def _sizes(program: Program, at: "_Scope") -> dict[str, Tensor]:
     given = {t.name: t for t in program.inputs}
-    for x in program.sizes:
-        t = given.get(x.name)
-        fits = t is not None and (t.shape, t.dtype) == ((), DType.I64)
-        at.check(fits and 0 <= x.least <= x.most, f"{x} is no size")
+    for t in program.inputs:
+        if isinstance(t, SizeTensor):
+            fits = (t.shape, t.dtype) == ((), DType.I64)
+            at.check(fits and 0 <= t.least <= t.most, f"{t} is no size")
     named = {n for x in program.partial for n in x if n}
     fits = len(program.partial) in (0, len(program.outputs))
     at.check(fits, f"{len(program.outputs)} outputs, sizes of {len(program.partial)}")

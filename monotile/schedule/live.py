@@ -90,7 +90,7 @@ def bound_tasks(
             case Repeat() | Choose():
                 return with_bodies(node, lambda inner: tuple(map(bounded, inner)))
 
-    return tuple(map(bounded, body)) if program.sizes else body
+    return tuple(map(bounded, body)) if program.by_value else body
 
 
 def _bound(x: Live, sizes: frozenset[str]) -> Bound:

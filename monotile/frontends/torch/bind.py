@@ -24,6 +24,7 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Select,
+    SizeTensor,
     Symbolic,
     Tensor,
     axes_of,
@@ -44,7 +45,6 @@ from monotile.ir.program import (
     Loop,
     Program,
     Scatter,
-    SizeInput,
     Stack,
     Statement,
     compute,
@@ -78,8 +78,7 @@ class _Binder:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.scalars: dict[str, Tensor] = {}
-        self.sizes: list[SizeInput] = []
+        self.scalars: dict[str, SizeTensor] = {}
         self.dead: dict[str, dict[int, Value]] = {}
         self.inputs: dict[Tensor, Tensor] = {}
 
@@ -98,7 +97,7 @@ class _Binder:
         scalars = {t.name: text for text, t in self.scalars.items()}
         program = msgspec.structs.replace(
             p, inputs=(*new_inputs, *self.scalars.values()), body=tuple(body),
-            outputs=tuple(outputs), sizes=tuple(self.sizes), partial=tuple(partial) if any(map(any, partial)) else (),
+            outputs=tuple(outputs), partial=tuple(partial) if any(map(any, partial)) else (),
         )  # fmt: skip
         return Bound(program, scalars)
 
@@ -107,8 +106,8 @@ class _Binder:
     def scalar(self, n: Size) -> Load:
         text = text_of(n)
         if text not in self.scalars:
-            made = self.scalars[text] = Tensor(self.names.unique(_word(n)), (), DType.I64)
-            self.sizes.append(SizeInput(made.name, n.low, int(n)))
+            name = self.names.unique(_word(n))
+            self.scalars[text] = SizeTensor(name, (), DType.I64, n.low, int(n))
         return Load(self.scalars[text], ())
 
     def inside(self, axes: Sequence[Axis], at: Sequence[Axis] = ()) -> list[Expr]:

@@ -189,9 +189,8 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
     return Ranges(tuple((n, *ends) for n, ends in found.items()))
 
 
-CLASSES = 4  # of sizes, at most
-STEP = 4  # between the most of one class and of the next
-LEAST = 16  # that a class is worth
+CLASSES = 5  # of sizes, at most
+SHORT = 32  # a size up to which one class does, where the most is so much that halves do not come down to it
 
 
 def size_classes(ranges: Ranges) -> list[dict[str, int]]:
@@ -199,16 +198,18 @@ def size_classes(ranges: Ranges) -> list[dict[str, int]]:
 
     A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
     """
-    ways = [[high] for _, _, high in ranges.of]
-    for k, (_, low, _) in enumerate(ranges.of):
-        while ways[k][0] > max(STEP * low, LEAST) and _count(ways) // len(ways[k]) * (len(ways[k]) + 1) <= CLASSES:  # fmt: skip
-            ways[k].insert(0, max(-(-ways[k][0] // STEP), low))
+    each = max(1, int(CLASSES ** (1 / max(1, len(ranges.of)))))
+    ways = [_steps(low, high, each) for _, low, high in ranges.of]
     names = [n for n, _, _ in ranges.of]
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
 
 
-def _count(ways: list[list[int]]) -> int:
-    return math.prod(map(len, ways))
+def _steps(low: int, high: int, count: int) -> list[int]:
+    """Up to so many numbers from `low` to `high`, each about the same part of the next: half of it where that comes down to few."""
+    least = max(low, min(high >> (count - 1), SHORT), 1)
+    ratio = max(2.0, (high / least) ** (1 / max(count - 1, 1)))
+    found = {max(low, round(high / ratio**k)) for k in range(count)}
+    return sorted(found)
 
 
 _MOST = 1 << 31  # of a dimension: what PyTorch calls unbounded is more

@@ -4,6 +4,9 @@ A convolution over three channels reads single elements in any layout. With a fo
 weight, and channels last, it reads runs of eight bytes. Both are copied in this form first, in one pass.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
@@ -14,11 +17,13 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Select,
+    SizeTensor,
     Tensor,
     const,
     idx,
     map_loads,
     substitute,
+    walk,
 )
 from monotile.ir.program import Compute, Program, Statement, compute
 from monotile.targets.target import Target
@@ -43,7 +48,7 @@ def pad_channels(program: Program, target: Target) -> Program:
         few = _padding(s, w)
         if not few or w.image.tensor.name not in inputs or w.kernel.tensor.name not in weights:
             return s
-        image = _copy(w.image.tensor, w.channel, few, names)
+        image = _copy(w.image.tensor, w.channel, few, names, _sizes(s, w.image))
         kernel = _copy(w.kernel.tensor, w.depth, few, names)
         made.extend((image, kernel))
         return _reading(s, w, {w.image.tensor: image.out, w.kernel.tensor: kernel.out}, few)
@@ -61,15 +66,36 @@ def _padding(c: Compute, w: Window) -> int:
     return few if worth and w.along in c.reduce and w.image.index[w.channel] == w.along else 0
 
 
-def _copy(t: Tensor, d: int, few: int, names: Names) -> Compute:
-    """`t` with dimension d last and padded with zeros to `few`."""
+def _sizes(c: Compute, x: Load) -> dict[int, Expr]:
+    """The sizes that bound dimensions of `x` in the masks of `c`: memory may end there."""
+    found: dict[int, Expr] = {}
+    for e in walk(c.body):
+        match e:
+            case Binary("lt", Axis() as a, Load(SizeTensor(), ()) as size) if a in x.index:
+                found[x.index.index(a)] = size
+            case _:
+                pass
+    return found
+
+
+def _copy(
+    t: Tensor,
+    d: int,
+    few: int,
+    names: Names,
+    sizes: Mapping[int, Expr] = MappingProxyType({}),
+) -> Compute:
+    """`t` with dimension d last and padded with zeros to `few`. sizes: by dimension, where others are zeros too."""
     shape = (*(n for k, n in enumerate(t.shape) if k != d), few)
     out = Tensor(names.fresh(f"{t.name}_padded"), shape, t.dtype)
 
     def body(*i: Expr) -> Expr:
         *rest, last = i
-        inside = Binary("lt", last, idx(t.shape[d]))
-        return Select(inside, Load(t, (*rest[:d], last, *rest[d:])), const(0.0, t.dtype))
+        index = (*rest[:d], last, *rest[d:])
+        inside: Expr = Binary("lt", last, idx(t.shape[d]))
+        for k, size in sizes.items():
+            inside = Binary("and", inside, Binary("lt", index[k], size))
+        return Select(inside, Load(t, index), const(0.0, t.dtype))
 
     return compute(out, body)
 

@@ -29,6 +29,7 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Select,
+    SizeTensor,
     Tensor,
     add,
     axes_of,
@@ -88,7 +89,6 @@ class _Finder:
     def __init__(self, program: Program, may: May) -> None:
         self.program, self.may = program, may
         self.places, self.names = Places(program), Names(program)
-        self.sizes = {x.name: x for x in program.sizes}
         self.mixed: set[tuple[str, int]] = set()
         self.terms: dict[str, list[Live]] = {}
         self.live: dict[str, list[Live]] = {}
@@ -177,9 +177,8 @@ class _Finder:
     def _size(self, side: Side, axis: Axis) -> Tensor | None:
         """The size of the call that the side is, where it cannot be beyond the axis."""
         match side.at.terms:
-            case ((Load(t, ()), 1),) if side.end and side.by == 1 and side.at.constant == 0:
-                size = self.sizes.get(t.name)
-                fits = size is not None and 1 <= size.least and size.most <= axis.extent
+            case ((Load(SizeTensor() as t, ()), 1),) if side.end and side.by == 1:
+                fits = side.at.constant == 0 and t.least >= 1 and t.most <= axis.extent
                 return t if fits else None
             case _:
                 return None
