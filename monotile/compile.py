@@ -153,7 +153,8 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
-        classes = (given.most,) if given.plan or given.most else size_classes(ranges_of(exported))
+        several = hardware.has.many_workers and not (given.plan or given.choices)
+        classes = size_classes(ranges_of(exported)) if several else [{}]
         made = [_from_cache(exported, hardware, options, replace(given, most=x)) for x in classes]
         return made[-1].beside(made[:-1])
 

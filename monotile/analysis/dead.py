@@ -22,6 +22,7 @@ from monotile.ir.expr import (
     Load,
     Select,
     Symbolic,
+    SymbolicRatio,
     Unary,
     loads,
     walk,
@@ -76,7 +77,7 @@ def value_where(e: Expr, given: Given) -> Value | None:
     if found is not None:
         return found
     match e:
-        case Const(Symbolic()):
+        case Const(Symbolic() | SymbolicRatio()):
             return None
         case Const(value):
             return (

@@ -16,6 +16,7 @@ from monotile.compile import compile
 from monotile.config import Options
 from monotile.dynamo.aliases import separate
 from monotile.dynamo.parts import replace, split
+from monotile.dynamo.sizes import NOTHING, open_dims
 from monotile.errors import (
     CaptureError,
     InputError,
@@ -55,6 +56,7 @@ class Graph:
         self._free: list[int] = []
         self._numbers: list[int] = []
         self._variants: dict[tuple[object, ...], Run] = {}
+        self._open = NOTHING
 
     def __call__(self, *args: Any) -> Any:
         self.called = True
@@ -67,11 +69,13 @@ class Graph:
         if self._held is None:
             self._held = [k for k, x in enumerate(args) if _is_held(x)]
             self._numbers = _numbers(self._module)
-            own = {*self._held, *self._numbers}
+            self._open = open_dims(self._module)
+            own = {*self._held, *self._numbers, *self._open.numbers}
             self._free = [k for k in range(len(args)) if k not in own]
+        most = self._open.most(args)
         key = (
             *(args[k].item() for k in self._numbers),
-            *(_type(args[k]) for k in self._free),
+            *(self._open.type_of(k, args[k], most) for k in self._free),
             *(args[k].data_ptr() for k in self._held),
         )
         run = self._variants.get(key)
@@ -118,13 +122,14 @@ class Graph:
         """One kernel; if that fails several, with PyTorch between them; if that fails PyTorch alone."""
         assert self._held is not None
         numbers = {k: _Number(args[k].item()) for k in self._numbers}
-        bound = _Bound(module, {k: args[k] for k in self._held}, numbers, len(args))
-        free = self._free
+        free, sizes = self._free, self._open.numbers
+        known = {k: (free.index(x.arg), x.dim) for k, x in sizes.items()}
+        bound = _Bound(module, {k: args[k] for k in self._held}, (numbers, known), len(args))
         given = [args[k] for k in free]
         target = self._settings.target or _target(args)
         try:
             try:
-                run: Run = compile(bound, given, target=target, options=self._settings.options)
+                run = self._whole_kernel(bound, given, args, target)
                 self._tell(1, ())
             except (UnsupportedOperatorError, CaptureError):
                 run = self._split(bound, given)
@@ -133,6 +138,20 @@ class Graph:
         except Exception as e:  # a bug in Monotile or torch.export: the model still has to run
             return self._eager(f"{type(e).__name__}: {e}. Please report this", module)
         return lambda *given: run(*(given[k] for k in free))
+
+    def _whole_kernel(
+        self, bound: "_Bound", given: Sequence[Any], args: Sequence[Any], target: str
+    ) -> Run:
+        """For all sizes that Dynamo leaves open; where the model does not allow that, for those of this call."""
+        options = self._settings.options
+        if self._open.dims:
+            shapes = self._open.dynamic_shapes(self._free, self._open.most(args))
+            try:
+                return compile(bound, given, target=target, options=options, dynamic_shapes=shapes)
+            except (UnsupportedOperatorError, CaptureError) as e:
+                _log.info("a graph is compiled for one shape: %s", e)
+                self._open = self._open._replace(dims={}, ranges={})
+        return compile(bound, given, target=target, options=options)
 
     def _split(self, bound: "_Bound", given: Sequence[Any]) -> Run:
         found = split(export(bound, given))
@@ -160,12 +179,13 @@ class _Bound(torch.nn.Module):
         self,
         module: fx.GraphModule,
         held: dict[int, torch.Tensor],
-        numbers: dict[int, "_Number"],
+        numbers: "tuple[dict[int, _Number], dict[int, tuple[int, int]]]",
         count: int,
     ) -> None:
+        """numbers: arguments that are numbers, and those that are dimensions of free ones."""
         super().__init__()
         self.module = module
-        self._numbers = numbers
+        self._numbers, self._sizes = numbers
         self._places = {k: f"held_{k}" for k in held}
         self._count = count
         for k, x in held.items():
@@ -179,7 +199,10 @@ class _Bound(torch.nn.Module):
         rest = iter(free)
         args: list[Any] = []
         for k in range(self._count):
-            if k in self._numbers:
+            if k in self._sizes:
+                arg, dim = self._sizes[k]
+                args.append(free[arg].shape[dim])
+            elif k in self._numbers:
                 args.append(self._numbers[k])
             else:
                 args.append(getattr(self, self._places[k]) if k in self._places else next(rest))
@@ -211,10 +234,6 @@ def _is_held(x: object) -> bool:
     if not isinstance(x, torch.Tensor) or not x.is_contiguous() or x.data_ptr() % 16:
         return False
     return isinstance(x, torch.nn.Parameter) or hasattr(x, "_dynamo_static_input_type")
-
-
-def _type(x: object) -> object:
-    return (x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else (type(x), x)
 
 
 def _needs_grad(x: object) -> bool:

@@ -51,6 +51,13 @@ class Symbolic(int):
     Loads before it gives the Program away (`frontends/torch/bind.py`)."""
 
 
+class SymbolicRatio(float):
+    """The quotient of two numbers of which one at least is Symbolic; as a float, some value of it."""
+
+    top: int
+    bottom: int
+
+
 class Const(msgspec.Struct, frozen=True, tag="const", eq=False):
     """A literal. Infinities and NaN are strings ("inf", "-inf", "nan"), so that JSON can represent them."""
 
@@ -255,7 +262,7 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
 
 
 def const(value: bool | int | float, dtype: DType) -> Const:
-    if isinstance(value, Symbolic):
+    if isinstance(value, Symbolic | SymbolicRatio):
         return Const(value, dtype)
     if dtype is DType.BOOL:
         return Const(bool(value), dtype)

@@ -18,6 +18,7 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Value,
     Workspace,
 )
 
@@ -31,7 +32,7 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
     if nbytes == 0:
         return ()
     match p:
-        case Pointer(slot):
+        case Pointer(slot) | Value(slot):
             return ((f"pointer {slot}", 0, nbytes),)
         case Workspace(offset):
             return ((WORKSPACE, offset, offset + nbytes),)

@@ -226,8 +226,10 @@ class CompiledModule:
 
         Raises InputError if the model's arguments or results cannot be stored.
         """
-        weights = self._weights
-        saved.save(path, self._artifact, {**weights.tensors, **weights.states.own})
+        held: dict[str, torch.Tensor] = {}
+        for module in self.classes:
+            held |= {**module._weights.tensors, **module._weights.states.own}
+        saved.save(path, self._artifact, held, [m._artifact for m in self._smaller])
 
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
         """Makes the kernel read other tensors, without recompiling.
@@ -309,9 +311,11 @@ def load(path: str | Path) -> CompiledModule:
     If its results are containers of a library's own classes, import that library first.
     Raises InputError for a file that Monotile did not write.
     """
-    artifact, parameters = saved.load(path)
-    backend = backend_of(artifact.target)
+    artifacts, parameters = saved.load(path)
+    target = artifacts[-1].target
+    backend = backend_of(target)
     device = backend.device(())
-    if backend.obstacle(artifact.target, device) is None:
+    if backend.obstacle(target, device) is None:
         parameters = {name: x.to(device) for name, x in parameters.items()}
-    return CompiledModule(artifact, parameters, device=device)
+    *smaller, whole = (CompiledModule(a, parameters, device=device) for a in artifacts)
+    return whole.beside(smaller)

@@ -1,12 +1,13 @@
 """A compiled model in one file: an uncompressed zip of the artifact and the parameters. No pickle.
 
 artifact            the bytes of `artifact.encode`
+smaller/0, ...      the same of the kernels for smaller sizes, ascending
 parameters.json     [{"name", "dtype", "shape"}, ...], in the order of the entries below
 parameters/0, ...   the elements, row-major, little-endian
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,15 +30,20 @@ class _Entry(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Tensor]) -> None:
-    """Writes the file. Raises InputError if the model's arguments or results cannot be stored."""
-    content = encode(artifact)
+def save(
+    path: str | Path,
+    artifact: Artifact,
+    parameters: Mapping[str, torch.Tensor],
+    smaller: Sequence[Artifact] = (),
+) -> None:
+    """Writes the file. smaller: of the kernels for smaller sizes. Raises InputError if the model's arguments or results cannot be stored."""
+    content, others = encode(artifact), [encode(a) for a in smaller]
     if content is None:
         raise InputError(
             "this model cannot be saved: its arguments or results contain values or containers that cannot"
             " be stored. Use only tensors, numbers, strings, tuples, lists and dicts"
         )
-    names = artifact.parameters
+    names = tuple(dict.fromkeys(n for a in (artifact, *smaller) for n in a.parameters))
     index = [
         _Entry(
             n, DType(str(parameters[n].dtype).removeprefix("torch.")), tuple(parameters[n].shape)
@@ -46,6 +52,8 @@ def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Te
     ]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         file.writestr(zipfile.ZipInfo("artifact", _STAMP), content)
+        for k, other in enumerate(x for x in others if x is not None):
+            file.writestr(zipfile.ZipInfo(f"smaller/{k}", _STAMP), other)
         file.writestr(zipfile.ZipInfo("parameters.json", _STAMP), msgspec.json.encode(index))
         for k, name in enumerate(names):
             flat = kernel_readable(parameters[name].detach()).cpu().flatten().view(torch.uint8)
@@ -55,29 +63,39 @@ def save(path: str | Path, artifact: Artifact, parameters: Mapping[str, torch.Te
                 entry.write(flat.numpy().tobytes())
 
 
-def load(path: str | Path) -> tuple[Artifact, dict[str, torch.Tensor]]:
-    """Reads a file that `save` wrote; the parameters are in host memory.
+def load(path: str | Path) -> tuple[list[Artifact], dict[str, torch.Tensor]]:
+    """Reads a file that `save` wrote: the artifacts for smaller sizes, ascending, and the main one; the parameters are in host memory.
 
     A CPU kernel that was built for another processor is rebuilt from its source.
     Raises InputError for a file that Monotile did not write, or of another version.
     """
     try:
         with zipfile.ZipFile(path) as file:
-            artifact = decode(file.read("artifact"))
+            smaller = sorted(
+                (n for n in file.namelist() if n.startswith("smaller/")),
+                key=lambda n: int(n.partition("/")[2]),
+            )
+            artifacts = [decode(file.read(n)) for n in (*smaller, "artifact")]
             index = msgspec.json.decode(file.read("parameters.json"), type=list[_Entry])
             parameters = {e.name: _read(file, k, e) for k, e in enumerate(index)}
     except (OSError, zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
         raise InputError(f"{path} is not a model that Monotile saved: {error}") from error
-    if artifact is None:
+    known = [_built(a) for a in artifacts if a is not None]
+    if len(known) < len(artifacts):
         raise InputError(
             f"{path} was saved by another version of Monotile: compile and save it again"
         )
+    return known, parameters
+
+
+def _built(artifact: Artifact) -> Artifact:
+    """With a binary for this machine."""
     backend = backend_of(artifact.target)
-    if backend.outdated(artifact.binary):
-        source = Source(artifact.source, artifact.entry, artifact.checks)
-        binary = backend.build(source, artifact.target, Options())
-        artifact = msgspec.structs.replace(artifact, binary=binary)
-    return artifact, parameters
+    if not backend.outdated(artifact.binary):
+        return artifact
+    source = Source(artifact.source, artifact.entry, artifact.checks)
+    binary = backend.build(source, artifact.target, Options())
+    return msgspec.structs.replace(artifact, binary=binary)
 
 
 def _read(file: zipfile.ZipFile, k: int, entry: _Entry) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The sizes of a call: found from its arguments' shapes, checked, and what follows from them."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,7 +52,9 @@ class SizeReader:
             if isinstance(leaf, SizeLeaf) or (isinstance(leaf, OutputLeaf) and leaf.shape)
         ]
         texts = dict(signature.sizes.scalars)
-        self._expected = _function(names, [_tuple(texts) for _, texts in self._shaped])
+        self._expected: Callable[..., tuple[Shape, ...]] = _function(
+            names, [_tuple(texts) for _, texts in self._shaped]
+        )
         self._scalars = _function(names, [texts[n] for n in wanted])
         self._results = _function(names, results)
 
@@ -67,7 +69,8 @@ class SizeReader:
                 raise self._out_of_range(k, n)
         for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
             given = leaves[leaf]
-            if (tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)) != wanted:
+            got = tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)
+            if got != wanted:
                 raise self._unrelated(leaf, given, symbols)
         return CallSizes(symbols, self._scalars(*symbols), self._results(*symbols))
 
@@ -117,7 +120,7 @@ class SizeReader:
     def _unrelated(self, leaf: int, given: object, symbols: tuple[int, ...]) -> InputError:
         names = [n for n, _, _ in self._ranges]
         texts = self._texts(leaf)
-        (wanted,) = _function(names, [_tuple(texts)])(*symbols)
+        wanted: list[int] = [*_function(names, texts)(*symbols)]
         got = list(given.shape) if isinstance(given, torch.Tensor) else given
         known = ", ".join(
             f"{n} = {v} ({self._words(p)})"
@@ -125,7 +128,7 @@ class SizeReader:
             if any(n in t for t in texts)
         )
         return InputError(
-            f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {list(wanted)}, got {got}, where {known}"
+            f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {wanted}, got {got}, where {known}"
         )
 
 
@@ -133,7 +136,7 @@ def _tuple(texts: Sequence[str]) -> str:
     return f"({''.join(f'{t}, ' for t in texts)})"
 
 
-def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., tuple[int, ...]]:
+def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., Any]:
     """Of the symbols: the values of the expressions."""
     return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs}})  # fmt: skip
 

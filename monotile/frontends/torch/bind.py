@@ -13,7 +13,7 @@ import msgspec
 
 from monotile.analysis.dead import Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
-from monotile.frontends.builder import Names, identity
+from monotile.frontends.builder import Names, Scalar, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.sizes import Size, text_of
 from monotile.ir.dtype import DType
@@ -26,6 +26,7 @@ from monotile.ir.expr import (
     Select,
     SizeTensor,
     Symbolic,
+    SymbolicRatio,
     Tensor,
     axes_of,
     binary,
@@ -136,6 +137,9 @@ class _Binder:
             match x:
                 case Const(Size() as n, dtype):
                     return cast(self.scalar(n), dtype)
+                case Const(SymbolicRatio() as ratio, dtype):
+                    top, bottom = (go(const(n, dtype)) for n in (ratio.top, ratio.bottom))
+                    return Binary("div", top, bottom)
                 case Axis(name, extent):
                     return Axis(name, int(extent))
                 case Load(t, index):
@@ -174,10 +178,7 @@ class _Binder:
                 + (f", at {c.origin}" if c.origin else "")
             )
         body = self.expr(c.body)
-        nothing = const(
-            0 if c.combiner is None else identity(c.combiner.removeprefix("arg"), body.dtype),
-            body.dtype,
-        )
+        nothing = const(_nothing(c.combiner, body.dtype), body.dtype)
         for p, a in enumerate(c.axes):
             value = self._beyond(c.body, a)
             if tests and own:
@@ -301,6 +302,17 @@ class _Binder:
             compute(flat, lambda _: masked(self.inside([axis]), element, const(0, t.dtype)))
         )
         return flat
+
+
+def _nothing(combiner: str | None, dtype: DType) -> Scalar:
+    """What changes no result."""
+    match combiner:
+        case None:
+            return 0
+        case "any" | "all":
+            return combiner == "all"
+        case _:
+            return identity(combiner.removeprefix("arg"), dtype)
 
 
 def _word(n: Size) -> str:

@@ -19,7 +19,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Unsupported
-from monotile.ir.expr import Symbolic
+from monotile.ir.expr import Symbolic, SymbolicRatio
 
 Number = int | float
 
@@ -110,14 +110,31 @@ class Size(Symbolic):
             raise Unsupported(f"{self.expr} is divided by what may be 0")
         return _made(Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)))
 
-    def __truediv__(self, other: object) -> float:
-        raise Unsupported(f"a number is computed from the size {self.expr}")
+    def __truediv__(self, other: Number) -> float:
+        return _quotient(self, other)
 
-    __rtruediv__ = __truediv__
-    __pow__ = __rpow__ = __rmod__ = __divmod__ = __truediv__
+    def __rtruediv__(self, other: Number) -> float:
+        return _quotient(other, self)
+
+    def __pow__(self, *_: object) -> Any:
+        raise self._no_number()
+
+    def __rpow__(self, *_: object) -> Any:
+        raise self._no_number()
+
+    def __rmod__(self, other: Number) -> int:
+        if 0 <= other < self.low:
+            return int(other)
+        return _made(Mod(expr_of(other), self.expr), 0, self.high - 1)
+
+    def __divmod__(self, other: object) -> Any:
+        raise self._no_number()
+
+    def _no_number(self) -> Unsupported:
+        return Unsupported(f"a number is computed from the size {self.expr}")
 
     def __float__(self) -> float:
-        raise Unsupported(f"a number is computed from the size {self.expr}")
+        raise self._no_number()
 
 
 def bounds(x: Number) -> tuple[Any, Any]:
@@ -159,6 +176,42 @@ def _divided(a: Number, b: Number) -> int:
         c.is_Integer for c in sympy.Poly(exact, *exact.free_symbols).coeffs()
     ) if exact.free_symbols else exact.is_Integer  # fmt: skip
     return _made(exact if whole else FloorDiv(expr_of(a), expr_of(b)), min(ends), max(ends))
+
+
+class Ratio(SymbolicRatio):
+    """A number that a call's sizes decide. It is a literal; what is computed from it is not known."""
+
+    @staticmethod
+    def of(top: Number, bottom: Number) -> "Ratio":
+        made = Ratio(int(top) / max(int(bottom), 1))
+        made.top, made.bottom = _whole(top), _whole(bottom)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ratio) and (self.top, self.bottom) == (other.top, other.bottom)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.top, self.bottom))
+
+    def _refuse(self, *_: object) -> Any:
+        raise Unsupported("a number is computed from a quotient of sizes")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __neg__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+def _whole(x: Number) -> int:
+    if isinstance(x, Size):
+        return x
+    return int(expr_of(x))
+
+
+def _quotient(a: Number, b: Number) -> float:
+    found = sympy.cancel(expr_of(a) / expr_of(b))
+    return float(found) if found.is_number else Ratio.of(a, b)
 
 
 class Ranges(msgspec.Struct, frozen=True):

@@ -116,7 +116,7 @@ def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tu
 
     spreads = reduce_dims(b, x, Over(dims), "sum", squared, wide, part="squares")
     divisor = max(count - correction, 0)
-    over = const(float(divisor), wide)
+    over = const(divisor, wide)
     # Of one value 0 / 0, said here: what is found for 0 may be the rounding of an operand that a fused operation did not round.
     undefined = count == 1 and divisor == 0
     variance = b.emit(

@@ -24,7 +24,7 @@ def scanned(
     """Each element combined with those before it along `d`, in the type `dtype.compute`."""
     wide = dtype.compute
     n = x.shape[d]
-    size = n if n <= _DIRECT else math.isqrt(n - 1) + 1
+    size = n if int(n) <= _DIRECT else math.isqrt(int(n) - 1) + 1
     blocks = -(-n // size)
     outside = const(identity, wide)
 

@@ -1,0 +1,79 @@
+"""Operators over a dimension whose size the call decides, at every size of a range."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+from tests.frontend.sized import check
+
+LENGTH = Dim("length", min=4, max=9)
+BATCH = Dim("batch", min=2, max=4)
+
+
+class Over(nn.Module):
+    def __init__(self, f: Callable[..., object]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.f(x)
+
+
+# Of x: [2, length, 6].
+ALONG: dict[str, Callable[[torch.Tensor], object]] = {
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "sum": lambda x: (x.sum(1), x.sum(), x.sum((0, 1))),
+    "mean": lambda x: (x.mean(1), x.mean(), x.mean((0, 1), keepdim=True)),
+    "prod": lambda x: x.prod(1),
+    "extremes": lambda x: (x.amax(1), x.amin(1), x.max(), x.max(1).values, x.max(1).indices),
+    "positions": lambda x: (x.argmax(1), x.argmin(1)),
+    "logic": lambda x: ((x > 0).any(1), (x > -9).all(1)),
+    "variance": lambda x: (x.var(1), x.std(1, correction=0), torch.var_mean(x, 1)[1]),
+    "norm": lambda x: (x.norm(dim=1), F.normalize(x, dim=1)),
+    "layer_norm": lambda x: F.layer_norm(x, (6,)),
+    "instance_norm": lambda x: F.instance_norm(x.transpose(1, 2)),
+    "group_norm": lambda x: F.group_norm(x.transpose(1, 2), 3),
+    "scan": lambda x: (x.cumsum(1), x.cumprod(1), x.cummax(1).values, x.flip(1).cumsum(1)),
+    "sorted": lambda x: (x.sort(1).values, x.argsort(1), x.topk(2, 1).values),
+    "concatenated": lambda x: (torch.cat([x, x[:, :1]], 1), torch.cat([x, 2 * x], 1), torch.stack([x, -x], 1)),
+    "sliced": lambda x: (x[:, 1:], x[:, :-1], x[:, -1], x[:, 0], x[:, -2:], x[:, ::2]),
+    "shifted": lambda x: x[:, 1:] - x[:, :-1],
+    "flipped": lambda x: (x.flip(1), x.flip(0, 1), x.roll(1, 1), x.roll((1, 1), (0, 1))),
+    "padded": lambda x: (F.pad(x, (0, 0, 1, 2)), F.pad(x.transpose(1, 2), (1, 1), mode="reflect"), F.pad(x.transpose(1, 2), (1, 1), mode="replicate")),
+    "positions_added": lambda x: x + torch.arange(x.shape[1])[:, None],
+    "counted": lambda x: (x.sum(1) / x.shape[1], x * x.shape[1], x.shape[1], x.new_zeros(x.shape[1]), torch.full((x.shape[1],), 2.0)),
+    "triangles": lambda x: (x @ x.transpose(1, 2)).tril(),
+    "products": lambda x: (x @ x.transpose(1, 2), x.transpose(1, 2) @ x, torch.einsum("bld,bmd->blm", x, x), torch.einsum("bld,ble->bde", x, x)),
+    "attention": lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+    "causal": lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True),
+    "masked": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()),
+    "by_hand": lambda x: ((x @ x.transpose(1, 2)) / 2).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf).softmax(-1) @ x,
+    "flattened": lambda x: (x.flatten(1), x.flatten(), x.reshape(-1, 6), x.reshape(-1, 3), x.reshape(2, -1, 3)),
+    "split": lambda x: (*x.split(2, -1), *x.chunk(2, -1), *x.unbind(0)),
+    "transposed": lambda x: (x.transpose(0, 1), x.permute(2, 1, 0).contiguous()),
+    "views": lambda x: x.view(2, x.shape[1], 2, 3).transpose(1, 2).reshape(4, x.shape[1], 3),
+    "expanded": lambda x: (x.mean(1, keepdim=True).expand_as(x), x[:, None].expand(-1, 3, -1, -1), x.repeat(1, 2, 1), x.repeat_interleave(2, 1)),
+    "gathered": lambda x: (x.gather(1, (x * 0).long()), x[:, (x[0, :, 0] * 0).long()], F.embedding((x > 0).long()[..., 0], torch.eye(4))),
+    "written": lambda x: (x.index_add(1, torch.arange(x.shape[1]), x), x.scatter_add(1, (x * 0).long(), x), torch.zeros(2, 12, 6).index_add(1, torch.arange(x.shape[1]), x)),
+    "one_hot": lambda x: F.one_hot((x[..., 0] > 0).long(), 2),
+    "chosen": lambda x: torch.where(x > 0, x, x.mean(1, keepdim=True)),
+    "convolved": lambda x: (F.conv1d(x.transpose(1, 2), torch.ones(4, 6, 3), padding=1), F.conv1d(x.transpose(1, 2), torch.ones(4, 6, 2), stride=2, padding=1), F.conv1d(x.transpose(1, 2), torch.ones(6, 1, 3), padding=2, dilation=2, groups=6)),
+    "pooled": lambda x: (F.max_pool1d(x.transpose(1, 2), 2), F.avg_pool1d(x.transpose(1, 2), 3, 1, 1), F.adaptive_avg_pool1d(x.transpose(1, 2), 1)),
+    "enlarged": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2, mode="nearest"),
+    "unfolded": lambda x: x.unfold(1, 2, 1),
+    "nothing": lambda x: x.clone(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_along_a_size(name: str) -> None:
+    def make(n: int) -> tuple[torch.Tensor, ...]:
+        return (torch.randn(2, n, 6, generator=torch.Generator().manual_seed(n)),)
+
+    check(Over(ALONG[name]), make, ({1: LENGTH},), [(n,) for n in range(4, 10)])
