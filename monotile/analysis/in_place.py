@@ -1,12 +1,14 @@
-"""Carried values that a loop updates where they lie: by Scatters, or by loops inside that do so.
+"""Old values that a list of statements updates where they lie: by Scatters, or by loops inside that do so.
 
-Such a value has one buffer through all iterations, where any other carried value alternates between two. Nothing but the next update
-reads what has been updated; what the last one made is read in the rest of the iteration.
+A Program does so with a state, a loop with what it carries: such a value has one buffer through all iterations, where any other carried value
+alternates between two. All other readers of the old value can come before its first update. Nothing but the next update reads what has been
+updated; what the last one made is read in the rest of the list.
 """
 
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 
 from monotile.analysis.uses import references
 from monotile.ir.program import (
@@ -16,9 +18,14 @@ from monotile.ir.program import (
     Program,
     Scatter,
     Statement,
+    defined,
     statements,
     updates,
+    used,
 )
+
+Body = tuple[Statement, ...]
+Chains = dict[str, tuple[str, ...]]  # by an old value: what it becomes, update by update
 
 
 @functools.lru_cache(maxsize=4096)
@@ -28,15 +35,67 @@ def carried_in_place(loop: Loop) -> tuple[Carry, ...]:
 
 
 def chain(loop: Loop, carry: Carry) -> tuple[str, ...]:
-    """What the carry's `param` becomes, update by update, its `result` last; () where it is made in another way, or read on the way."""
-    before, (whole, loaded) = updates_in(loop.body), _uses(loop)
-    out: list[str] = []
-    name = carry.result.name
-    while name in before and whole[name] == 1 and not (out and loaded[name]):
-        out.insert(0, name)
-        name = before[name]
-    sole = whole[name] == 1 and not loaded[name]
-    return tuple(out) if name == carry.param.name and out and sole else ()
+    """What the carry's `param` becomes, update by update, its `result` last; () where it is made in another way, or cannot be updated in place."""
+    return _carried(loop).get(carry.param.name, ())
+
+
+@functools.lru_cache(maxsize=4096)
+def _carried(loop: Loop) -> Chains:
+    """As `chains`. A param is used as a whole once: where a loop inside began with it, its memory would be that one's result too."""
+    before = updates_in(loop.body)
+    if not any(c.result.name in before for c in loop.carried):
+        return {}
+    whole, _ = references(loop.body)
+    ends = [loop.predicate] if loop.predicate is not None else []
+    given = [t.name for t in (*(c.result for c in loop.carried), *(k.value for k in loop.stacked), *ends)]  # fmt: skip
+    sole = [c for c in loop.carried if whole[c.param.name] == 1]
+    return chains(loop.body, [(c.param.name, c.result.name) for c in sole], given)
+
+
+def chains(body: Body, pairs: Iterable[tuple[str, str]], given: Iterable[str]) -> Chains:
+    """Of `pairs`, each an old value and the new one: those that `body` may update in place. given: what it hands out.
+
+    Of two that need each other's old value, the first one is updated in place.
+    """
+    before, makers = updates_in(body), {t.name: s for s in body for t in defined(s)}
+    handed = Counter(given)
+    uses = Counter(t.name for s in body for t in used(s)) + handed
+    out: Chains = {}
+    for old, new in pairs:
+        found: list[str] = []
+        name = new
+        while name in before and (handed[name] == 1 if not found else uses[name] == 1):
+            found.insert(0, name)
+            name = before[name]
+        if name != old or not found:
+            continue
+        if [t.name for t in used(makers[found[0]])].count(old) == 1:
+            more = out | {old: tuple(found)}
+            out = more if _can_be_ordered(body, more) else out
+    return out
+
+
+def _can_be_ordered(body: Body, found: Chains) -> bool:
+    """Whether the statements have an order in which the first update of each old value comes after all its other readers."""
+    writers = {old: made[0] for old, made in found.items()}
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for s in body:
+        reads = [t.name for t in used(s)]
+        made = {t.name for t in defined(s)}
+        for name in made:
+            order.add(name, *reads)
+            for writer in {writers[r] for r in reads if r in writers} - made:
+                order.add(writer, name)
+    try:
+        order.prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def first_updates(loop: Loop) -> dict[str, str]:
+    """By the first update of what `loop` updates where it lies: the `param`."""
+    return {made[0]: old for old, made in _carried(loop).items()}
 
 
 def updates_in(body: Iterable[Statement]) -> dict[str, str]:
@@ -48,15 +107,6 @@ def updates_in(body: Iterable[Statement]) -> dict[str, str]:
         elif isinstance(s, Loop):
             out |= {c.out.name: c.init.name for c in carried_in_place(s)}
     return out
-
-
-@functools.lru_cache(maxsize=4096)
-def updated_in(loop: Loop) -> frozenset[str]:
-    """The tensors of `loop` that its own statements may write over: the carries' params, and what becomes of them but for the last."""
-    out: set[str] = set()
-    for c in carried_in_place(loop):
-        out |= {c.param.name, *chain(loop, c)[:-1]}
-    return frozenset(out)
 
 
 def scatters_of(program: Program, name: str) -> Iterator[str]:
@@ -108,12 +158,3 @@ def _scatters(makers: dict[str, Scatter | tuple[Loop, Carry]], name: str) -> Ite
             for n in chain(loop, carry):
                 yield from _scatters(makers, n)
             found = makers.get(carry.init.name)
-
-
-@functools.lru_cache(maxsize=4096)
-def _uses(loop: Loop) -> tuple[Counter[str], Counter[str]]:
-    """How often tensors are used as wholes in `loop`, and how often loaded from."""
-    whole, loaded = references(loop.body)
-    whole.update(c.result.name for c in loop.carried)
-    whole.update(k.value.name for k in loop.stacked)
-    return whole, loaded

@@ -1,16 +1,34 @@
-"""States: what must precede the overwriting of their memory, and which statements may do so without a copy.
+"""Old values that are written over: what must precede that, and which statements may do so without a copy.
 
 A state's memory holds its old value until the statement that writes it, its writer. Every reader of the old value
-comes before the writer, or is the writer (or shares its step) and reads only the element that it writes.
+comes before the writer, or is the writer (or shares its step) and reads only the element that it writes. What a loop carries in place is
+the same in each of its iterations.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain as joined
 
 from monotile.analysis.dependence import follows, loads_of
-from monotile.analysis.in_place import tables_of, updates_in
-from monotile.ir.program import Compute, Program, Scatter, Statement, Update, defined, updates, used
+from monotile.analysis.in_place import (
+    carried_in_place,
+    chain,
+    chains,
+    first_updates,
+    scatters_of,
+    tables_of,
+)
+from monotile.ir.program import (
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    defined,
+    statements,
+    updates,
+    used,
+)
 
 Waits = Mapping[str, frozenset[str]]
 
@@ -26,62 +44,42 @@ def steady_weights(program: Program) -> frozenset[str]:
 
 
 def scattered(program: Program) -> dict[str, str]:
-    """For each state that Scatters, and loops, may update in place: the name of its old value, by the name of what the first of these makes.
-
-    All other readers of the old value can come before its writer. Of two states that need each other's old value,
-    the first one is updated in place.
-    """
-    out: dict[str, str] = {}
-    makers = {t.name: s for s in program.body for t in defined(s)}
-    for u in updates(program):
-        chain = _chain(program, u)
-        if chain and [t.name for t in used(makers[chain[0][0]])].count(chain[0][1]) == 1:
-            more = out | dict(chain[:1])
-            out = more if _can_be_ordered(program, more) else out
-    return out
-
-
-def _chain(program: Program, u: Update) -> list[tuple[str, str]]:
-    """The updates in place that make the new value from the old one, in order: what each makes, and of what; empty if the new value is made in
-    another way."""
-    before = updates_in(program.body)
-    uses = Counter(t.name for s in program.body for t in used(s))
-    uses.update(t.name for t in program.outputs)
-    chain: list[tuple[str, str]] = []
-    name = u.result.name
-    while name in before and (not chain or uses[name] == 1):
-        chain.insert(0, (name, before[name]))
-        name = before[name]
-    return chain if [(t.name, t.shape) for t in u.old] == [(name, u.result.shape)] else []
-
-
-def _can_be_ordered(program: Program, first: Mapping[str, str]) -> bool:
-    """Whether the statements have an order in which each of `first` comes after all other readers of its old value."""
-    writers = {old: writer for writer, old in first.items()}
-    order: TopologicalSorter[str] = TopologicalSorter()
-    for s in program.body:
-        reads = [t.name for t in used(s)]
-        made = {t.name for t in defined(s)}
-        for name in made:
-            order.add(name, *reads)
-            for writer in {writers[r] for r in reads if r in writers} - made:
-                order.add(writer, name)
-    try:
-        order.prepare()
-    except CycleError:
-        return False
-    return True
+    """For each state that Scatters, and loops, may update in place: the name of its old value, by the name of what the first of these makes."""
+    whole = [(u, t) for u in updates(program) for t in u.old if len(u.old) == 1]
+    pairs = [(t.name, u.result.name) for u, t in whole if t.shape == u.result.shape]
+    found = chains(program.body, pairs, [t.name for t in program.outputs]) if pairs else {}
+    return {made[0]: old for old, made in found.items()}
 
 
 def waits(program: Program) -> dict[str, frozenset[str]]:
-    """By the tensor name of each state's writer: the tensors that readers of the old value define."""
+    """By the tensor name of what first writes over an old value: the tensors that readers of the old value define."""
     first = {old: writer for writer, old in scattered(program).items()}
     out: dict[str, frozenset[str]] = {}
     for u in updates(program):
         old = {t.name for t in u.old}
         writer = next((first[name] for name in old if name in first), u.result.name)
-        readers = (s for s in program.body if _reads(s, old) and not _defines(s, writer))
-        out[writer] = frozenset(t.name for s in readers for t in defined(s)) - {writer}
+        out[writer] = _read_by(program.body, old, writer)
+    for loop in (s for s in statements(program.body) if isinstance(s, Loop)):
+        out |= {new: _read_by(loop.body, {old}, new) for new, old in first_updates(loop).items()}
+    return out
+
+
+def _read_by(body: Iterable[Statement], old: set[str], writer: str) -> frozenset[str]:
+    readers = (s for s in body if _reads(s, old) and not _defines(s, writer))
+    return frozenset(t.name for s in readers for t in defined(s)) - {writer}
+
+
+@functools.lru_cache(maxsize=64)
+def overwritten_by(program: Program) -> Mapping[str, frozenset[str]]:
+    """By each Compute or Scatter that writes over an old value, a state's or what a loop carries in place: the tensors that have held it."""
+    out: dict[str, frozenset[str]] = {}
+    for u in updates(program):
+        old = frozenset(t.name for t in u.old)
+        out |= dict.fromkeys((u.result.name, *scatters_of(program, u.result.name)), old)
+    for loop in (s for s in statements(program.body) if isinstance(s, Loop)):
+        for c in carried_in_place(loop):
+            for name in joined.from_iterable(scatters_of(program, n) for n in chain(loop, c)):
+                out[name] = out.get(name, frozenset()) | {c.param.name}
     return out
 
 
@@ -95,20 +93,25 @@ def _reads(s: Statement, old: set[str]) -> bool:
 
 def may_share(steps: Sequence[Sequence[Compute | Scatter]], program: Program) -> bool:
     """Whether these steps may be one stage: no task overwrites an old value that another task reads."""
-    tables = tables_of(program)
-    for u in updates(program):
-        old = {t.name for t in u.old}
-        for k, step in enumerate(steps):
-            names = [s.out.name for s in step]
-            if u.result.name not in names:
-                continue
-            own = step[: names.index(u.result.name) + 1]
-            for s in own:
-                loads = [x for x in loads_of(s) if x.tensor.name in old]
-                plain = isinstance(s, Compute) and s.combiner is None and follows(s, loads)
-                if loads and not (plain and all(not tables.get(t) for t in old)):
-                    return False
-            others = [s for j, x in enumerate(steps) for s in x if j != k] + [*step[len(own) :]]
-            if any(x.tensor.name in old for s in others for x in loads_of(s)):
+    writers, tables = overwritten_by(program), tables_of(program)
+    for step, at, old in _writers(steps, writers):
+        own = step[: at + 1]
+        for s in own:
+            loads = [x for x in loads_of(s) if x.tensor.name in old]
+            plain = isinstance(s, Compute) and s.combiner is None and follows(s, loads)
+            if loads and not (plain and all(not tables.get(t) for t in old)):
                 return False
+        others = [s for x in steps if x is not step for s in x]
+        if any(x.tensor.name in old for s in (*others, *step[at + 1 :]) for x in loads_of(s)):
+            return False
     return True
+
+
+def _writers(
+    steps: Sequence[Sequence[Compute | Scatter]], writers: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[Sequence[Compute | Scatter], int, frozenset[str]]]:
+    """The steps that write over old values, the places of the statements that do, and those values."""
+    for step in steps:
+        for at, s in enumerate(step):
+            if s.out.name in writers:
+                yield step, at, writers[s.out.name]

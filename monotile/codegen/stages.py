@@ -103,12 +103,10 @@ class StageEmitter(Emitter):
         self.enter(loop)
         w.write(f"idx {variable} = 0;")
         w.define(variable)
+        self.wait(loop.handoff)
         if loop.count:
-            self.wait(loop.handoff)
             w.write(f"const int64_t {variable}_count = {bare(self.scalar(loop.count))};")
         with w.open(f"for (;; ++{variable})", fence=True):
-            if loop.predicate:
-                self.wait(loop.handoff)
             goes_on = (
                 self.scalar(loop.predicate) if loop.predicate else f"{variable} < {variable}_count"
             )
@@ -117,6 +115,7 @@ class StageEmitter(Emitter):
             self.tell(loop, more)
             w.write(f"if (!{more}) break;")
             self.walk(loop.body)
+            self.wait(loop.again)
 
     def scalar(self, name: str) -> str:
         """Text of a scalar's value, as all workers read it to find the same."""

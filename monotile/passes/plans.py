@@ -19,14 +19,16 @@ from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.streams import streams
 from monotile.plan.walk import nodes_in, stages_in, with_bodies
 from monotile.schedule import live as schedule_live
+from monotile.schedule.alternate import alternate
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
-from monotile.schedule.order import streams_first
+from monotile.schedule.order import decisions_first, streams_first
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
 from monotile.schedule.replicas import replicate
 from monotile.schedule.ring import ring
+from monotile.schedule.scalars import replicate_scalars
 from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
@@ -168,6 +170,11 @@ def order(s: PlanState) -> PlanState:
     return replace(s, tree=streams_first(s.tree))
 
 
+def decide_first(s: PlanState) -> PlanState:
+    """What loops go on by at the beginning of an iteration."""
+    return replace(s, tree=decisions_first(s.tree))
+
+
 def share(s: PlanState) -> PlanState:
     """Stages side by side, each on a share of the workers."""
     return replace(s, tree=share_workers(s.tree, s.context))
@@ -198,6 +205,13 @@ def replicate_results(s: PlanState) -> PlanState:
         return s
     memory = replace(s.memory, places=places)
     return replace(s, body=body, memory=memory, on_chip=on_chip)
+
+
+def decide_everywhere(s: PlanState) -> PlanState:
+    """Scalars that decide, made by every worker for itself."""
+    assert s.memory is not None
+    body, places, on_chip = replicate_scalars(s.body, s.program, s.places, s.on_chip)
+    return replace(s, body=body, memory=replace(s.memory, places=places), on_chip=on_chip)
 
 
 def reserve_ring(s: PlanState) -> PlanState:
@@ -235,11 +249,21 @@ def messages(s: PlanState) -> PlanState:
     )
 
 
+def alternate_scalars(s: PlanState) -> PlanState:
+    """Two places for scalars of loops."""
+    assert s.memory is not None
+    memory = alternate(s.body, s.program, s.memory, lambda places: _synchronised(s, places))
+    return s if memory is s.memory else replace(s, memory=memory)
+
+
 def hand_offs(s: PlanState) -> PlanState:
     """First workers and barriers."""
+    return replace(s, body=_synchronised(s, s.places))
+
+
+def _synchronised(s: PlanState, places: dict[str, tuple[Place, ...]]) -> tuple[PlanNode, ...]:
     changing, workers = s.program.changing, s.target.workers
-    body = synchronise(s.body, s.computes, s.places, workers, s.old, changing)
-    return replace(s, body=body)
+    return synchronise(s.body, s.computes, places, workers, s.old, changing)
 
 
 def pin_weights(s: PlanState) -> PlanState:

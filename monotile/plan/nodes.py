@@ -241,7 +241,7 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
     the grid too, at least once an iteration, and only what receives no message has to be behind one.
     count: a scalar int64 tensor: there are no more iterations than its value. predicate: the scalar bool carry `param` that is looked
     at before each iteration: the loop ends where it is false. All workers look, and each finds the same.
-    handoff: what a worker waits for before the first iteration; with a predicate, each time before it looks at that.
+    handoff: what a worker waits for before the first iteration. again: with a predicate, before it looks at that for each other one.
     """
 
     axis: str
@@ -253,6 +253,7 @@ class Repeat(Frozen, frozen=True, tag="repeat"):
     handoff: Handoff = "none"
     count: str = ""
     predicate: str = ""
+    again: Handoff = "none"
 
     @property
     def only_messages(self) -> bool:

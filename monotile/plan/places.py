@@ -85,5 +85,19 @@ class Final(Frozen, frozen=True, tag="final"):
     of: Rotate
 
 
+def replicas_in(p: "Place") -> "tuple[Replica, ...]":
+    """What every worker has for itself of a tensor there."""
+    match p:
+        case Replica():
+            return (p,)
+        case Slice(of) | Final(of):
+            return replicas_in(of)
+        case Rotate(_, _, _, places, first, last):
+            ends = (q for q in (*places, first, last) if q is not None)
+            return tuple(r for q in ends for r in replicas_in(q))
+        case _:
+            return ()
+
+
 Place = Pointer | Value | Workspace | Shared | Replica | Register | Slice | Rotate | Final
 ON_CHIP = (Shared, Replica)

@@ -74,6 +74,7 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
                 ends = f", {node.count} at most" if node.count else ""
                 ends += f", while {node.predicate}" if node.predicate else ""
                 wait = f", {_WAIT[node.handoff]}" if node.messages or node.ends_early else ""
+                wait += f", then {_WAIT[node.again]}" if node.predicate else ""
                 yield f"{indent}loop {axis}:{extent}{ends}{wait}"
                 for m in node.messages:
                     yield f"{indent}  messages {m.tensor} at {m.offset}"

@@ -1,5 +1,6 @@
 """Times calls on a CPU or a GPU."""
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def _timed(call: Callable[[], object], device: torch.device, repeat: int) -> flo
 
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
-    """A replay of `call` captured in a CUDA graph; inputs and outputs keep their addresses."""
+    """A replay of `call` captured in a CUDA graph; inputs and outputs keep their addresses, and what `call` refers to lives as long as the replay:
+    the graph itself holds none of it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -75,4 +77,8 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    return functools.partial(_replay, graph, call)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _captured: Callable[[], object]) -> None:
+    graph.replay()

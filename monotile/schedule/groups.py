@@ -38,6 +38,11 @@ def writes_of(node: Node) -> frozenset[str]:
     return node.tensors if isinstance(node, Group) else frozenset(t.name for t in defined(node))
 
 
+def needs_of(node: Node, waits: Waits) -> frozenset[str]:
+    """What is made before it: what it reads, and what is made of the old values that it writes over."""
+    return reads_of(node).union(*(waits.get(name, ()) for name in writes_of(node)))
+
+
 def reads_of(node: Node) -> frozenset[str]:
     return node.reads if isinstance(node, Group) else _reads_inside(node)
 
@@ -47,7 +52,9 @@ def _reads_inside(s: Loop | Branch) -> frozenset[str]:
     return frozenset(t.name for t in used(s))
 
 
-def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list[Node]:
+def fuse_epilogues(
+    nodes: list[Node], allowed: Allowed = lambda _: True, waits: Waits = MappingProxyType({})
+) -> list[Node]:
     """What follows a group's last step element by element joins that step, if the group is allowed."""
 
     def join(first: Group, second: Group) -> Group | None:
@@ -60,7 +67,7 @@ def fuse_epilogues(nodes: list[Node], allowed: Allowed = lambda _: True) -> list
         both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
         return both if allowed(both) else None
 
-    return merge(nodes, join)
+    return merge(nodes, join, waits)
 
 
 def _follows(first: Group, s: Compute | Scatter) -> bool:
@@ -159,7 +166,11 @@ def _length(group: Group, row: Row) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> list[Node]:
+def merge(
+    nodes: list[Node],
+    join: Callable[[Group, Group], Group | None],
+    waits: Waits = MappingProxyType({}),
+) -> list[Node]:
     """Replace producer and consumer groups by `join` of them wherever it gives one and no cycle comes of it.
 
     The nodes are in a valid order and stay in one. Every consumer tries its latest producer first.
@@ -176,7 +187,7 @@ def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> li
                     if not isinstance(first, Group) or not (first.tensors & second.reads):
                         continue
                     between = nodes[earlier + 1 : position]
-                    after = _dependents(first, between)
+                    after = _dependents(first, between, waits)
                     if any(writes_of(n) & second.reads for n in after):
                         continue  # first -> n -> second: one stage cannot wait for itself
                     united = join(first, second)
@@ -196,12 +207,12 @@ def merge(nodes: list[Node], join: Callable[[Group, Group], Group | None]) -> li
     return nodes
 
 
-def _dependents(first: Node, nodes: list[Node]) -> list[Node]:
+def _dependents(first: Node, nodes: list[Node], waits: Waits) -> list[Node]:
     """Those of `nodes` (in order) that depend on `first`."""
     tainted = set(writes_of(first))
     out: list[Node] = []
     for n in nodes:
-        if reads_of(n) & tainted:
+        if needs_of(n, waits) & tainted:
             tainted |= writes_of(n)
             out.append(n)
     return out

@@ -98,7 +98,9 @@ class _Walker:
         self.decided: dict[str, Stage] = {}
         self.now = _Pending([], [])
         self.entered: dict[str, Handoff] = {}  # of loops with messages, by axis
-        self.looks: dict[int, Handoff] = {}  # of nodes that all workers decide, by identity
+        self.looks: dict[
+            tuple[int, bool], Handoff
+        ] = {}  # before a scalar decides, by the node's identity; of a loop also: again
 
     def walk(self, nodes: tuple[PlanNode, ...], iterations: dict[str, int]) -> None:
         for node in nodes:
@@ -129,7 +131,7 @@ class _Walker:
         for i in replayed(loop):
             here = {**iterations, loop.axis: i}
             if loop.predicate:
-                self._look(loop, here)
+                self._look(loop, here, again=i > 0)
             ends.append(self.now.copy())
             for node in loop.body:
                 if isinstance(node, Stage):
@@ -137,18 +139,26 @@ class _Walker:
                 else:
                     self.walk((node,), here)
         if loop.predicate:
-            self._look(loop, {**iterations, loop.axis: len(replayed(loop))})
+            self._look(loop, {**iterations, loop.axis: len(replayed(loop))}, again=True)
         if loop.ends_early:
             self.now = _Pending.any_of([*ends, self.now])
 
-    def _look(self, node: Repeat | Choose, iterations: dict[str, int]) -> None:
+    def _look(
+        self, node: Repeat | Choose, iterations: dict[str, int], *, again: bool = False
+    ) -> None:
         """All workers read the scalar that decides."""
+        place = (id(node), again)
         found = resolve_look(node, self.places, iterations)
         against = [w for b in found for w in self._conflicts(b, self.now.writes)]
-        handoff: Handoff = "grid" if against else self.looks.get(id(node), "none")
-        self.looks[id(node)] = handoff
+        own = self._waits_for_itself(Access(tuple(("", b) for b in found), ()))
+        handoff: Handoff = "grid" if against else "block" if own else "none"
+        if _STRENGTH[handoff] < _STRENGTH[known := self.looks.get(place, "none")]:
+            handoff = known
+        self.looks[place] = handoff
         if handoff == "grid":
             self.now.passed_grid()
+        if handoff != "none":
+            self.now.passed_block()
         self.now.reads += [(b, None) for b in found]
 
     def _enter(self, loop: Repeat, *, nested: bool) -> None:
@@ -243,9 +253,11 @@ class _Walker:
                 case Stage(name):
                     out.append(self.decided[name])
                 case Repeat() | Choose():
-                    handoff = self.looks.get(id(node), node.handoff)
-                    if isinstance(node, Repeat):
-                        handoff = self.entered.get(node.axis, handoff)
+                    handoff = self.looks.get((id(node), False), node.handoff)
                     made = with_bodies(node, self.finish)
+                    if isinstance(made, Repeat):
+                        handoff = self.entered.get(made.axis, handoff)
+                        again = self.looks.get((id(node), True), made.again)
+                        made = msgspec.structs.replace(made, again=again)
                     out.append(msgspec.structs.replace(made, handoff=handoff))
         return tuple(out)

@@ -2,18 +2,19 @@
 
 import functools
 
+from monotile.analysis.states import Waits
 from monotile.analysis.uses import mentions
 from monotile.ir.program import Compute, Program
 from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.kernels.registry import match
-from monotile.schedule.groups import Node, reads_of, unite
+from monotile.schedule.groups import Node, needs_of, unite
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 
 
-def join_matches(nodes: list[Node], program: Program, context: Context) -> list[Node]:
+def join_matches(nodes: list[Node], program: Program, context: Context, waits: Waits) -> list[Node]:
     """`nodes` with what families match in one group, if such a group can be cut. The model compares nothing here: what matches is taken."""
     computes = {
         s.out.name: s
@@ -37,7 +38,7 @@ def join_matches(nodes: list[Node], program: Program, context: Context) -> list[
         if made != inner or not found.closed(result, uses):
             continue
         between = (n for n in nodes[: nodes.index(node)] if n not in parts)
-        if any(reads_of(n) & found.kept for n in between):
+        if any(needs_of(n, waits) & (found.kept | made) for n in between):
             continue
         whole = _whole(found, node, parts)
         if whole is None or cut(whole, context) is None:

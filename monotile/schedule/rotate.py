@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.analysis.in_place import carried_in_place
 from monotile.analysis.states import old_values
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, substitute
@@ -96,7 +97,8 @@ def _nests(tree: Tree) -> Iterator[Nest]:
 
 
 def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) -> bool:
-    """Whether the stage needs only what the iteration before has handed on, and does no products."""
+    """Whether the stage needs only what the iteration before has handed on, and does no products. What is written over is read where it is."""
+    overwritten = states | {c.param.name for c in carried_in_place(loop)}
     made = {t.name for s in loop.body for t in defined(s)}
     kept = {c.result.name for c in loop.carried} | {k.value.name for k in loop.stacked}
     kept |= {s.base.name for s in loop.body if isinstance(s, Scatter)}  # updated in place, here
@@ -106,7 +108,7 @@ def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) 
         loop.axis.extent > 1
         and not loop.ends_early
         and bool(group.reads & params)
-        and not group.reads & (made | states)
+        and not group.reads & (made | overwritten)
         and not group.waits
         and not group.tensors & kept
         and all(isinstance(s, Compute) and not tiled(s, context) for s in group.statements())

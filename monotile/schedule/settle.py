@@ -10,7 +10,7 @@ from monotile.kernels.family import Settling
 from monotile.kernels.registry import family_of
 from monotile.plan.nodes import PlanNode, Stage
 from monotile.plan.places import Place
-from monotile.plan.walk import each_stage
+from monotile.plan.walk import each_stage, with_bodies
 from monotile.targets.target import Target
 
 
@@ -36,15 +36,28 @@ def settle(
 
 def first_threads(body: tuple[PlanNode, ...], target: Target) -> tuple[PlanNode, ...]:
     """`body` with `Step.first_thread`: steps that follow each other without a barrier begin with the warps that the last one left idle, and
-    so do those that read memory when the stage begins."""
-    return each_stage(body, lambda stage: _in_turn(stage, target))
+    so do those that read memory when the stage begins, and stages that each worker runs for itself."""
+    out: list[PlanNode] = []
+    idle = 0
+    for node in body:
+        if not isinstance(node, Stage):
+            out.append(with_bodies(node, lambda inner: first_threads(inner, target)))
+            idle = 0
+            continue
+        beside = node.everywhere and node.handoff == "none"
+        stage, end = _in_turn(node, target, idle if beside else 0)
+        idle = end if node.everywhere else 0
+        out.append(stage)
+    return tuple(out)
 
 
-def _in_turn(stage: Stage, target: Target) -> Stage:
+def _in_turn(stage: Stage, target: Target, begin: int) -> tuple[Stage, int]:
+    """begin: the first thread that is idle. Gives with the stage the first that is idle after it."""
     firsts = [0] * len(stage.steps)
+    free = begin
     early = [s.method.ahead("stage", "all") > 0 for s in stage.steps]
     for at_start in (True, False):
-        free = 0  # the first thread of the idle warps
+        free = begin  # the first thread of the idle warps
         for k, step in enumerate(stage.steps):
             if step.barrier and not at_start:
                 free = 0
@@ -55,4 +68,4 @@ def _in_turn(stage: Stage, target: Target) -> Stage:
                 free = last if firsts[k] + count <= target.threads else 0
     pairs = zip(stage.steps, firsts, strict=True)
     steps = tuple(msgspec.structs.replace(s, first_thread=first) for s, first in pairs)
-    return msgspec.structs.replace(stage, steps=steps)
+    return msgspec.structs.replace(stage, steps=steps), free

@@ -76,11 +76,12 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
     def allowed(g: Group) -> bool:
         if g.reads & changing:  # whoever waits for the host's memory keeps no one waiting
             return False
-        return not program.states or may_share(g.steps, program)
+        return may_share(g.steps, program)
 
-    nodes = fuse_epilogues(singles(body, waits(program)), allowed)
-    nodes = join_matches(nodes, program, context)
-    nodes = merge(nodes, join)
+    before = waits(program)
+    nodes = fuse_epilogues(singles(body, before), allowed, before)
+    nodes = join_matches(nodes, program, context, before)
+    nodes = merge(nodes, join, before)
     return tuple(_node(n, context, program) for n in nodes)
 
 

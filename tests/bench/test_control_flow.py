@@ -8,8 +8,8 @@ import torch
 import monotile
 from bench.control_flow import CASES, exact_answer, rivals_of
 from bench.to_source import captured_for, compiled, export, target_of
-from monotile.plan.nodes import Repeat
-from monotile.plan.walk import stages_in
+from monotile.plan.nodes import Body, Choose, Repeat
+from monotile.plan.walk import bodies_of, stages_in
 from monotile.runtime.accuracy import error
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
@@ -57,13 +57,29 @@ def test_other_lengths() -> None:
         assert error(fast(*args), exact_answer(case, model, args)) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "handoffs"), [("nasrnn", 0), ("tree_lstm", 1)])
+def _barriers(body: Body) -> int:
+    """Hand-offs of the grid on the longest way through `body`."""
+    most = 0
+    for n in body:
+        inner = max(map(_barriers, bodies_of(n)), default=0)
+        most += (n.handoff == "grid") + inner
+    return most
+
+
+@pytest.mark.parametrize(("name", "handoffs"), [("nasrnn", 1), ("tree_lstm", 2)])
 def test_hand_offs_of_a_step(name: str, handoffs: int) -> None:
-    """Besides what decides: a NASRNN's step is one stage; a tree's nodes are made in one, which the stack waits for."""
+    """What decides costs none: a NASRNN's step is one stage; a tree's node is made in one, which the stack waits for."""
     model, args = CASES[name].make(torch.float32)
     options = monotile.Options(cache=False)
     target = target_of("cuda:sm_90a", options)
     captured, _ = captured_for(target, export(model.requires_grad_(False), args))
     plan = compiled(captured, target, options).plan
     (loop,) = (n for n in plan.body if isinstance(n, Repeat))
-    assert sum(s.handoff == "grid" for s in stages_in(loop.body)) == handoffs
+    assert "grid" not in (loop.handoff, loop.again)
+    assert _barriers(loop.body) == handoffs
+    for choice in (n for n in loop.body if isinstance(n, Choose)):
+        assert [_barriers(side) for side in choice.bodies] == [
+            1,
+            0,
+        ]  # a word needs nothing of the stack
+    assert not any(n.endswith("_base") for s in stages_in(loop.body) for n in s.steps[0].computes)

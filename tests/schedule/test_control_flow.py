@@ -111,9 +111,9 @@ def test_plans_are_valid(name: str, target: p.Target) -> None:
 
 def test_what_the_printer_says() -> None:
     texts = {name: show(p.plan_of(program, p.H100)) for name, program in PROGRAMS.items()}
-    assert "choose by wanted, after grid barrier\n  0:\n" in texts["branch"]
+    assert "choose by wanted, after block barrier\n  0:\n" in texts["branch"]
     assert "loop l:3, count at most, no wait" in texts["counted"]
-    assert "loop l:3, while on, after grid barrier" in texts["while"]
+    assert "loop l:3, while on, no wait, then after block barrier" in texts["while"]
     assert "end: in the end (workspace" in texts["while"]
 
 
@@ -144,7 +144,7 @@ def refused(name: str, plan: Plan, words: str) -> None:
 
 
 def _unwaited(n: PlanNode) -> PlanNode:
-    return n if isinstance(n, Stage) else replace(n, handoff="none")
+    return replace(n, handoff="none", **({"again": "none"} if isinstance(n, Repeat) else {}))
 
 
 @pytest.mark.parametrize("name", ["branch", "while"])

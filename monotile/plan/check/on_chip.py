@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Plan, Stage
-from monotile.plan.places import Register, Replica, Shared
+from monotile.plan.places import Place, Register, Replica, Rotate, Shared, replicas_in
 from monotile.plan.walk import repeats, stages_in
 from monotile.targets.target import Target
 
@@ -60,12 +60,19 @@ def _check_replicas(plan: Plan, computes: Statements) -> None:
         places = [p for n in names for p in plan.places.get(n, ())]
         if stage.everywhere and math.prod(stage.grid) != 1:
             fail(f"{stage.name} runs everywhere and has several tasks")
-        if stage.everywhere and not all(isinstance(p, (Replica, Register, Shared)) for p in places):
+        if stage.everywhere and not all(map(_is_own, places)):
             fail(f"{stage.name} runs everywhere and writes what is not each worker's own")
-        if not stage.everywhere and any(isinstance(p, Replica) for p in places):
+        if not stage.everywhere and any(map(replicas_in, places)):
             fail(f"{stage.name} does not run everywhere and makes what every worker has for itself")
         if stage.everywhere and any(isinstance(computes[n], Scatter) for n in names):
             fail(f"{stage.name} runs everywhere and updates a tensor")
+
+
+def _is_own(p: Place) -> bool:
+    """Whether a worker that writes there writes for itself alone."""
+    if isinstance(p, Rotate):
+        return all(isinstance(q, Replica) for q in (*p.places, p.first, p.last) if q is not None)
+    return isinstance(p, (Replica, Register, Shared))
 
 
 def _ring(plan: Plan, target: Target) -> list[Span]:
@@ -78,9 +85,9 @@ def _ring(plan: Plan, target: Target) -> list[Span]:
 
 def _replicas(plan: Plan, computes: Statements) -> Iterator[Span]:
     for name, places in plan.places.items():
-        for p in places:
-            if isinstance(p, Replica) and name in computes:
-                yield name, p.offset, p.offset + computes[name].out.nbytes
+        for r in (r for p in places for r in replicas_in(p)):
+            if name in computes:
+                yield name, r.offset, r.offset + computes[name].out.nbytes
 
 
 def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:

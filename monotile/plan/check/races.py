@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.states import old_values, scattered
-from monotile.ir.program import Compute, Program, Scatter, updates
+from monotile.analysis.in_place import carried_in_place
+from monotile.analysis.states import old_values, overwritten_by
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates
 from monotile.plan.access import (
     REPLICA,
     WORKSPACE,
@@ -22,7 +23,7 @@ from monotile.plan.access import (
 from monotile.plan.check.values import Holds, Owners
 from monotile.plan.hazards import Touch, brought_to, touches
 from monotile.plan.invalid import fail
-from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Choose, Handoff, Plan, PlanNode, Repeat, Stage
 
 
 def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
@@ -32,8 +33,8 @@ def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter])
 
 @dataclass(slots=True)
 class _Done:
-    """reads, writes: since the last grid barrier, and by which worker (None: by several). written: whatever has a value. lost: old values whose
-    memory has the new one. holds: whose value bytes have."""
+    """reads, writes: since the last grid barrier, and by which worker (None: by several). written: whatever has a value. lost: old values, of
+    states and of what loops carry in place, whose memory has the new one. holds: whose value bytes have."""
 
     reads: list[tuple[Bytes, int | None]]
     writes: list[tuple[Bytes, int | None]]
@@ -84,8 +85,9 @@ class _Replay:
             for place in plan.places[t.name]:
                 for space, _, end in resolve(place, t.nbytes, {}):
                     self.own[space] = max(end, self.own.get(space, 0))
-        first = {old: name for name, old in scattered(program).items()}
-        self.writers = {first.get(t.name, new): old for new, old in self.old.items() for t in old}
+        self.writers = overwritten_by(program)
+        loops = (s for s in statements(program.body) if isinstance(s, Loop))
+        self.carried = {s.axis.name: {c.param.name for c in carried_in_place(s)} for s in loops}
         self.kept = old_values(program)  # `may_share` has looked at these
 
     def run(self) -> None:
@@ -100,13 +102,14 @@ class _Replay:
                     self.now.holds = self.owners.entered(self.now.holds, node.axis)
                     self._enter(node, iterations)
                     for i in replayed(node):
+                        self.now.lost -= self.carried[node.axis]
                         for stage in node.body:
                             assert isinstance(stage, Stage)
                             self._handed(node, stage, {**iterations, node.axis: i})
                 case Repeat():
                     self._repeat(node, iterations)
                 case Choose(index, bodies):
-                    self._look(f"the choice by {index}", node, iterations)
+                    self._look(f"the choice by {index}", node, iterations, node.handoff)
                     before, ends = self.now, list[_Done]()
                     for body in bodies:
                         self.now = before.copy()
@@ -120,12 +123,13 @@ class _Replay:
         if loop.messages:
             self._enter(loop, iterations)
         if loop.count:
-            self._look(what, loop, iterations)
+            self._look(what, loop, iterations, loop.handoff)
         for i in replayed(loop):
             here = {**iterations, loop.axis: i}
             if loop.predicate:
-                self._look(what, loop, here)
+                self._look(what, loop, here, loop.again if i else loop.handoff)
             ends.append(self.now.copy())
+            self.now.lost -= self.carried[loop.axis]
             for node in loop.body:
                 if isinstance(node, Stage):
                     self._stage(node, here, brought_to(node, loop, here))
@@ -133,18 +137,19 @@ class _Replay:
                     self._walk((node,), here)
         if loop.predicate:
             last = {**iterations, loop.axis: len(replayed(loop))}
-            self._look(what, loop, last)
+            self._look(what, loop, last, loop.again)
         if loop.ends_early:
             # What an iteration wrote is read where it was the last one: the place of what is carried out says which.
             written = self.now.written
             self.now = _Done.any_of([*ends, self.now])
             self.now.written = written
 
-    def _look(self, what: str, node: Repeat | Choose, iterations: dict[str, int]) -> None:
+    def _look(
+        self, what: str, node: Repeat | Choose, iterations: dict[str, int], handoff: Handoff
+    ) -> None:
         """All workers read the scalar that decides, and each has to find the same."""
         name, _ = looked_at(node)
-        if node.handoff == "grid":
-            self.now.reads, self.now.writes = [], []
+        self._pass(handoff)
         for b in resolve_look(node, self.plan.places, iterations):
             if any(overlap(b, other) for other, _ in self.now.writes):
                 fail(f"{what} looks at {name} without waiting for whoever wrote it")
@@ -154,7 +159,15 @@ class _Replay:
             if (other := self.owners.stranger(self.now.holds, name, b)) is not None:
                 fail(f"{what} looks at {name} where {other} was written since")
         if name in self.now.lost:
-            fail(f"{what} looks at {name} when its memory has a state's new value")
+            fail(f"{what} looks at {name} when its memory has the new value")
+
+    def _pass(self, handoff: Handoff) -> None:
+        """All workers are done, or each with what it has for itself."""
+        if handoff == "grid":
+            self.now.reads, self.now.writes = [], []
+        if handoff == "block":
+            self.now.reads = [x for x in self.now.reads if x[0][0] != REPLICA]
+            self.now.writes = [x for x in self.now.writes if x[0][0] != REPLICA]
 
     def _enter(self, loop: Repeat, iterations: dict[str, int]) -> None:
         """Before a loop with messages all are done with its memory, and with its messages of the time before."""
@@ -198,11 +211,7 @@ class _Replay:
         places = self.plan.places
         touched = access(stage, self.computes, places, iterations, self.old, brought)
         me = worker_of(stage, self.plan.launch.workers)
-        if stage.handoff == "grid":
-            self.now.reads, self.now.writes = [], []
-        if stage.handoff == "block":
-            self.now.reads = [x for x in self.now.reads if x[0][0] != REPLICA]
-            self.now.writes = [x for x in self.now.writes if x[0][0] != REPLICA]
+        self._pass(stage.handoff)
         for name, b in touched.writes:
             self._check_own(stage, name, b)
         for name, b in touched.reads:
@@ -232,7 +241,7 @@ class _Replay:
         if (other := self.owners.stranger(self.now.holds, name, b)) is not None:
             fail(f"{stage.name} reads {name} where {other} was written since")
         if name in self.now.lost:
-            fail(f"{stage.name} reads {name} when its memory has a state's new value")
+            fail(f"{stage.name} reads {name} when its memory has the new value")
         several = math.prod(stage.grid) > 1
         if several and name not in self.kept and any(overlap(b, w) for w in writes):
             fail(f"{stage.name} writes over {name} while it reads it")
@@ -245,7 +254,7 @@ class _Replay:
         self.now.writes += [(b, me) for b in found]
         self.now.written += [b for b in found if b not in self.now.written]
         for name in (n for step in stage.steps for n in step.computes):
-            self.now.lost.update(t.name for t in self.writers.get(name, ()))
+            self.now.lost |= self.writers.get(name, frozenset())
 
     def _clash(
         self,

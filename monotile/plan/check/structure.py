@@ -6,7 +6,7 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 import math
 
 from monotile.analysis.dependence import follows, loads_of
-from monotile.analysis.in_place import scatters_of, updated_in, updates_in
+from monotile.analysis.in_place import first_updates, scatters_of, updates_in
 from monotile.analysis.states import may_share, scattered, steady_weights
 from monotile.analysis.uses import mentions
 from monotile.codegen.view import View, Views
@@ -57,7 +57,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
             fail(f"{stage.name} cannot wait late: {why}")
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
-            fail(f"{stage.name} overwrites a state that another of its tasks may still read")
+            fail(f"{stage.name} overwrites an old value that another of its tasks may still read")
     _check_kept(plan.body, target)
     if missing := set(computes) - done:
         fail(f"no stage computes {', '.join(sorted(missing))}")
@@ -158,15 +158,17 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
     """What a Scatter, or a loop, updates in place lies where its result does, and is no one else's."""
-    uses, states = mentions(program), scattered(program)
+    uses, old = mentions(program), scattered(program)
     every = list(statements(program.body))
-    updated = frozenset[str]().union(*(updated_in(s) for s in every if isinstance(s, Loop)))
-    ours = computes.keys() | {o for s in every if isinstance(s, Loop) for o in updates_in((s,))}
+    loops = [s for s in every if isinstance(s, Loop)]
+    for s in loops:
+        old |= first_updates(s)
+    ours = computes.keys() | {o for s in loops for o in updates_in((s,))}
     for result, base in ((r, b) for s in every for r, b in updates_in((s,)).items()):
         if set(plan.places[base]) != set(plan.places[result]):
             fail(f"{result} does not lie where {base}, which it updates, does")
-        own = base in updated or (base in ours and uses[base] == 1)
-        if not own and states.get(result) != base:
+        own = base in ours and uses[base] == 1
+        if not own and old.get(result) != base:
             fail(f"{base}, which {result} updates in place, is used elsewhere")
 
 

@@ -25,6 +25,7 @@ from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
+from monotile.plan.places import replicas_in
 from monotile.plan.streams import any_streams, beside_streams
 from monotile.plan.walk import nodes_in
 from monotile.targets.cuda.messages import (
@@ -266,6 +267,8 @@ class CudaEmitter(BlockEmitter):
         with w.open(head, ["p", "workspace"], fence=True):
             w.write("char* const workspace = p.workspace;")
             w.write("mt::GridBarrier grid(p.sync);")
+            if any(replicas_in(p) for n in self._scalars for p in self.plan.places[n]):
+                w.write("char* const scratch = mt::ptx::shared_memory();")
             if self.slots:
                 w.write("unsigned tag = mt::last_tag(p.sync);")
             if (ring := self.plan.launch.ring) is not None:

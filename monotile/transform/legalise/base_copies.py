@@ -1,17 +1,18 @@
 """Copy insertion for Scatters: each gets a base of its own, which it updates in place.
 
 Afterwards the base of every Scatter, and what a loop begins with that it updates in place (`analysis.in_place`), is defined by a Compute,
-a Scatter or such a loop of the same list of statements, or carried in place by the loop around, and has no other use, not even in that Scatter's own expressions. The scheduler places both in the same bytes and may order statements by
-their reads and writes alone. A base that is an input, a weight, a carried value, used again, or made outside the loop that
-updates it is replaced by a copy. The base may also be the old value of a state that is updated in place
-(`analysis.states`).
+a Scatter or such a loop of the same list of statements, and has no other use, not even in that Scatter's own expressions. The scheduler places
+both in the same bytes and may order statements by their reads and writes alone. A base that is an input, a weight, a carried value, used again,
+or made outside the loop that updates it is replaced by a copy. The base may also be an old value that is updated in place, a state's or what the
+loop around carries: its other readers come first (`analysis.states`).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
-from monotile.analysis.in_place import carried_in_place, updated_in
+from monotile.analysis.in_place import carried_in_place, first_updates
 from monotile.analysis.states import scattered
 from monotile.analysis.uses import mentions
 from monotile.ir.expr import Load, Tensor
@@ -23,6 +24,7 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     compute,
+    used,
 )
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
@@ -37,22 +39,28 @@ def insert_base_copies(program: Program) -> Program:
 
 def _body(
     body: Body,
-    counts: Mapping[str, int],
+    counts: Counter[str],
     taken: Names,
-    states: Mapping[str, str],
-    updated: frozenset[str] = frozenset(),
+    updated: Mapping[str, str],
 ) -> Body:
-    """states: by the names of what updates a state in place, the name of its old value. updated: what the loop around may write over."""
+    """updated: by the names of what first updates an old value in place, a state's or what the loop around carries: the name of that."""
     out: list[Statement] = []
-    here: set[str] = set()
+    here: dict[str, Statement] = {}
 
     def own(base: Tensor, result: Tensor, origin: str) -> Tensor:
         """`base`, or a copy of it where it may not be written over."""
         owned = base.name in here and counts[base.name] == 1
-        if owned or states.get(result.name) == base.name or base.name in updated:
+        if owned or updated.get(result.name) == base.name:
             return base
         copy = Tensor(taken.fresh(f"{base.name}_base"), base.shape, base.dtype)
-        out.append(compute(copy, lambda *axes: Load(base, axes), origin=origin))
+        made = here.get(base.name)
+        if isinstance(made, Compute) and not used(
+            made
+        ):  # a constant is made anew; who comes last may have it
+            out.append(msgspec.structs.replace(made, out=copy))
+            counts[base.name] -= 1
+        else:
+            out.append(compute(copy, lambda *axes: Load(base, axes), origin=origin))
         return copy
 
     for s in body:
@@ -60,19 +68,18 @@ def _body(
             case Scatter():
                 base = own(s.base, s.out, s.origin)
                 s = s if base is s.base else msgspec.structs.replace(s, base=base)
-                here.add(s.out.name)
+                here[s.out.name] = s
             case Compute():
-                here.add(s.out.name)
+                here[s.out.name] = s
             case Loop():
-                held = carried_in_place(s)
-                within = updated_in(s)
+                held, within = carried_in_place(s), first_updates(s)
                 inits = [own(c.init, c.out, s.origin) if c in held else c.init for c in s.carried]
                 if any(x is not c.init for x, c in zip(inits, s.carried, strict=True)):
                     pairs = zip(s.carried, inits, strict=True)
                     new = tuple(msgspec.structs.replace(c, init=x) for c, x in pairs)
                     s = msgspec.structs.replace(s, carried=new)
-                s = map_bodies(s, lambda inner, w=within: _body(inner, counts, taken, {}, w))
-                here.update(c.out.name for c in held)
+                s = map_bodies(s, lambda inner, w=within: _body(inner, counts, taken, w))
+                here |= {c.out.name: s for c in held}
             case Branch():
                 s = map_bodies(s, lambda inner: _body(inner, counts, taken, {}))
         out.append(s)

@@ -2,8 +2,10 @@
 
 Afterwards the new value of every state is made by Scatters that update the old one in place, or by a copy at the end, after
 all readers of the old value. The scheduler fuses such a copy with the statement that it copies unless that would
-overtake another reader of the old value.
+overtake another reader of the old value. What a loop carries in place is read before it is written over, too.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -12,13 +14,25 @@ from monotile.errors import ScheduleError
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import Program, Statement, compute, defined, updates
 from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, with_body
 from monotile.transform.roll.order import topological
 
 
 def insert_state_copies(program: Program) -> Program:
-    """`program` with a copy for each state that no Scatter may update in place. Raises ScheduleError where the host watches such a one."""
-    if not program.states:
-        return program
+    """`program` with a copy for each state that no Scatter may update in place, and readers of old values before their writers. Raises
+    ScheduleError where the host watches such a state."""
+    done = _with_copies(program) if program.states else program
+    before = waits(done)
+    # A reader of an old value may come after its writer, such as a result that became a copy of an argument.
+    return with_body(done, _ordered(done.body, before)) if before else done
+
+
+def _ordered(body: Body, before: Mapping[str, frozenset[str]]) -> Body:
+    inner = tuple(map_bodies(s, lambda x: _ordered(x, before)) for s in body)
+    return topological(inner, before)
+
+
+def _with_copies(program: Program) -> Program:
     in_place = set(scattered(program).values())
     origin = {t.name: s.origin for s in program.body for t in defined(s)}
     taken = Names(program)
@@ -39,6 +53,4 @@ def insert_state_copies(program: Program) -> Program:
         )
         new.append(out)
     outputs = (*program.results, *new)
-    done = msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)
-    # A reader of an old value may come after its writer, such as a result that became a copy of an argument.
-    return msgspec.structs.replace(done, body=topological(done.body, waits(done)))
+    return msgspec.structs.replace(program, body=(*program.body, *made), outputs=outputs)

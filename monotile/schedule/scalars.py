@@ -1,0 +1,158 @@
+"""The scalars by which loops go on and branches choose are made by every worker for itself, on chip, where they need nothing that another makes.
+
+All workers look at such a scalar. Made by one, it costs a hand-off of the grid and a load from the last-level cache; made by each, a barrier of the
+block. So the counters of a loop that may end early, and what they select, are carried by every worker for itself.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from monotile.analysis.in_place import carried_in_place
+from monotile.analysis.states import old_values
+from monotile.ir.program import (
+    Branch,
+    Carry,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    looked_at,
+    statements,
+    used,
+)
+from monotile.plan.nodes import Body, Stage
+from monotile.plan.places import Final, Place, Register, Replica, Rotate, Workspace
+from monotile.plan.streams import streams
+from monotile.plan.walk import each_stage, stages_in
+
+ALIGN = 16
+Places = dict[str, tuple[Place, ...]]
+
+
+def replicate_scalars(
+    body: Body, program: Program, places: Places, on_chip: int
+) -> tuple[Body, Places, int]:
+    """`body` with the stages of such scalars run everywhere, where these lie then, and the on-chip bytes of a worker."""
+    found = _Scalars(program, places, body)
+    wanted = found.wanted()
+    if not wanted:
+        return body, places, on_chip
+    end = -(-on_chip // ALIGN) * ALIGN
+    new = dict(places)
+
+    def fresh() -> Replica:
+        nonlocal end
+        end += ALIGN
+        return Replica(end - ALIGN)
+
+    for name in sorted(wanted):
+        if any(isinstance(p, Workspace) for p in places[name]):
+            new[name] = (fresh(),)
+    for axis, c in ((loop.axis, c) for loop, c in found.carried() if c.result.name in wanted):
+        both = (fresh(), fresh())
+        param = Rotate(axis.name, axis.extent, 0, both, first=new[c.init.name][0])
+        new[c.param.name] = (param,)
+        new[c.result.name] = (Rotate(axis.name, axis.extent, 1, both),)
+        new[c.out.name] = (Final(param),)
+
+    def everywhere(s: Stage) -> Stage:
+        own = s.steps[0].computes[0] in wanted
+        return msgspec.structs.replace(s, everywhere=True) if own else s
+
+    return each_stage(body, everywhere), new, end
+
+
+class _Scalars:
+    """stage_of: what is made with it, by a name. given: what no one writes. able: what any worker can make for itself."""
+
+    def __init__(
+        self, program: Program, places: Mapping[str, tuple[Place, ...]], body: Body
+    ) -> None:
+        self.every = list(statements(program.body))
+        self.computes = {s.out.name: s for s in self.every if isinstance(s, Compute)}
+        self.carry_of = {t.name: c for _, c in self.carried() for t in (c.param, c.out)}
+        self.stage_of: dict[str, frozenset[str]] = {}
+        for stage in filter(_is_plain, stages_in(body)):
+            names = frozenset(n for step in stage.steps for n in step.computes)
+            self.stage_of |= dict.fromkeys(names, names)
+        weights = (w.tensor for w in program.weights if not w.table)
+        self.given = frozenset(t.name for t in (*program.inputs, *weights))
+        self.given -= old_values(program).union(program.watched)
+        single = (n for n, s in self.computes.items() if s.out.size == 1 and s.combiner is None)
+        elsewhere = {t.name for t in program.outputs}.union(self._elsewhere())
+        movable = (Register, Workspace, Rotate)
+        self.able = {
+            n
+            for n in single
+            if n in self.stage_of and len(places[n]) == 1 and isinstance(places[n][0], movable)
+        } - elsewhere
+        self._settle()
+
+    def carried(self) -> Iterator[tuple[Loop, Carry]]:
+        """What loops that may end early carry in two places."""
+        for loop in (s for s in self.every if isinstance(s, Loop) and s.ends_early):
+            yield from ((loop, c) for c in loop.carried if c not in carried_in_place(loop))
+
+    def _elsewhere(self) -> Iterator[str]:
+        """What lies where something else wants it."""
+        ours = [c for _, c in self.carried()]
+        for s in self.every:
+            match s:
+                case Compute():
+                    pass
+                case Scatter():
+                    yield from (s.base.name, s.out.name)
+                case Loop():
+                    yield from (k.value.name for k in s.stacked)
+                    for c in (c for c in s.carried if c not in ours):
+                        yield from (c.init.name, c.result.name)
+                case Branch():
+                    yield from (t.name for o in s.outs for t in (o.then, o.otherwise))
+
+    def _settle(self) -> None:
+        """Leaves in `able` what needs nothing else."""
+        before = -1
+        while before != len(self.able):
+            before = len(self.able)
+            for c in self.carry_of.values():
+                if not self._has(c):
+                    self.able -= {c.init.name, c.result.name}
+            self.able = {
+                n
+                for n in self.able
+                if self.stage_of[n] <= self.able
+                and all(self._known(t.name) for t in used(self.computes[n]))
+            }
+
+    def _known(self, name: str) -> bool:
+        """Whether every worker has it, or can have it."""
+        carry = self.carry_of.get(name)
+        return name in self.given or name in self.able or (carry is not None and self._has(carry))
+
+    def _has(self, c: Carry) -> bool:
+        return c.init.name in self.able | self.given and c.result.name in self.able
+
+    def wanted(self) -> frozenset[str]:
+        """Of `able`: what decides, all that it is made of, what it is carried with, and what shares their stages."""
+        out: set[str] = set()
+        todo = [t.name for s in self.every for t in looked_at(s) if self._known(t.name)]
+        while todo:
+            name = todo.pop()
+            if (carry := self.carry_of.get(name)) is not None:
+                todo += {carry.init.name, carry.result.name} - out
+            if name not in self.able or name in out:
+                continue
+            out.add(name)
+            todo += self.stage_of[name]
+            todo += (t.name for t in used(self.computes[name]))
+            ends = ({c.init.name, c.result.name} for c in self.carry_of.values())
+            todo += (n for both in ends if name in both for n in both - out)
+        return frozenset(out)
+
+
+def _is_plain(s: Stage) -> bool:
+    """Whether each worker may run it for itself."""
+    special = (bool(x.bounds or x.scratch_bytes) or streams(x) for x in s.steps)
+    return not s.everywhere and math.prod(s.grid) == 1 and not any(special)
