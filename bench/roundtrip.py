@@ -8,7 +8,8 @@ from bench.to_source import Compiled, captured_for, compiled, target_of
 from monotile.choice.chooser import Record, Replay
 from monotile.choice.spec import Spec, from_json, to_json
 from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, export
+from monotile.frontends.torch.capture import Captured
+from monotile.frontends.torch.export import export
 from monotile.ir.program import Program
 from monotile.kernels.registry import read_plan
 from monotile.plan.check.given import check_given

@@ -15,7 +15,8 @@ import torch
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, Exported, capture, export
+from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.export import Exported, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState

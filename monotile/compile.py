@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from monotile.analysis.work import work
 from monotile.cache import Cache
@@ -12,7 +12,8 @@ from monotile.choice.chooser import MODEL, Chooser, Record, Replay
 from monotile.choice.spec import Key, Spec, Value, load_spec
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, Exported, Model, capture, export
+from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.export import Exported, Model, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.sizes import ranges_of, size_classes
 from monotile.ir.program import state_names
@@ -52,6 +53,13 @@ class Given:
     most: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
+class Decided(TypedDict, total=False):
+    """What a compilation is told to do, instead of deciding itself."""
+
+    plan: Plan | str | Path | None
+    choices: Choices
+
+
 def compile(
     model: Model,
     args: Sequence[Any] = (),
@@ -59,15 +67,17 @@ def compile(
     *,
     target: str = "auto",
     options: Options = Options(),
-    plan: Plan | str | Path | None = None,
-    choices: Choices = None,
     dynamic_shapes: Any = None,
+    **decided: Unpack[Decided],
 ) -> CompiledModule:
-    """`model` as one kernel, for arguments of the shapes and dtypes of `args` and `kwargs`.
+    """`model` as one kernel, for arguments of the dtypes of `args` and `kwargs`, and of their shapes, but for what `dynamic_shapes` leaves to the call.
 
     model: in eval mode, or an ExportedProgram (which brings its own example arguments).
     target: "auto" (the GPU if there is one, else the CPU), "cpu", "cuda", or an architecture to compile for
     without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
+    dynamic_shapes: which dimensions the call decides, as `torch.export.export` takes it: `({1: Dim("length", min=1, max=512)},)`, and sums and
+    multiples of such. Each needs a `max`. A call's results have its own sizes; how long it takes goes with them. On a GPU classes of sizes
+    have kernels of their own (`CompiledModule.classes`); each call is one launch.
     plan: used instead of scheduling: a Plan of this model for this target and number of workers, or a file that holds its JSON, such as
     `monotile inspect MODEL --show plan` prints.
     choices: followed where they say what to choose (`choice.spec`), or a file that holds their JSON, such as `monotile inspect MODEL --show choices`
@@ -75,6 +85,7 @@ def compile(
     Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError, PlanError, ChoiceError or BuildError, all of
     them MonotileError.
     """
+    plan, choices = decided.get("plan"), decided.get("choices")
     given = Given(
         None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
     )

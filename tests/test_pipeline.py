@@ -14,7 +14,8 @@ import monotile
 from monotile import pipeline
 from monotile.compile import trace
 from monotile.errors import InternalError, PlanError
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState

@@ -17,7 +17,8 @@ from bench.operators.blame import blame, incomparable
 from bench.operators.compare import mismatch
 from bench.operators.samples import Calls, Sample, excluded, samples, spread
 from monotile.errors import CaptureError, InputError, MonotileError, UnsupportedOperatorError
-from monotile.frontends.torch.capture import export, obstacles
+from monotile.frontends.torch.capture import obstacles
+from monotile.frontends.torch.export import export
 
 VERDICTS = (
     "CRASHED",

@@ -10,7 +10,8 @@ from monotile.choice.spec import load_spec, to_json
 from monotile.cli.options import Given, compiling, given_files, named_model
 from monotile.compile import compile, record, trace
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.ir.program import Program
 from monotile.pipeline import transform
 from monotile.plan.printer import show as show_plan

@@ -23,7 +23,7 @@ from monotile.errors import (
     MonotileError,
     UnsupportedOperatorError,
 )
-from monotile.frontends.torch.capture import export
+from monotile.frontends.torch.export import export
 
 Run = Callable[..., Any]
 _log = logging.getLogger("monotile")

@@ -50,24 +50,23 @@ from monotile.ir.program import (
     used,
     wholes,
 )
-
-Ends = tuple[Tensor | None, Tensor | None]
+from monotile.ir.scope import Scope, show_type
 
 
 def verify(program: Program) -> None:
     """Checks `program`; raises VerificationError with the statement and what is wrong with it."""
     names: set[str] = set()
     visible: dict[str, Tensor] = {}
-    here = _Scope("", names, visible, {}, {})
+    here = Scope("", names, visible, {}, {})
     for t in program.inputs:
-        _Scope(f"input {t.name!r}", names, visible, {}, {}).define(t)
+        Scope(f"input {t.name!r}", names, visible, {}, {}).define(t)
     for w in program.weights:
-        at = _Scope(f"weight {w.tensor.name!r}", names, visible, {}, {})
+        at = Scope(f"weight {w.tensor.name!r}", names, visible, {}, {})
         at.define(w.tensor)
         at.check(w.table <= len(w.tensor.shape), "its table has more dimensions than it")
         want = prod(w.tensor.shape[: w.table])
         at.check(len(w.parts) == want, f"it has {len(w.parts)} parts, its table {want}")
-    here.body(program.body)
+    _body(here, program.body)
     sizes = _sizes(program, here)
     for k, t in enumerate(program.outputs):
         along = program.defined_along(k)
@@ -78,7 +77,7 @@ def verify(program: Program) -> None:
     _watched(program, here)
 
 
-def _sizes(program: Program, at: "_Scope") -> dict[str, Tensor]:
+def _sizes(program: Program, at: "Scope") -> dict[str, Tensor]:
     given = {t.name: t for t in program.inputs}
     for t in program.inputs:
         if isinstance(t, SizeTensor):
@@ -91,7 +90,7 @@ def _sizes(program: Program, at: "_Scope") -> dict[str, Tensor]:
     return given
 
 
-def _watched(program: Program, at: "_Scope") -> None:
+def _watched(program: Program, at: "Scope") -> None:
     given = {t.name: t for t in program.inputs}
     for name in program.watched:
         t = given.get(name)
@@ -119,7 +118,7 @@ def _some(names: Set[str]) -> str:
     return repr(min(names, default=""))
 
 
-def _states(program: Program, at: "_Scope") -> None:
+def _states(program: Program, at: "Scope") -> None:
     enough = len(program.states) <= len(program.outputs)
     at.check(enough, f"{len(program.states)} states and {len(program.outputs)} outputs")
     at.check(len(set(program.states)) == len(program.states), "a state is named twice")
@@ -129,76 +128,23 @@ def _states(program: Program, at: "_Scope") -> None:
         for t in u.old:
             shape = t.shape[tables.get(t.name, 0) if u.name != t.name else 0 :]
             fits = (shape, t.dtype) == (u.result.shape, u.result.dtype)
-            at.check(fits, f"state {u.name!r} is {_type(t)}, its new value {_type(u.result)}")
+            at.check(
+                fits, f"state {u.name!r} is {show_type(t)}, its new value {show_type(u.result)}"
+            )
 
 
-class _Scope(msgspec.Struct, frozen=True):
-    """The scope of a check.
-
-    where:   the statement, for messages.
-    names:   of every tensor defined so far, visible or not.
-    visible: tensors that may be used here.
-    loops:   axes of the enclosing loops.
-    partial: what is live of tensors that are undefined beyond, by name.
-    """
-
-    where: str
-    names: set[str]
-    visible: dict[str, Tensor]
-    loops: Mapping[str, Axis]
-    partial: dict[str, tuple[Live | None, ...]]
-
-    def check(self, holds: bool, message: str) -> None:
-        if not holds:
-            raise VerificationError(f"{self.where}: {message}")
-
-    def define(self, t: Tensor) -> None:
-        self.check(t.name not in self.names, f"{t.name!r} is defined twice")
-        self.check(all(n >= 0 for n in t.shape), f"{t.name!r} has a negative extent {t.shape}")
-        self.names.add(t.name)
-        self.visible[t.name] = t
-
-    def use(self, t: Tensor) -> None:
-        """All of `t`."""
-        self.see(t)
-        self.check(
-            t.name not in self.partial, f"{t.name!r} is used where a part of it is undefined"
-        )
-
-    def part(self, t: Tensor, along: Sequence[Ends | None]) -> None:
-        """What lies between these ends of `t`."""
-        self.see(t)
-        for wanted, ends in zip(self.partial.get(t.name, ()), along, strict=False):
-            fits = wanted is None or wanted.ends == ends
-            self.check(fits, f"{t.name!r} is used where a part of it is undefined")
-
-    def see(self, t: Tensor) -> None:
-        known = self.visible.get(t.name)
-        self.check(known is not None, f"{t.name!r} is used where it is not defined")
-        self.check(
-            known == t, f"{t.name!r} is used as {_type(t)} and defined as {_type(known or t)}"
-        )
-
-    def same_type(self, a: Tensor, b: Tensor) -> None:
-        same = a.shape == b.shape and a.dtype is b.dtype
-        self.check(same, f"{a.name!r} is {_type(a)}, {b.name!r} is {_type(b)}")
-
-    def inner(self, where: str, loops: Mapping[str, Axis]) -> "_Scope":
-        """A nested scope: it sees all of this one; its definitions stay inside, except that names stay unique."""
-        return _Scope(where, self.names, dict(self.visible), loops, self.partial)
-
-    def body(self, body: Sequence[Statement]) -> None:
-        for k, s in enumerate(body):
-            at = msgspec.structs.replace(self, where=_where(self.where, k, s))
-            match s:
-                case Compute():
-                    _compute(at, s)
-                case Scatter():
-                    _scatter(at, s)
-                case Loop():
-                    _loop(at, s)
-                case Branch():
-                    _branch(at, s)
+def _body(scope: Scope, body: Sequence[Statement]) -> None:
+    for k, s in enumerate(body):
+        at = msgspec.structs.replace(scope, where=_where(scope.where, k, s))
+        match s:
+            case Compute():
+                _compute(at, s)
+            case Scatter():
+                _scatter(at, s)
+            case Loop():
+                _loop(at, s)
+            case Branch():
+                _branch(at, s)
 
 
 def _where(outer: str, k: int, s: Statement) -> str:
@@ -213,11 +159,7 @@ def _where(outer: str, k: int, s: Statement) -> str:
     return f"{outer}{', ' if outer else ''}statement {k}, {what}{at}"
 
 
-def _type(t: Tensor) -> str:
-    return printer.show_type(t)
-
-
-def _axes(at: _Scope, axes: Sequence[Axis]) -> dict[str, Axis]:
+def _axes(at: Scope, axes: Sequence[Axis]) -> dict[str, Axis]:
     """Every axis that a body may use: its own, none of which shadows another, and those of the loops."""
     known = dict(at.loops)
     for a in axes:
@@ -227,7 +169,7 @@ def _axes(at: _Scope, axes: Sequence[Axis]) -> dict[str, Axis]:
     return known
 
 
-def _compute(at: _Scope, s: Compute) -> None:
+def _compute(at: Scope, s: Compute) -> None:
     known = _axes(at, (*s.axes, *s.reduce))
     extents = tuple(a.extent for a in s.axes)
     at.check(extents == s.out.shape, f"axes {extents} do not give the shape {s.out.shape}")
@@ -252,10 +194,10 @@ def _compute(at: _Scope, s: Compute) -> None:
         at.partial[s.out.name] = along
 
 
-def _live(at: _Scope, s: Compute) -> None:
+def _live(at: Scope, s: Compute) -> None:
     for t in ends_of(s):
         at.use(t)
-        at.check((t.shape, t.dtype) == ((), DType.I64), f"the bound {t.name!r} is {_type(t)}")
+        at.check((t.shape, t.dtype) == ((), DType.I64), f"the bound {t.name!r} is {show_type(t)}")
     names = [x.axis.name for x in s.live]
     at.check(len(set(names)) == len(names), "an axis is bounded twice")
     for x in s.live:
@@ -265,7 +207,7 @@ def _live(at: _Scope, s: Compute) -> None:
         at.check(not positions, f"{s.combiner!r} over a part of axis {x.axis.name!r}")
 
 
-def _defined(at: _Scope, x: Load, live: Sequence[Live]) -> None:
+def _defined(at: Scope, x: Load, live: Sequence[Live]) -> None:
     """What is undefined of the tensor of `x` is not read under these bounds."""
     by_axis = {y.axis: y.ends for y in live}
     for i, wanted in zip(x.index, at.partial.get(x.tensor.name, ()), strict=False):
@@ -273,10 +215,10 @@ def _defined(at: _Scope, x: Load, live: Sequence[Live]) -> None:
         at.check(wanted is None or bounded, f"an undefined part of {x.tensor.name!r} may be read")
 
 
-def _scatter(at: _Scope, s: Scatter) -> None:
+def _scatter(at: Scope, s: Scatter) -> None:
     known = _axes(at, s.axes)
     at.use(s.base)
-    at.same_type(s.base, s.out)
+    at.sameshow_type(s.base, s.out)
     rank = len(s.out.shape)
     at.check(len(s.index) == rank, f"{len(s.index)} indices for {rank} dimensions")
     for e in (*s.index, s.value):
@@ -295,14 +237,14 @@ def _scatter(at: _Scope, s: Scatter) -> None:
     at.define(s.out)
 
 
-def _loop(at: _Scope, s: Loop) -> None:
+def _loop(at: Scope, s: Loop) -> None:
     at.check(s.axis.extent >= 0, f"axis {s.axis.name!r} has a negative extent")
     at.check(s.axis.name not in at.loops, f"axis {s.axis.name!r} is an enclosing loop's as well")
     at.check(s.count is None or s.predicate is None, "it has both a count and a predicate")
     if s.count is not None:
         at.use(s.count)
         fits = s.count.shape == () and s.count.dtype is DType.I64
-        at.check(fits, f"its count is {_type(s.count)}, not a scalar int64")
+        at.check(fits, f"its count is {show_type(s.count)}, not a scalar int64")
     inside = at.inner(at.where, {**at.loops, s.axis.name: s.axis})
     made = {x.out: x for x in statements(s.body) if isinstance(x, Compute)}
     for c in s.carried:
@@ -316,15 +258,15 @@ def _loop(at: _Scope, s: Loop) -> None:
         if any(both):
             at.partial[c.param.name] = at.partial[c.out.name] = both
         at.part(c.init, [x and x.ends for x in both])
-    inside.body(s.body)
+    _body(inside, s.body)
     for c in s.carried:
         inside.part(c.result, [x and x.ends for x in at.partial.get(c.param.name, ())])
         for other in (c.param, c.result, c.out):
-            at.same_type(c.init, other)
+            at.sameshow_type(c.init, other)
         at.define(c.out)
     if s.predicate is not None:
         fits = s.predicate.shape == () and s.predicate.dtype is DType.BOOL
-        at.check(fits, f"its predicate is {_type(s.predicate)}, not a scalar bool")
+        at.check(fits, f"its predicate is {show_type(s.predicate)}, not a scalar bool")
         carried = any(c.result == s.predicate for c in s.carried)
         at.check(carried, f"its predicate {s.predicate.name!r} is no carry's result")
     for k in s.stacked:
@@ -332,17 +274,19 @@ def _loop(at: _Scope, s: Loop) -> None:
         if known := at.partial.get(k.value.name):
             at.partial[k.out.name] = (None, *known)
         want = Tensor(k.out.name, (s.axis.extent, *k.value.shape), k.value.dtype)
-        at.check(k.out == want, f"stack {k.out.name!r} is {_type(k.out)}, not {_type(want)}")
+        at.check(
+            k.out == want, f"stack {k.out.name!r} is {show_type(k.out)}, not {show_type(want)}"
+        )
         at.define(k.out)
 
 
-def _branch(at: _Scope, s: Branch) -> None:
+def _branch(at: Scope, s: Branch) -> None:
     at.use(s.predicate)
     fits = s.predicate.shape == () and s.predicate.dtype is DType.BOOL
-    at.check(fits, f"its predicate is {_type(s.predicate)}, not a scalar bool")
+    at.check(fits, f"its predicate is {show_type(s.predicate)}, not a scalar bool")
     then, otherwise = at.inner(at.where, at.loops), at.inner(at.where, at.loops)
-    then.body(s.then)
-    otherwise.body(s.otherwise)
+    _body(then, s.then)
+    _body(otherwise, s.otherwise)
     for o in s.outs:
         then.see(o.then)
         otherwise.see(o.otherwise)
@@ -356,18 +300,18 @@ def _branch(at: _Scope, s: Branch) -> None:
             at.partial[o.out.name] = both
             then.part(o.then, [x and x.ends for x in both])
             otherwise.part(o.otherwise, [x and x.ends for x in both])
-        at.same_type(o.then, o.otherwise)
-        at.same_type(o.then, o.out)
+        at.sameshow_type(o.then, o.otherwise)
+        at.sameshow_type(o.then, o.out)
         at.define(o.out)
 
 
-def _bounds(at: _Scope, bodies: Sequence[Expr], axes: Sequence[Axis]) -> None:
+def _bounds(at: Scope, bodies: Sequence[Expr], axes: Sequence[Axis]) -> None:
     for e in bodies:
         found = find_violation(e, (*axes, *at.loops.values()))
         at.check(found is None, found or "")
 
 
-def _expression(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
+def _expression(at: Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
     """Checks every node of `e` once, even if shared."""
     seen: set[int] = set()
     stack = [e]
@@ -382,7 +326,7 @@ def _expression(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> None:
         stack.extend(children(node))
 
 
-def _node(at: _Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
+def _node(at: Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
     """What is wrong with this node."""
     match e:
         case Const():

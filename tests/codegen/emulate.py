@@ -108,18 +108,17 @@ class Memory:
 
 def launch(
     text: str,
-    arrays: Sequence[np.ndarray],
+    arrays: Sequence[np.ndarray | int],
     shape: Launch,
     *,
     late: bool,
     seed: int,
     results: Sequence[int],
     memory: Memory | None = None,
-    by_value: Sequence[int] = (),
 ) -> list[np.ndarray]:
     """Runs `monotile_kernel` on copies of `arrays`; gives those numbered `results` as they are afterwards, as bytes.
 
-    memory: as the call before left it; None: fresh. by_value: numbers of the arrays that are sizes.
+    memory: as the call before left it; None: fresh. A number among the arrays is a size: it stands for itself.
     """
     on = memory or Memory(shape)
     buffers: list[np.ndarray] = []
@@ -137,8 +136,9 @@ def launch(
         )
 
     pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
-    for k in by_value:
-        pointers[k] = int(arrays[k])
+    for k, array in enumerate(arrays):
+        if isinstance(array, int):
+            pointers[k] = array
     p = Params(on.workspace.ctypes.data, on.sync.ctypes.data, pointers)
     library = _library(text)
     library.emulate.restype = ctypes.c_char_p
@@ -169,7 +169,7 @@ def emulate(
 ) -> tuple[np.ndarray, ...]:
     """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may. memory: as
     the call before left it."""
-    before = [values[name] for name in plan.inputs]
+    before = [int(values[n]) if n in program.by_value else values[n] for n in plan.inputs]
     outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.results]
     weights = [values[name] for name in plan.weights]
 
@@ -186,7 +186,6 @@ def emulate(
         seed=seed,
         results=[*range(len(before), len(before) + len(outputs)), *map(slot, state_names(program))],
         memory=memory,
-        by_value=[k for k, n in enumerate(plan.inputs) if n in program.by_value],
     )
     count = len(program.results)
     states = dict(zip(state_names(program), got[count:], strict=True))

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, capture, export
+from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import Program
 from monotile.pipeline import for_target, schedule, transform

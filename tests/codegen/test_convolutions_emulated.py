@@ -11,7 +11,8 @@ from torch import nn
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.choice.spec import Value
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf

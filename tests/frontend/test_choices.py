@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.ir.program import Branch
 
 LARGE = torch.finfo(torch.float16).max - 1000

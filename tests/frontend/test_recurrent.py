@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.decompose import decompose
+from monotile.frontends.torch.export import export
 from monotile.ir.program import Compute, Loop
 from tests.frontend.against import check
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.capture import export
+from monotile.frontends.torch.export import export
 
 FACTOR = 3
 

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.sharing import shared_as_run
 from tests.frontend.against import Operators, check_operators
 

@@ -6,7 +6,8 @@ from bench.roundtrip import differ, replay
 from bench.to_source import compiled
 from bench.zoo import Spec
 from monotile.choice.chooser import Record
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.runtime.objects import flatten_objects
 from tests.models.test_given_plans import OPTIONS, TARGETS
 from tests.models.test_zoo import CASES, deep, name

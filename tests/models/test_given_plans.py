@@ -6,7 +6,8 @@ from bench.roundtrip import differ, with_plan
 from bench.to_source import compiled, lowered
 from bench.zoo import Spec
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.runtime.objects import flatten_objects
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target

@@ -7,7 +7,8 @@ import pytest
 import monotile
 from bench.zoo import Spec
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.pipeline import for_target, schedule, transform
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.objects import flatten_objects

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from monotile.config import Options
-from monotile.frontends.torch.capture import export
+from monotile.frontends.torch.export import export
 from monotile.runtime import fingerprint
 from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.targets.cpu.target import cpu_target

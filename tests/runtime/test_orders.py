@@ -11,7 +11,8 @@ from torch import nn
 
 import monotile
 from monotile.errors import InputError
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.orders import in_memory_order, order_of
 from monotile.runtime import arguments
 from monotile.runtime.module import CompiledModule

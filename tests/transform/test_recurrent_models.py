@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture, export
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.export import export
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Loop, Program, statements
 from monotile.ir.verify import verify

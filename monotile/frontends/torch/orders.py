@@ -5,7 +5,8 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from monotile.analysis.uses import Uses
-from monotile.frontends.torch.capture import Captured, Exported
+from monotile.frontends.torch.capture import Captured
+from monotile.frontends.torch.export import Exported
 from monotile.ir.signature import TensorLeaf
 from monotile.transform.layout.align_axes import Order, permuted, rearranged
 from monotile.transform.rewrite import map_program

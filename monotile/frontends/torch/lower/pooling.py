@@ -34,7 +34,7 @@ def _beyond(
     pairs: list[tuple[int, int]] = []
     for n, o, k, q, p, d in zip(extents, out, kernel, stride, padding, dilation, strict=True):
         reach = (o - 1) * q + (k - 1) * d + 1
-        pairs.append((p, max(reach - n - p, 0)))
+        pairs.append((p, max(int(reach - n - p), 0)))  # of a size, the most that it can be
     return pairs
 
 

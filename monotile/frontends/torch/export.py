@@ -1,0 +1,111 @@
+"""`torch.export`, with the user's line where it fails."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
+from monotile.frontends.torch.courses import all_courses
+from monotile.frontends.torch.decompose import quiet
+from monotile.frontends.torch.hints import without_hints
+from monotile.frontends.torch.origin import raised_at
+
+Exported = ExportedProgram
+Model = torch.nn.Module | ExportedProgram
+
+# What a message of torch.export means for the model, and what to do.
+_ADVICE = (
+    (
+        "data-dependent",
+        "control flow or a shape of the model depends on a tensor's values: express such choices with"
+        " tensors (torch.where), move them out of the model, or let"
+        ' torch.compile(model, backend="monotile") split it there',
+    ),
+    (
+        "register a pytree",
+        "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
+        " dicts (for a Hugging Face model, pass use_cache=False)",
+    ),
+)
+
+
+def export(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    results: Callable[[Any], Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> ExportedProgram:
+    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
+
+    dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
+    """
+    if isinstance(model, ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CaptureError(
+            f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
+        )
+    known = registered_dataclasses(model, args, kwargs or {})
+    with quiet(), known, without_hints(), _giving(model, results):
+        try:
+            args, kwargs = distinct_tensors(model, args, kwargs or {})
+            return _exported(model, args, kwargs, dynamic_shapes)
+        except CaptureError as e:
+            raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
+        except Exception as e:
+            where = raised_at(e)
+            text = str(e).strip()
+            reason = _reason(text)
+            advice = "".join(
+                f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
+            )
+            raise CaptureError(
+                f"torch.export cannot capture {type(model).__name__}"
+                + (f", at {where}" if where else "")
+                + f": {type(e).__name__}: {reason}{advice}"
+            ) from e
+
+
+def _reason(text: str) -> str:
+    """The first line of a message, or what it says of dimensions."""
+    lines = [x.strip() for x in text.splitlines()]
+    if "Constraints violated" not in text:
+        return (lines or [""])[0] or "no reason given"
+    said = [x.removeprefix("- ") for x in lines if x.startswith("- ") or " = Dim(" in x]
+    return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys(said))
+
+
+def _exported(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
+    """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
+
+    def run() -> ExportedProgram:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+
+    try:
+        return run()
+    except Exception as e:
+        if "data-dependent" not in str(e):
+            raise
+    return all_courses(model, run)
+
+
+@contextmanager
+def _giving(
+    model: torch.nn.Module, results: Callable[[Any], Any] | None
+) -> Generator[None, None, None]:
+    """Within, `model` returns its results transformed by `results`."""
+    if results is None:
+        yield
+        return
+    hook = model.register_forward_hook(lambda module, args, found: results(found))
+    try:
+        yield
+    finally:
+        hook.remove()

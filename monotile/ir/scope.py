@@ -1,0 +1,74 @@
+"""What a statement of a Program may use, and how much of it is defined."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from monotile.errors import VerificationError
+from monotile.ir import printer
+from monotile.ir.expr import Axis, Tensor
+from monotile.ir.program import Live
+
+Ends = tuple[Tensor | None, Tensor | None]
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """The scope of a check.
+
+    where:   the statement, for messages.
+    names:   of every tensor defined so far, visible or not.
+    visible: tensors that may be used here.
+    loops:   axes of the enclosing loops.
+    partial: what is live of tensors that are undefined beyond, by name.
+    """
+
+    where: str
+    names: set[str]
+    visible: dict[str, Tensor]
+    loops: Mapping[str, Axis]
+    partial: dict[str, tuple[Live | None, ...]]
+
+    def check(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise VerificationError(f"{self.where}: {message}")
+
+    def define(self, t: Tensor) -> None:
+        self.check(t.name not in self.names, f"{t.name!r} is defined twice")
+        self.check(all(n >= 0 for n in t.shape), f"{t.name!r} has a negative extent {t.shape}")
+        self.names.add(t.name)
+        self.visible[t.name] = t
+
+    def use(self, t: Tensor) -> None:
+        """All of `t`."""
+        self.see(t)
+        self.check(
+            t.name not in self.partial, f"{t.name!r} is used where a part of it is undefined"
+        )
+
+    def part(self, t: Tensor, along: Sequence[Ends | None]) -> None:
+        """What lies between these ends of `t`."""
+        self.see(t)
+        for wanted, ends in zip(self.partial.get(t.name, ()), along, strict=False):
+            fits = wanted is None or wanted.ends == ends
+            self.check(fits, f"{t.name!r} is used where a part of it is undefined")
+
+    def see(self, t: Tensor) -> None:
+        known = self.visible.get(t.name)
+        self.check(known is not None, f"{t.name!r} is used where it is not defined")
+        self.check(
+            known == t,
+            f"{t.name!r} is used as {show_type(t)} and defined as {show_type(known or t)}",
+        )
+
+    def sameshow_type(self, a: Tensor, b: Tensor) -> None:
+        same = a.shape == b.shape and a.dtype is b.dtype
+        self.check(same, f"{a.name!r} is {show_type(a)}, {b.name!r} is {show_type(b)}")
+
+    def inner(self, where: str, loops: Mapping[str, Axis]) -> "Scope":
+        """A nested scope: it sees all of this one; its definitions stay inside, except that names stay unique."""
+        return Scope(where, self.names, dict(self.visible), loops, self.partial)
+
+
+def show_type(t: Tensor) -> str:
+    """Shape and element type."""
+    return printer.show_type(t)
