@@ -11,6 +11,7 @@ mt::moments<64, 8, 64>(values, ...);                 a sum and that of the squar
 What a row is made of may be given: the sums of a product, which lie on chip.
 """
 
+import functools
 import math
 from collections.abc import Generator, Hashable
 from contextlib import contextmanager
@@ -22,11 +23,12 @@ from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter, lane_of
 from monotile.codegen.writer import Block
-from monotile.ir.expr import Axis, Expr, add, idx, mul
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Expr, add, idx, loads, mul, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.held_rows import PART, HoldsRows, last_lanes, turns
-from monotile.kernels.common.rowwise import Rowwise
+from monotile.kernels.common.rowwise import POSITIONS, Rowwise
 
 
 @dataclass(eq=False)
@@ -55,10 +57,14 @@ class Rows:
         rows = zip(s.axes, anchor.axes, strict=False)
         out = dict(self.e.loop_axes)
         out |= {a.name: self.site.point[b.name] for a, b in [*rows][: self.found.rows]}
-        start = Axis("start", self.vectors) if self.vectors > 1 else idx(0)
-        position = add(mul(start, idx(self.method.vector)), lane_of(self.method.vector))
         out |= {a.name: idx(0) for a in s.axes[self.found.rows :]}
-        return out | unflatten(position, self.found.along(s))
+        return out | unflatten(self._position, self.found.along(s))
+
+    @property
+    def _position(self) -> Expr:
+        """Of the current element in its row."""
+        start = Axis("start", self.vectors) if self.vectors > 1 else idx(0)
+        return add(mul(start, idx(self.method.vector)), lane_of(self.method.vector))
 
     @property
     def packed(self) -> bool:
@@ -144,9 +150,14 @@ class Rows:
             with e.vector(self.method.vector):
                 self._own(s)
                 text = bare(e.body(s.body, self.point(s)))
+                if s.combiner in POSITIONS:
+                    text = f"{op}::Part{{{text}, (int32_t){bare(e.index(self._position))}}}"
                 w.write(f"{part}[0] = {op}::combine({part}[0], {text});")
         w.write(f"mt::across<{op}, {lanes}, 1, true>({part}, {self._scratch(number)});")
-        self._known(s, f"{part}[0]")
+        if s.combiner in POSITIONS:
+            self._known(s, f"(int64_t)mt_max_i32({part}[0].position, 0)", DType.I64)
+        else:
+            self._known(s, f"{part}[0]", s.body.dtype)
 
     def _moments(self, s: Compute, squares: Compute, number: int) -> None:
         """Reduction `s` with `squares`, which are of what it adds up."""
@@ -165,8 +176,8 @@ class Rows:
             f"const mt::Moments {both} = mt::moments<{kind}>({values}, {self._scratch(number)});"
         )
         w.define(both)
-        self._known(s, f"{both}.sum")
-        self._known(squares, f"{both}.squares")
+        self._known(s, f"{both}.sum", s.body.dtype)
+        self._known(squares, f"{both}.squares", squares.body.dtype)
 
     def _scratch(self, number: int) -> str:
         """Where the warps of a group put reduction `number` together."""
@@ -175,16 +186,30 @@ class Rows:
         return f"scratch + {at}" if self.method.lanes > warp else "nullptr"
 
     def _narrow(self, s: Compute) -> None:
-        self._known(s, self.e.body(s.body, self.point(s)))
+        self._known(s, self.e.body(s.body, self.point(s)), s.body.dtype)
 
-    def _known(self, s: Compute, text: str) -> None:
-        """A value that all lanes of a row have; one of them stores it, if it is stored."""
+    def _known(self, s: Compute, text: str, dtype: DType) -> None:
+        """A value that all lanes of a row have, given in `dtype`; one of them stores it, if it is stored."""
         e, w = self.e, self.e.writer
-        value = e.made(s, text, s.body.dtype, used=True)
+        value = e.made(s, text, dtype, used=True)
+        if s.out.name in self._divisors:
+            by = e.divisors[s.out.name] = w.fresh("by")
+            w.write(f"const mt::Divisor {by}({value});")
+            w.define(by)
         if e.is_stored(s.out):
             test = "group_lane == 0" if self.whole else "live && group_lane == 0"
             with w.open(f"if ({test})", fence=True):
                 e.put(s, self.point(s), value)
+
+    @functools.cached_property
+    def _divisors(self) -> frozenset[str]:
+        """Tensors that a row has one element of, and whose wide ones are divided by it."""
+        wide = [s for s in self.found.evaluated if self.found.along(s)]
+        sides = [x.b for s in wide for x in walk(s.body) if isinstance(x, Binary) and x.op == "div"]
+        found = [x for side in sides for x in loads(side) if x.dtype.compute is DType.F32]
+        own = {s.out.name: s for s in self.found.order}
+        names = {x.tensor.name for x in found if x.tensor.name in own}
+        return frozenset(n for n in names if not self.found.wide(own[n]))
 
     def _own(self, s: Compute) -> None:
         """The wide values that `s` reads, as variables of the current element."""

@@ -15,6 +15,9 @@ from monotile.ir.expr import Axis, Expr, Load, idx
 from monotile.ir.program import Compute
 
 COMBINERS = frozenset({"sum", "prod", "max", "min"})
+POSITIONS = frozenset(
+    {"argmax", "argmin"}
+)  # of rows of something given, which the lanes of a warp have
 
 
 class Rowwise(msgspec.Struct, frozen=True):
@@ -96,7 +99,8 @@ def _is_row(s: Compute, wide: Compute, found: Rowwise) -> bool:
     if rows != _extents(wide)[: found.rows] or not (found.wide(s) or all(n == 1 for n in rest)):
         return False
     along = tuple(r.extent for r in s.reduce)
-    return not s.reduce or (s.combiner in COMBINERS and along == found.span)
+    combiners = COMBINERS | POSITIONS if found.given else COMBINERS
+    return not s.reduce or (s.combiner in combiners and along == found.span)
 
 
 def _extents(s: Compute) -> tuple[int, ...]:
