@@ -56,6 +56,7 @@ class Expressions(ABC):
         self.registers: dict[
             str, str
         ] = {}  # tensors of the current step and the variables that hold them
+        self.divisors: dict[str, str] = {}  # of these, the `mt::Divisor`s of those that divide much
         self.facts: dict[Expr, Interval] = {}
         self._variables: dict[Expr, frozenset[str]] = {}
         self._uses: dict[Expr, int] = {}
@@ -161,6 +162,7 @@ class Expressions(ABC):
     def forget(self) -> None:
         """Begin a new step: registers and uses of the last one are gone."""
         self.registers.clear()
+        self.divisors.clear()
         self._variables.clear()
         self._uses.clear()
 
@@ -207,6 +209,8 @@ class Expressions(ABC):
                 text = unary(op, self.value(x), x.dtype)
             case Binary("div", a, Const() as b) if _steady_divisor(b):
                 text = f"mt_div_by_f32({bare(self.value(a))}, {bare(self.value(b))})"
+            case Binary("div", a, b) if (by := self._divisor(b)) is not None:
+                text = f"{by}.under({bare(self.value(a))})"
             case Binary(op, a, b) if op in COMPARE and is_index(a) and is_index(b):
                 text = binary(op, self.index(a), self.index(b), a.dtype)
             case Binary(op, a, b):
@@ -216,6 +220,13 @@ class Expressions(ABC):
         if e.dtype in (DType.F16, DType.BF16) and isinstance(e, (Unary, Binary)):
             return rounded(text, e.dtype)
         return text
+
+    def _divisor(self, e: Expr) -> str | None:
+        """The variable by which quotients of floats are made that `e` divides."""
+        x = e.x if isinstance(e, Cast) else e
+        if not isinstance(x, Load) or not x.dtype.compute is e.dtype.compute is DType.F32:
+            return None
+        return self.divisors.get(x.tensor.name)
 
     # Indices.
 

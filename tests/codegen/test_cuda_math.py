@@ -17,12 +17,19 @@ EDGES = np.array([0.0, np.inf, -np.inf, np.nan], np.float32)
 
 
 def each(name: str, x: NDArray[np.float32], more: str = "") -> NDArray[np.float32]:
+    return each_by(f"mt_{name}_f32(x{more})", x)
+
+
+def each_by(text: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What `text` gives of each x."""
     source = f"""
 #include "cuda/device/monotile.cuh"
 struct Params {{ char* workspace; unsigned* sync; void* pointers[2]; }};
 extern "C" __global__ void monotile_kernel(const __grid_constant__ Params p) {{
-  for (int i = threadIdx.x; i < {x.size}; i += 32)
-    ((float*)p.pointers[1])[i] = mt_{name}_f32(((const float*)p.pointers[0])[i]{more});
+  for (int i = threadIdx.x; i < {x.size}; i += 32) {{
+    const float x = ((const float*)p.pointers[0])[i];
+    ((float*)p.pointers[1])[i] = {text};
+  }}
 }}
 """
     (got,) = launch(
@@ -53,6 +60,21 @@ def test_a_quotient_by_a_literal(c: float) -> None:
     np.testing.assert_array_equal(got[plain].view(np.uint32), want[plain].view(np.uint32))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_allclose(got[~plain], want[~plain], rtol=1.2e-7, atol=2e-45)
+
+
+@pytest.mark.parametrize(
+    "c", [3.0, -0.7, 1e-40, -3e-45, 1e-31, 2e-30, 7e29, 2e38, 0.0, math.inf, math.nan]
+)
+def test_a_quotient_by_what_divides_many(c: float) -> None:
+    """Also by what has no reciprocal in single precision."""
+    some = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint32).view(np.float32)
+    x = np.concatenate([X, EDGES, -EDGES, some, np.float32([1e-44, 3e-39, 1e38]), np.float32([c])])
+    with np.errstate(all="ignore"):
+        want = x / np.float32(c)
+    number = {math.inf: "MT_INF", 0.0: "0.f"}.get(c, "MT_INF - MT_INF" if c != c else f"{c!r}f")
+    got = each_by(f"mt::Divisor({number}).under(x)", x)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=2e-45)
 
 
 def test_logistic() -> None:

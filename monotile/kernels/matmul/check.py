@@ -7,9 +7,12 @@ from monotile.codegen.lines import Lines
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import why_not
+from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
+from monotile.kernels.common.moments import moments
+from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.family import Checked, Statements
-from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
 from monotile.kernels.matmul.sides import exact_sides
@@ -40,7 +43,9 @@ def check(c: Checked) -> None:
     if exact_sides(c.step, c.view) != (m.left, m.right):
         fail(f"{stage.name}: the operands of {anchor.out.name} cannot be read so")
     site, block = c.view.site(c.step), (m.block_m, m.block_n)
-    if why := why_not(m.epilogue, c.view, site, m.m, m.n, block, target.threads // m.teams):
+    if isinstance(m, MatmulRows):
+        _check_rows(c, m)
+    elif why := why_not(m.epilogue, c.view, site, m.m, m.n, block, target.threads // m.teams):
         fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")
     if m.following and (why := _why_not_following(m, c)):
         fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
@@ -61,6 +66,33 @@ def _check_tile(c: Checked, m: Matmul) -> None:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
     if why := why_not_read(tiles_of(c.view.site(c.step), anchor, m), Lines(c.view)):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
+
+
+def _check_rows(c: Checked, m: MatmulRows) -> None:
+    """What follows the product works row by row, and a task is a block of whole rows."""
+    stage, step, anchor = c.stage, c.step, c.anchor
+    if sorted(m.order) != sorted(step.computes) or m.order[0] != anchor.out.name:
+        fail(f"{stage.name}: its order of evaluation is of other computes than its own")
+    assert isinstance(anchor, Compute)
+    found = rowwise([s for n in m.order if isinstance(s := c.statements[n], Compute)], anchor)
+    wide = [found is not None and found.wide(found.by_name(n)) for n in step.computes]
+    if found is None or wide != [k >= step.anchor for k in range(len(wide))]:
+        fail(f"{stage.name}: what follows {anchor.out.name} does not work row by row")
+        return
+    columns = step.dims[m.n]
+    if m.match != found.names or columns.axes != tuple(range(found.rows, len(anchor.axes))):
+        fail(f"{stage.name}: the rows of {anchor.out.name} are not those that its method says")
+    if columns.tile < columns.extent or several_blocks(step, {m.m: m.block_m, m.n: m.block_n}):
+        fail(
+            f"{stage.name}: a row of {anchor.out.name} has several tasks, or a task several blocks"
+        )
+    if m.lanes > c.target.warp or m.lanes & (m.lanes - 1) or m.runs > 1:
+        fail(f"{stage.name}: {m.lanes} lanes, {m.runs} runs")
+    if m.vector not in (1, 2, 4) or found.span[-1] % m.vector:
+        fail(f"{stage.name}: the vectors of {anchor.out.name} do not fit")
+    possible = moments(found).items() if even(math.prod(found.span), m, c.target) else ()
+    if not set(possible).issuperset(m.moments):
+        fail(f"{stage.name}: {m.moments[0][0]} cannot be found in one pass with a sum")
 
 
 def _why_not_ahead(m: Matmul, c: Checked) -> str | None:

@@ -100,12 +100,14 @@ def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float
     return sum(_contract_parts(block(c, p, task.k, target), task))
 
 
-def rounds_seconds(b: Block, c: Matmul, problem: Problem, task: Size, rounds: int) -> float:
+def rounds_seconds(
+    b: Block, c: Matmul, problem: Problem, task: Size, rounds: int, after: float
+) -> float:
     """`rounds` tasks of such blocks of a worker with their epilogues, one after the other, or in teams. c: the block's method, which may
-    ask for operands of the task that follows."""
+    ask for operands of the task that follows. after: seconds of what becomes of a task's sums."""
     target = b.target
     fill, busy, finish = _contract_parts(b, task)
-    finish += task.m * task.n * problem.operations / (target.flops["fma"] / 2 / target.workers)
+    finish += after
     if target.has.register_tiles:
         return rounds * (fill + busy + finish)
     if rounds == 1:
@@ -123,6 +125,11 @@ def rounds_seconds(b: Block, c: Matmul, problem: Problem, task: Size, rounds: in
     itemsize = problem.product.dtype.itemsize
     least = rounds * (task.m + task.n) * task.k * itemsize / (model.apart * target.worker_bandwidth)
     return max(least, each, _memory_seconds(c, problem.memory, itemsize, target) + shown)
+
+
+def epilogue_seconds(problem: Problem, task: Size, target: Target) -> float:
+    """What follows a task's sums element by element."""
+    return task.m * task.n * problem.operations / (target.flops["fma"] / 2 / target.workers)
 
 
 def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:

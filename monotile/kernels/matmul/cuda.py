@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site
 from monotile.codegen.vector import VectorEmitter
+from monotile.kernels.common.cuda_asked_rows import ask_next, take, write_ahead
 from monotile.kernels.common.cuda_config import PRODUCT, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, Sums, write_epilogue
+from monotile.kernels.common.cuda_rows import each_round, rows_of
 from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import write_copies
 from monotile.kernels.common.epilogue import row_results
 from monotile.kernels.matmul.cuda_operands import ProductSite, Sides, product_site, write_sides
-from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.method import Matmul, MatmulRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,12 @@ def write_product(
     """
     with _each_block(e, p):
         sides = sequence.sides if sequence else write_sides(e, p)
-        sums = _sums(e, p)
-        write_epilogue(e, p.site, sums)
-        _write_types(e, p, sides, sums)
-        epilogue = "epilogue"
-        if sums.by_rows:
-            write_copies(e, p.site, p.m, p.n, sums.by_rows)
-            epilogue = "mt::unaligned_stores(epilogue, singles, rows)"
-        call = f"mt::contract<Product>(scratch + {p.site.step.scratch}, m0, {p.m.count}, n0, {p.n.count}, left, right, {await_}, fetch, {epilogue}"
+        after = (
+            _write_rows(e, p, p.method, sides)
+            if isinstance(p.method, MatmulRows)
+            else _write_elements(e, p, sides)
+        )
+        call = f"mt::contract<Product>(scratch + {p.site.step.scratch}, m0, {p.m.count}, n0, {p.n.count}, left, right, {await_}, {after}"
         if sequence is None:
             e.writer.write(f"{call});")
         else:
@@ -85,6 +85,36 @@ def _each_block(e: VectorEmitter, p: ProductSite) -> Generator[None]:
                 w.write(f"const idx {corner} = 0;")
                 w.define(corner)
         yield
+
+
+def _write_elements(e: VectorEmitter, p: ProductSite, sides: Sides) -> str:
+    """The functors by which sums are finished element by element; gives their text."""
+    sums = _sums(e, p)
+    write_epilogue(e, p.site, sums)
+    _write_types(e, p, sides, sums)
+    if not sums.by_rows:
+        return "fetch, epilogue"
+    write_copies(e, p.site, p.m, p.n, sums.by_rows)
+    return "fetch, mt::unaligned_stores(epilogue, singles, rows)"
+
+
+def _write_rows(e: VectorEmitter, p: ProductSite, method: MatmulRows, sides: Sides) -> str:
+    """The functors by which they are finished row by row."""
+    w, threads = e.writer, e.plan.launch.threads // method.teams
+    _write_types(e, p, sides, Sums(p.m, p.n, p.anchor.body.dtype, 1))
+    thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
+    w.write(f"const idx group_lane = threadIdx.x % {method.lanes}, group = {thread} / {method.lanes};")  # fmt: skip
+    w.define("group_lane")
+    w.define("group")
+    at = f"sums + {p.m.variable.name} * Product::SUM_PITCH + start * {method.vector}"
+    step = rows_of(e, p.site, method, p.m, threads, f"mt::total<Product, {method.vector}>({at})")
+    asked = write_ahead(step)
+    head = "auto rows = [&](const Product::Sum* sums)"
+    with w.open(head, ["sums"], fence=True, tail=";"), each_round(step):
+        ask_next(step, asked.by_round)
+        take(step, asked.once, "early")
+        step.evaluate()
+    return "mt::NoFetch{}, mt::row_epilogue(ahead, rows)"
 
 
 def _sums(e: VectorEmitter, p: ProductSite) -> Sums:

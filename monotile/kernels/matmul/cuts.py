@@ -12,7 +12,10 @@ from monotile.choice.spec import Value
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
+from monotile.kernels.common.held_rows import row_work
+from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import Product, product, with_sides
+from monotile.kernels.common.rowwise import Rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
@@ -27,14 +30,21 @@ from monotile.kernels.matmul.blocks import (
 )
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Memory, Problem, Size
+from monotile.kernels.matmul.rows import (
+    Share,
+    finish_seconds,
+    finished_rows,
+    shares,
+    with_rows,
+)
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
 ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 
-# A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns.
-Choice = tuple[float, Matmul, int, tuple[int, int]]
+# A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns, how lanes share its rows of sums.
+Choice = tuple[float, Matmul, int, tuple[int, int], Share | None]
 
 
 def tiled(c: Compute, context: Context) -> bool:
@@ -43,31 +53,39 @@ def tiled(c: Compute, context: Context) -> bool:
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """The best way to cut a group of one step that begins with a product; none where it does not, or there is none."""
-    if len(group.steps) != 1:
-        return
-    step = group.steps[0]
-    anchor, target = step[0], context.target
+    """The best way to cut a group that begins with a product and goes on element by element, or row by row; none where it does not, or there
+    is none."""
+    anchor, target = group.steps[0][0], context.target
     p = product(anchor, context.tables, target) if isinstance(anchor, Compute) else None
     if p is None or not isinstance(anchor, Compute):
         return
-    best = _best_choice(anchor, p, step, context)
+    found = finished_rows(group, p, target) if len(group.steps) > 1 else None
+    if found is None and len(group.steps) > 1:
+        return
+    best = _best_choice(anchor, p, tuple(group.statements()), found, context)
     if best is None:
         return
-    seconds, method, scratch, tiles = best
+    seconds, method, scratch, tiles, share = best
     dims = _product_dims(anchor, p, tiles, target)
     by_axis = sorted(dims, key=lambda d: d.stage or 0)
     grid = tuple(-(-d.extent // d.tile) for d in by_axis)
-    names = tuple(s.out.name for s in step)
-    done = Step(names, dims, last_dims(method, dims, p), scratch=0, scratch_bytes=scratch)
+    method = last_dims(method, dims, p)
+    names = tuple(s.out.name for s in group.statements())
+    if found is not None and share is not None:
+        method, names = with_rows(method, found, share, target), found.listed
+    done = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     yield Draft(group, grid, (done,), {}, scratch, seconds)
 
 
 def _best_choice(
-    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
+    anchor: Compute,
+    p: Product,
+    statements: tuple[Compute | Scatter, ...],
+    found: Rowwise | None,
+    context: Context,
 ) -> Choice | None:
-    """The fastest way to cut the product; None if there is none."""
-    problem = _problem(anchor, p, step, context)
+    """The fastest way to cut the product with what follows it; None if there is none. found: the rows that it is finished by."""
+    problem = _problem(anchor, p, statements, found, context)
     if problem is None:
         return None
     key = _key(problem)
@@ -78,14 +96,20 @@ def _best_choice(
             _choices(problem, context),
             shape=lambda: digest(key),
             cost=lambda way: way[0],
-            value=lambda way: _value(way[1]) | {"tiles": way[3]},
+            value=lambda way: (
+                _value(way[1]) | {"tiles": way[3]} | ({"lanes": way[4].lanes} if way[4] else {})
+            ),
         )
 
     return context.memo.once(("matmul", *key), best)
 
 
 def _problem(
-    anchor: Compute, p: Product, step: tuple[Compute | Scatter, ...], context: Context
+    anchor: Compute,
+    p: Product,
+    statements: tuple[Compute | Scatter, ...],
+    found: Rowwise | None,
+    context: Context,
 ) -> Problem | None:
     """The step as a problem, whose rows and columns are those of a run where it has runs: these are batches then. None for an empty one."""
     m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
@@ -96,16 +120,22 @@ def _problem(
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     size = Size(p.grain_m or m, p.grain_n or n, k, batches * runs)
     common = context.target.model.common
-    operations = product_cost.finishing(step, common.after_plain, common.after_costly)
-    stored = next(s.out.dtype.itemsize for s in reversed(step) if isinstance(s, Compute))
-    return Problem(p, size, operations, stored, _from_memory(anchor, p, context.target))
+    stored = next(s.out.dtype.itemsize for s in reversed(statements) if isinstance(s, Compute))
+    memory = _from_memory(anchor, p, context.target)
+    if found is not None:
+        numbers = [anchor.axes[a] for a in p.m]
+        work = row_work(found, len(moments(found)), common.transcendental, numbers)
+        return Problem(p, size, 0.0, stored, memory, work, found.span[-1])
+    operations = product_cost.finishing(statements, common.after_plain, common.after_costly)
+    return Problem(p, size, operations, stored, memory)
 
 
 def _key(problem: Problem) -> tuple[object, ...]:
     """All that `_choices` looks at."""
     p, size = problem.product, problem.size
     epilogue = (problem.operations, problem.stored)
-    return (*cut_key(p, size), p.grain_m, p.grain_n, size.batches, *epilogue, problem.memory)
+    key = (*cut_key(p, size), p.grain_m, p.grain_n, size.batches, *epilogue, problem.memory)
+    return key if problem.rows is None else (*key, problem.rows, problem.last)
 
 
 def _value(c: Matmul) -> dict[str, Value]:
@@ -133,7 +163,7 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
         least = _rounds(size, c, (c.block_m, c.block_n), target)
         if block.least(least) > best * ROUNDING:
             continue
-        for tile in regions(p, size, c, target):
+        for tile, share, after in _finished(problem, c, target):
             rounds = _rounds(size, c, tile, target)
             if c.teams > 1 and rounds <= 1:
                 continue
@@ -142,10 +172,34 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
                 method = followed(c, size.k, target)
                 scratch = scratch_bytes(method, target)
             task = Size(*tile, size.k)
-            seconds = product_cost.rounds_seconds(block, method, problem, task, rounds)
+            seconds = product_cost.rounds_seconds(block, method, problem, task, rounds, after)
             if not context.chooser.wants_all:
                 best = min(best, seconds)
-            yield seconds + out, method, scratch, tile
+            yield seconds + out, method, scratch, tile, share
+
+
+def _finished(
+    problem: Problem, c: Matmul, target: Target
+) -> Iterator[tuple[tuple[int, int], Share | None, float]]:
+    """The regions of tasks by the method `c`, each with what becomes of its sums: how lanes share rows, and the seconds."""
+    p, size, work = problem.product, problem.size, problem.rows
+    if work is None:
+        for tile in regions(p, size, c, target):
+            task = Size(*tile, size.k)
+            yield tile, None, product_cost.epilogue_seconds(problem, task, target)
+        return
+    columns = cost.round_up(size.n, EVEN)
+    if columns > c.block_n or c.runs > 1:
+        return
+    threads = target.threads // c.teams
+    for rows in dict.fromkeys(tile[0] for tile in regions(p, size, c, target)):
+        ways = [
+            (finish_seconds(work, share, rows, threads, target), share)
+            for share in shares(work, problem.last, threads, rows)
+        ]
+        if ways:
+            seconds, share = min(ways)
+            yield (rows, columns), share, seconds
 
 
 def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -> int:

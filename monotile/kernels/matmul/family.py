@@ -6,13 +6,13 @@ from monotile.kernels.matmul.cpu import write as write_c
 from monotile.kernels.matmul.cuda import write as write_cuda
 from monotile.kernels.matmul.cuda_tasks import write_tasks
 from monotile.kernels.matmul.cuts import cut, in_rows, tiled
-from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.prefetch import prefetch
 from monotile.kernels.matmul.settle import settle
 
 MATMUL = Family(
     name="matmul",
-    methods=(Matmul,),
+    methods=(Matmul, MatmulRows),
     cut=cut,
     exclusive=True,
     in_rows=in_rows,

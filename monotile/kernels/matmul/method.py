@@ -87,3 +87,36 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
             parts.append(self.epilogue.describe())
         sides = (f"left {self.left.describe()}", f"right {self.right.describe()}")
         return ", ".join((*parts, *sides, *(p.describe() for p in self.prefetch)))
+
+
+class MatmulRows(Matmul, frozen=True, tag="matmul_rows"):
+    """A product whose tasks have whole rows of sums, which are finished row by row: a softmax, a normalisation. The sums stay on chip.
+
+    A task is one block. Groups of `lanes` neighbouring threads take rows of its sums in turn, as rows in registers are taken
+    (`common/cuda_rows.py`). The anchor is number `result` of the step's computes: before it stands what a row has one of.
+    vector, rows, span, order, moments: as of `HoldRows`.
+    """
+
+    has_followers: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ("order", "moments")
+
+    result: int = 0
+    lanes: int = 1
+    vector: int = 1
+    rows: int = 0
+    span: tuple[int, ...] = ()
+    order: tuple[str, ...] = ()
+    moments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def anchor(self) -> int:
+        return self.result
+
+    @property
+    def match(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
+        """What was matched."""
+        return self.rows, self.span, self.order
+
+    def describe(self) -> str:
+        once = ", sum and squares in one pass" if self.moments else ""
+        return f"{super().describe()}, then rows of {self.lanes} lanes x{self.vector}{once}"

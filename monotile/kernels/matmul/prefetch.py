@@ -14,7 +14,7 @@ from monotile.targets.model import fitted
 
 def operands(step: Step, statements: Statements) -> dict[str, Expr]:
     """What the left and the right operand of a step are."""
-    anchor, m = statements[step.computes[0]], step.method
+    anchor, m = statements[step.computes[step.anchor]], step.method
     assert isinstance(m, Matmul)
     assert isinstance(anchor, Compute)
     left, right = factors(anchor, swapped=m.swapped)

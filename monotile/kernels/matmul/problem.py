@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from monotile.kernels.common.held_rows import RowWork
 from monotile.kernels.common.product import Product
 
 
@@ -25,10 +26,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one."""
+    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. rows: what each row of sums takes
+    instead, where these are finished row by row; last: the innermost of a row's extents."""
 
     product: Product
     size: Size
     operations: float
     stored: int
     memory: Memory
+    rows: RowWork | None = None
+    last: int = 1

@@ -8,7 +8,7 @@ from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import epilogue_of
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
-from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import tile_sides, tiles_of
 from monotile.plan.nodes import Method
@@ -27,9 +27,11 @@ def settle(where: Settling) -> Method:
         m = msgspec.structs.replace(m, sums=_sums(where, m))
         left, right = tile_sides(tiles_of(view.site(where.step), anchor, m), Lines(view))
         return msgspec.structs.replace(m, left=left, right=right)
+    left, right = exact_sides(where.step, view)
+    if isinstance(m, MatmulRows):
+        return msgspec.structs.replace(m, left=left, right=right)
     block, threads = (m.block_m, m.block_n), where.target.threads // m.teams
     found = epilogue_of(view, view.site(where.step), m.m, m.n, block, threads)
-    left, right = exact_sides(where.step, view)
     return msgspec.structs.replace(m, left=left, right=right, epilogue=found)
 
 

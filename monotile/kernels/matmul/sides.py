@@ -22,7 +22,7 @@ def element_of(left: Expr, right: Expr, anchor: Compute) -> DType:
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is copied in
     vectors as wide as its place allows."""
-    m, anchor = step.method, view.statements[step.computes[0]]
+    m, anchor = step.method, view.statements[step.computes[step.anchor]]
     assert isinstance(m, Matmul)
     assert isinstance(anchor, Compute)
     left, right = factors(anchor, swapped=m.swapped)

@@ -1,12 +1,15 @@
 """What a step that holds rows in registers may be."""
 
+import math
+
 from monotile.ir.program import Compute
+from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up
+from monotile.kernels.common.moments import moments
+from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.family import Checked, Statements
-from monotile.kernels.rowwise.cuts import even, scratch_bytes
-from monotile.kernels.rowwise.match import rowwise
+from monotile.kernels.rowwise.cuts import scratch_bytes
 from monotile.kernels.rowwise.method import HoldRows
-from monotile.kernels.rowwise.moments import moments
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
 
@@ -33,7 +36,9 @@ def check(c: Checked) -> None:
     if found.span[-1] % method.vector or step.scratch_bytes < scratch_bytes(found, target):
         fail(f"{stage.name}: the vectors or the scratch of {anchor} do not fit")
     possible = (
-        set(moments(found).items()) if even(found, method, target) else set[tuple[str, str]]()
+        set(moments(found).items())
+        if even(math.prod(found.span), method, target)
+        else set[tuple[str, str]]()
     )
     if not possible.issuperset(method.moments):
         fail(

@@ -32,6 +32,9 @@ __host__ __device__ constexpr int even_unroll(int steps, int most) {
 
 // An epilogue that reads nothing besides the sums.
 struct Nothing {};
+struct NoFetch {
+  __device__ __forceinline__ Nothing operator()(int, int) const { return {}; }
+};
 
 // The worker's tasks before and after this one. prefetched: the task before has copied the first S::NEXT_TASK_CHUNKS chunks of this
 // one. more: there is a task after it. next(use) calls use(left, right, m0, m1, n0, n1) with the operands of that, or of any task
@@ -60,7 +63,8 @@ struct NoWait {
 // prefetched. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that
 // is prefetched some steps ahead, at first while the operands are copied. Where not `valid` nothing may be stored: predicated
 // stores instead of branches let the steps of the epilogue hide each other's latency. For rows at any alignment the epilogue is
-// `UnalignedStores`. When this returns shared memory is free, but for the stages that hold chunks of the next task.
+// `UnalignedStores`; where rows are finished as wholes it is a `RowEpilogue`, and `fetch` fetches nothing. When this returns shared
+// memory is free, but for the stages that hold chunks of the next task.
 template <class S, class Left, class Right, class Await, class Fetch, class Epilogue, class Tasks = SingleTask>
 __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, int n1,
                                          const Left& left, const Right& right, const Await& await,
@@ -136,6 +140,8 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
                                               : max_of(1, MOST_PREFETCHED_BYTES / int(sizeof(Fetched)));
   constexpr int UNROLL = even_unroll(STEPS, MOST);  // steps whose operands are on their way at once
   constexpr bool UNALIGNED = IS_UNALIGNED<Epilogue>;  // then the last vector may be incomplete, and a block may have no vector at all
+  constexpr bool BY_ROW = IS_BY_ROW<Epilogue>;
+  static_assert(!BY_ROW || same<Fetched, Nothing>, "An epilogue by rows asks for what it reads itself.");
   Fetched fetched[UNROLL];
   const int vectors_end = UNALIGNED ? n1 - (n1 - n0) % S::VECTOR : n1;
   auto position = [&](int step) {
@@ -150,9 +156,13 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     bool valid = exists && inside;
     return Position{valid ? m : 0, valid ? n : 0, valid};  // any address will do for a load that nothing uses
   };
+  if constexpr (BY_ROW) {
+    epilogue.ahead();
+  } else {
 #pragma unroll
-  for (int i = 0; i < UNROLL; ++i)
-    if (Position p = position(i); !UNALIGNED || p.valid) fetched[i] = fetch(m0 + p.m, n0 + p.n);
+    for (int i = 0; i < UNROLL; ++i)
+      if (Position p = position(i); !UNALIGNED || p.valid) fetched[i] = fetch(m0 + p.m, n0 + p.n);
+  }
 
   NextTask<S, decltype(left_feed), decltype(right_feed)> next_task{ring, slice, thread, left_feed, right_feed};
   constexpr bool CONTINUES = next_task.CONTINUES;
@@ -217,25 +227,29 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     if (Core::keeps(i, lane)) store(sums + at, Core::fragment(acc, i));
   }
   S::barrier();
+  if constexpr (BY_ROW) {
+    epilogue.rows(sums);
+  } else {
 #pragma unroll 1
-  for (int step = 0; step < STEPS; step += UNROLL) {
-    Pack<Sum, S::VECTOR> totals[UNROLL];  // unaligned: no load of sums is moved before a store into a cell
-    if constexpr (UNALIGNED) {
+    for (int step = 0; step < STEPS; step += UNROLL) {
+      Pack<Sum, S::VECTOR> totals[UNROLL];  // unaligned: no load of sums is moved before a store into a cell
+      if constexpr (UNALIGNED) {
 #pragma unroll
-      for (int i = 0; i < UNROLL; ++i)
-        if (Position p = position(step + i); p.valid) totals[i] = total<S, S::VECTOR>(sums + p.m * S::SUM_PITCH + p.n);
-    }
-#pragma unroll
-    for (int i = 0; i < UNROLL; ++i) {
-      if (Position p = position(step + i); !UNALIGNED || p.valid) {
-        Sum* at = sums + p.m * S::SUM_PITCH + p.n;
-        if constexpr (UNALIGNED)
-          epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], fetched[i], true, reinterpret_cast<char*>(at));
-        else
-          epilogue(m0 + p.m, n0 + p.n, total<S, S::VECTOR>(at), fetched[i], p.valid);
+        for (int i = 0; i < UNROLL; ++i)
+          if (Position p = position(step + i); p.valid) totals[i] = total<S, S::VECTOR>(sums + p.m * S::SUM_PITCH + p.n);
       }
-      if (step + UNROLL < STEPS)
-        if (Position p = position(step + UNROLL + i); !UNALIGNED || p.valid) fetched[i] = fetch(m0 + p.m, n0 + p.n);
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        if (Position p = position(step + i); !UNALIGNED || p.valid) {
+          Sum* at = sums + p.m * S::SUM_PITCH + p.n;
+          if constexpr (UNALIGNED)
+            epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], fetched[i], true, reinterpret_cast<char*>(at));
+          else
+            epilogue(m0 + p.m, n0 + p.n, total<S, S::VECTOR>(at), fetched[i], p.valid);
+        }
+        if (step + UNROLL < STEPS)
+          if (Position p = position(step + UNROLL + i); !UNALIGNED || p.valid) fetched[i] = fetch(m0 + p.m, n0 + p.n);
+      }
     }
   }
   if constexpr (UNALIGNED) store_unaligned<S>(sums, m0, m1, n0, n1, epilogue);

@@ -48,6 +48,22 @@ inline constexpr bool IS_UNALIGNED = false;
 template <class Vectors, class Singles, class Rows>
 inline constexpr bool IS_UNALIGNED<UnalignedStores<Vectors, Singles, Rows>> = true;
 
+// An epilogue of whole rows. ahead() asks for what it reads besides the sums, while the operands are copied. rows(sums) finishes all
+// rows of the block, whose first sum it is given.
+template <class Ahead, class Rows>
+struct RowEpilogue {
+  const Ahead& ahead;
+  const Rows& rows;
+};
+template <class Ahead, class Rows>
+__device__ __forceinline__ RowEpilogue<Ahead, Rows> row_epilogue(const Ahead& ahead, const Rows& rows) {
+  return {ahead, rows};
+}
+template <class Epilogue>
+inline constexpr bool IS_BY_ROW = false;
+template <class Ahead, class Rows>
+inline constexpr bool IS_BY_ROW<RowEpilogue<Ahead, Rows>> = true;
+
 // The words that begin `skip` bytes into `low` and end in `high`.
 template <int WORDS>
 __device__ __forceinline__ Pack<u32, WORDS> between(const Pack<u32, WORDS>& low, const Pack<u32, WORDS>& high, u32 skip) {

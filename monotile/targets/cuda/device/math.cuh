@@ -74,13 +74,27 @@ MT_UNARY(abs, fabsf, fabs)
 MT_UNARY(rsqrt, rsqrtf, rsqrt)
 #undef MT_UNARY
 
-// x / c for a literal c, whose reciprocal the compiler computes (Markstein): a product, its remainder, and a correction. It is
-// correctly rounded above 1e-30, and within a unit in the last place below. Unlike a division it has no branch.
-MT_FN float mt_div_by_f32(float x, float c) {
-  const float one_over = 1.f / c;
+// x / c by way of 1 / c (Markstein): a product, its remainder, and a correction. It is correctly rounded above 1e-30, and within a
+// unit in the last place below. Unlike a division it has no branch.
+MT_FN float mt_div_with_f32(float x, float c, float one_over) {
   float q = x * one_over, better = fmaf(fmaf(-c, q, x), one_over, q);
-  return q != 0 && fabsf(q) < MT_INF ? better : q;
+  bool plain = (q != 0) & (fabsf(q) < MT_INF);  // no &&, of which NVRTC makes a branch
+  return plain ? better : q;
 }
+// The same for a literal c, whose reciprocal the compiler computes.
+MT_FN float mt_div_by_f32(float x, float c) { return mt_div_with_f32(x, c, 1.f / c); }
+namespace mt {
+// What many numbers are divided by. Where its reciprocal might be subnormal or infinite, both sides of a quotient are brought nearer
+// to 1 first; what that loses would be lost anyway.
+struct Divisor {
+  float scale, c, one_over;
+  MT_FN explicit Divisor(float x) {
+    scale = fabsf(x) < 1e-30f ? 0x1p64f : fabsf(x) > 1e30f ? 0x1p-64f : 1.f;
+    c = x * scale, one_over = 1.f / c;
+  }
+  MT_FN float under(float x) const { return mt_div_with_f32(x * scale, c, one_over); }
+};
+}  // namespace mt
 
 // 1 / (1 + exp(-x)), to 3 units in the last place.
 MT_FN float mt_logistic_f32(float x) { return mt::ptx::reciprocal_fast(1.f + expf(-x)); }

@@ -9,14 +9,14 @@ import math
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Const, Expr, Load, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.rowwise.match import Rowwise
+from monotile.kernels.common.rowwise import Rowwise
 
 ROUNDED = 2.0**-22  # how far off 1 / n may be, relative to it
 
 
 def moments(found: Rowwise) -> dict[str, str]:
     """Names of the sums of squared distances, and of the sum that gives the mean of each: one for a sum."""
-    sums = [s for s in found.order if s.reduce and s.combiner == "sum"]
+    sums = [s for s in found.evaluated if s.reduce and s.combiner == "sum"]
     out = dict[str, str]()
     for squares in sums:
         for total in sums:
@@ -48,7 +48,7 @@ def _at(made: Compute, e: Expr, reader: Compute) -> Expr:
 
 def _is_mean(e: Expr, total: Compute, found: Rowwise) -> bool:
     """Whether `e` is the sum over the length of a row, or a value of the row that is."""
-    own = {s.out.name: s for s in found.order if not s.reduce and not found.wide(s)}
+    own = {s.out.name: s for s in found.evaluated if not s.reduce and not found.wide(s)}
     if isinstance(e, Load) and e.tensor.name in own:
         e = own[e.tensor.name].body
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and isinstance(e.b, Const)):

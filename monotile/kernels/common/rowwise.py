@@ -1,7 +1,8 @@
 """Computes that work row by row: normalisations, softmax, and what is element by element round them.
 
 Their axes are those of rows, then, in the wide ones, those along a row (the span). Each element depends on its own place in
-other wide tensors and on sums, maxima and the like of its own row.
+other wide tensors and on sums, maxima and the like of its own row. One wide tensor may be given: the sums of a product whose
+rows are finished so.
 """
 
 import math
@@ -14,18 +15,35 @@ from monotile.ir.expr import Axis, Expr, Load, idx
 from monotile.ir.program import Compute
 
 COMBINERS = frozenset({"sum", "prod", "max", "min"})
+POSITIONS = frozenset(
+    {"argmax", "argmin"}
+)  # of rows of something given, which the lanes of a warp have
 
 
 class Rowwise(msgspec.Struct, frozen=True):
-    """rows: how many leading axes number the rows. span: extents along a row. order: the Computes in an order of evaluation."""
+    """rows: how many leading axes number the rows. span: extents along a row. order: the Computes in an order of evaluation. given: the name
+    of the first one, "" for none, whose elements are there before."""
 
     rows: int
     span: tuple[int, ...]
     order: tuple[Compute, ...]
+    given: str = ""
 
     def wide(self, s: Compute) -> bool:
         """Whether `s` has an element for each of a row; else it has one for the row, and further axes of extent 1."""
-        return not s.reduce and tuple(a.extent for a in s.axes[self.rows :]) == self.span
+        if s.reduce and s.out.name != self.given:
+            return False
+        return tuple(a.extent for a in s.axes[self.rows :]) == self.span
+
+    @property
+    def evaluated(self) -> tuple[Compute, ...]:
+        """All but what is given."""
+        return self.order[1:] if self.given else self.order
+
+    @property
+    def sums(self) -> int:
+        """How many of a row's values its lanes put together."""
+        return sum(bool(s.reduce) for s in self.evaluated)
 
     @property
     def anchor(self) -> Compute:
@@ -34,7 +52,7 @@ class Rowwise(msgspec.Struct, frozen=True):
 
     def along(self, s: Compute) -> tuple[Axis, ...]:
         """The axes of `s` that run along a row, reduced or not."""
-        return s.reduce or (s.axes[self.rows :] if self.wide(s) else ())
+        return s.axes[self.rows :] if self.wide(s) else s.reduce
 
     def by_name(self, name: str) -> Compute:
         return next(s for s in self.order if s.out.name == name)
@@ -52,29 +70,37 @@ class Rowwise(msgspec.Struct, frozen=True):
         )
 
 
-def rowwise(computes: Sequence[Compute]) -> Rowwise | None:
-    """`computes` as such, with a reduction and something wide among them; None if they are not."""
-    span = next((tuple(r.extent for r in s.reduce) for s in computes if s.reduce), ())
-    ends = [s for s in computes if not s.reduce and _extents(s)[-len(span) :] == span]
+def rowwise(computes: Sequence[Compute], given: Compute | None = None) -> Rowwise | None:
+    """`computes` as such, with a reduction and something wide among them; None if they are not. given: of these, what is there before."""
+    name = given.out.name if given else ""
+    own = {s.out.name: s for s in computes}
+    evaluated = [s for s in computes if s.out.name != name]
+    span = next((tuple(r.extent for r in s.reduce) for s in evaluated if s.reduce), ())
+    wides = [given] if given else [s for s in computes if not s.reduce]
+    ends = [s for s in wides if _extents(s)[-len(span) :] == span]
     if not ends or math.prod(span) <= 1:
         return None
     wide = max(ends, key=lambda s: len(s.axes))  # there may be as many rows as a row is long
     rows = len(wide.axes) - len(span)
-    found = Rowwise(rows, span, tuple(computes))
-    own = {s.out.name: s for s in computes}
-    for s in computes:
-        rest = _extents(s)[rows:]
-        if _extents(s)[:rows] != _extents(wide)[:rows]:
-            return None
-        if not found.wide(s) and any(n != 1 for n in rest):
-            return None
-        if s.reduce and (s.combiner not in COMBINERS or tuple(r.extent for r in s.reduce) != span):
-            return None
+    found = Rowwise(rows, span, tuple(computes), name)
+    if not all(_is_row(s, wide, found) for s in evaluated):
+        return None
+    for s in evaluated:
         for x in loads_of(s):
             if x.tensor.name in own and not _in_place(x, s, own[x.tensor.name], found):
                 return None
-    order = _ordered(computes)
-    return None if order is None else Rowwise(rows, span, order)
+    order = _ordered(evaluated, (given,) if given else ())
+    return None if order is None else Rowwise(rows, span, order, name)
+
+
+def _is_row(s: Compute, wide: Compute, found: Rowwise) -> bool:
+    """Whether `s` has the rows that `wide` has, and in each one element, as many as `wide`, or one made of these."""
+    rows, rest = _extents(s)[: found.rows], _extents(s)[found.rows :]
+    if rows != _extents(wide)[: found.rows] or not (found.wide(s) or all(n == 1 for n in rest)):
+        return False
+    along = tuple(r.extent for r in s.reduce)
+    combiners = COMBINERS | POSITIONS if found.given else COMBINERS
+    return not s.reduce or (s.combiner in combiners and along == found.span)
 
 
 def _extents(s: Compute) -> tuple[int, ...]:
@@ -97,9 +123,11 @@ def _at(index: Expr, axis: Axis) -> bool:
     return index == axis or (axis.extent == 1 and index == idx(0))
 
 
-def _ordered(computes: Sequence[Compute]) -> tuple[Compute, ...] | None:
-    """Everything after what it reads."""
-    left, out = list(computes), list[Compute]()
+def _ordered(
+    computes: Sequence[Compute], before: tuple[Compute, ...]
+) -> tuple[Compute, ...] | None:
+    """Everything after what it reads, all of it after `before`."""
+    left, out = list(computes), [*before]
     while left:
         names = {s.out.name for s in left}
         ready = [s for s in left if not names & {x.tensor.name for x in loads_of(s)}]

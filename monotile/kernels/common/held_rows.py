@@ -1,0 +1,137 @@
+"""Rows that lanes hold in registers: how the lanes share one, what a thread needs for it, and how long it takes."""
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Axis, Expr, Load, axes_of, loads, substitute
+from monotile.kernels.common.cost import operations
+from monotile.kernels.common.rowwise import Rowwise
+from monotile.targets.model import fitted
+from monotile.targets.target import Target
+
+MOST_WORDS = 96  # registers of a thread for what it reads and holds
+PART = 8  # bytes of a part of a sum, at most
+
+
+class Lanes(Protocol):
+    """How lanes share a row: `lanes` neighbouring threads have it, each vectors of `vector` neighbours of it, `lanes` vectors apart."""
+
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def vector(self) -> int: ...
+
+
+class HoldsRows(Lanes, Protocol):
+    """A method by which lanes hold rows: the match (`rowwise.Rowwise`), and the pairs of sums that are found in one pass (`moments.py`)."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def span(self) -> tuple[int, ...]: ...
+    @property
+    def order(self) -> tuple[str, ...]: ...
+    @property
+    def moments(self) -> tuple[tuple[str, str], ...]: ...
+
+
+class RowWork(msgspec.Struct, frozen=True):
+    """What a row takes, without names.
+
+    length: its elements. operations: of each. sums: values that its lanes put together; pairs: of these, found in one pass. read: bytes of an element of all
+    that it reads, and whether rows differ in it. size: words of a wide value.
+    """
+
+    length: int
+    operations: float
+    sums: int
+    pairs: int
+    read: tuple[tuple[int, bool], ...]
+    size: int
+
+    def turns(self, share: Lanes) -> int:
+        """Vectors that a lane takes."""
+        return turns(self.length, share)
+
+    def words(self, share: Lanes, rounds: int) -> int:
+        """Registers of a thread. What is of the row is there twice in several rounds: this one's and the next one's."""
+        elements = self.turns(share) * share.vector
+        read = sum(
+            -(-elements * size // 4) * (2 if rounds > 1 and own else 1) for size, own in self.read
+        )
+        held = 2 * elements * self.size  # a wide value, and the one made of it
+        return read + held
+
+    def arithmetic(self, share: Lanes, target: Target) -> float:
+        """Seconds in which all threads of a worker compute a row each group of them."""
+        rate = target.flops["fma"] / 2 / target.workers / target.threads
+        return self.operations * self.turns(share) * share.vector / rate
+
+    def meeting(self, share: Lanes, target: Target) -> float:
+        """Latencies in which the lanes of a row put their values together."""
+        pairs = self.pairs if even(self.length, share, target) else 0
+        model = fitted(target.model.rowwise)
+        each = model.reduction if share.lanes > target.warp else model.reduction / 2
+        return (self.sums - pairs) * each
+
+    def moved(self, rows: int, target: Target, *, own: bool = False) -> float:
+        """Seconds in which what `rows` rows read comes; own: what rows differ in alone."""
+        nbytes = sum(size for size, differs in self.read if differs or not own) * self.length
+        return nbytes * rows / target.worker_bandwidth
+
+    def further_round(self, share: Lanes, rows: int, target: Target) -> float:
+        """Seconds of a round of `rows` rows whose operands were asked for in the one before."""
+        chain = fitted(target.model.rowwise).chain
+        waits = target.latency_seconds * (chain + self.meeting(share, target))
+        return max(self.moved(rows, target, own=True) + self.arithmetic(share, target), waits)
+
+
+def row_work(
+    found: Rowwise, pairs: int, transcendental: float, numbers: Iterable[Axis] | None = None
+) -> RowWork:
+    """What `found` takes. pairs: sums that may be found in one pass with others. transcendental: operations that such a function counts for. numbers: of
+    the anchor's axes those by which the rows of a task differ; None: all of rows."""
+    rows = frozenset(found.anchor.axes[: found.rows] if numbers is None else numbers)
+    return RowWork(
+        math.prod(found.span),
+        sum(operations(s, transcendental) for s in found.evaluated if found.along(s)),
+        found.sums,
+        pairs,
+        tuple(
+            (x.dtype.itemsize, any(rows & axes_of(i) for i in x.index)) for x in far_loads(found)
+        ),
+        max(1, *(s.out.dtype.compute.itemsize // 4 for s in found.order if found.wide(s))),
+    )
+
+
+def turns(length: int, share: Lanes) -> int:
+    """Vectors that a lane takes of a row of this length."""
+    return -(-length // (share.vector * share.lanes))
+
+
+def last_lanes(length: int, share: Lanes) -> int:
+    """Lanes that have a vector in the last turn."""
+    return length // share.vector - (turns(length, share) - 1) * share.lanes
+
+
+def even(length: int, share: Lanes, target: Target) -> bool:
+    """Whether the lanes of a warp have equally much of a row."""
+    return last_lanes(length, share) % min(target.warp, share.lanes) == 0
+
+
+def far_loads(found: Rowwise) -> tuple[Load, ...]:
+    """What each element of a row reads that the step does not make, and finds without looking anything up: each once, at the
+    anchor's axes."""
+    own = {s.out.name for s in found.order}
+    out = dict[Load, None]()
+    for s in filter(found.along, found.evaluated):
+        axes = zip((*s.axes[: found.rows], *found.along(s)), found.anchor.axes, strict=True)
+        point: dict[str, Expr] = {a.name: b for a, b in axes}
+        for x in loads_of(s):
+            if x.tensor.name not in own and not any(loads(i) for i in x.index):
+                out[Load(x.tensor, tuple(substitute(i, point) for i in x.index))] = None
+    return tuple(out)
