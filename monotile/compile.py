@@ -1,10 +1,12 @@
 """From a model to a kernel, on one page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from monotile.analysis.work import work
 from monotile.cache import Cache
@@ -164,38 +166,65 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
-        several = hardware.has.many_workers and not (given.plan or given.choices)
+        whole = given.plan or given.choices or options.arrange_parameters
+        several = hardware.has.many_workers and not whole
         classes = size_classes(ranges_of(exported)) if several else [{}]
-        made = [_from_cache(exported, hardware, options, replace(given, most=x)) for x in classes]
-        return made[-1].beside(made[:-1])
+        ways = [replace(given, most=x) for x in classes]
+        *smaller, module = _modules(exported, hardware, options, ways)
+        return module.beside(smaller)
 
 
-def _from_cache(
-    exported: Exported, target: Target, options: Options, given: Given
-) -> CompiledModule:
-    """The compiled model, from the cache where it is there."""
-    key = exported_key(
-        exported, target, options, (given.plan, given.choices, given.iterate, {**given.most})
-    )
-    cache = Cache.of(options)
-    stored = cache.get(key) if key and not options.dump_dir else None
+def _modules(
+    exported: Exported, target: Target, options: Options, ways: Sequence[Given]
+) -> Iterator[CompiledModule]:
+    """The compiled model, each from the cache where it is there; the others are built at once."""
+    cache, backend = Cache.of(options), backend_of(target)
+    keys = [exported_key(exported, target, options, x) for x in map(_of_key, ways)]
+    found = [_stored(exported, key if not options.dump_dir else None, cache) for key in keys]
+    with step(f"compiling for {target.name}", shown=options.progress and None in found):
+        made = [
+            None if x else _compile(exported, target, options, given)
+            for x, given in zip(found, ways, strict=True)
+        ]
+        sources = [m.source for m in made if m is not None]
+        with ThreadPoolExecutor(max(1, len(sources))) as pool:
+            binaries = pool.map(lambda s: backend.build(s, target, options), sources)
+            for k, m in enumerate(made):
+                if m is not None:
+                    artifact = m.artifact(binary=next(binaries))
+                    found[k] = artifact, m.captured.parameters
+                    if (key := keys[k]) and (content := encode(artifact)):
+                        cache.put(key, content)
+    for artifact, parameters in (x for x in found if x is not None):
+        if options.arrange_parameters:
+            move(parameters, artifact.orders)
+        yield CompiledModule(artifact, parameters)
+
+
+def _of_key(given: Given) -> tuple[Plan | None, Spec | None, Iterate | None, dict[str, int]]:
+    return given.plan, given.choices, given.iterate, {**given.most}
+
+
+def _stored(
+    exported: Exported, key: str | None, cache: Cache
+) -> tuple[Artifact, Mapping[str, Any]] | None:
+    """What the cache has, with the model's own tensors."""
+    stored = cache.get(key) if key else None
     artifact = decode(stored) if stored else None
     parameters = parameters_of(exported, artifact.parameters) if artifact else None
-    if artifact is None or parameters is None:
-        with step(f"compiling for {target.name}", shown=options.progress):
-            artifact, captured = _compile(exported, target, options, given)
-        parameters = captured.parameters
-        if key and (content := encode(artifact)):
-            cache.put(key, content)
-    if options.arrange_parameters:
-        move(parameters, artifact.orders)
-    return CompiledModule(artifact, parameters)
+    return None if artifact is None or parameters is None else (artifact, parameters)
 
 
-def _compile(
-    exported: Exported, target: Target, options: Options, given: Given
-) -> tuple[Artifact, Captured]:
-    """Capture, Program to Program, Program to Plan, verify, emit, build."""
+class _Made(NamedTuple):
+    """artifact: takes the binary that is built of the source."""
+
+    captured: Captured
+    source: Source
+    artifact: Callable[..., Artifact]
+
+
+def _compile(exported: Exported, target: Target, options: Options, given: Given) -> _Made:
+    """Capture, Program to Program, Program to Plan, verify, emit."""
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(exported, target, given.most)
@@ -218,17 +247,15 @@ def _compile(
     source = backend.emit(program, plan, target, options)
     dump.source(source, backend.suffix)
 
-    binary = backend.build(source, target, options)
-
     moved = {n: compose_orders(orders.get(n), order) for n, order in lowered.orders.items()}
-    artifact = Artifact(
+    artifact = partial(
+        Artifact,
         target=target,
         plan=plan,
         outputs=program.results,
         source=source.text,
         entry=source.entry,
         checks=source.checks,
-        binary=binary,
         signature=captured.signature.moved(lowered.results),
         constants={n: lowered.constants[n] for n in plan.weights if n in lowered.constants},
         states=state_names(program),
@@ -238,7 +265,7 @@ def _compile(
         profiled=options.profile,
         work=work(captured.program),
     )
-    return artifact, captured
+    return _Made(captured, source, artifact)
 
 
 def _captured(

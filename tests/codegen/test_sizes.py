@@ -39,7 +39,7 @@ class Encoder(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         b, n = ids.shape
-        x = self.tokens(ids) + self.places(torch.arange(n))
+        x = self.tokens(ids) + self.places(torch.arange(n, device=ids.device))
         for mixing, out in self.layers:
             q, k, v = mixing(self.norm(x)).view(b, n, 3, 2, -1).permute(2, 0, 3, 1, 4)
             x = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))

@@ -97,9 +97,7 @@ def test_an_exported_program(model: Both) -> None:
     same(run(x, y), model(x, y))
 
 
-def test_kernels_for_smaller_sizes(
-    model: Both, compiled: monotile.CompiledModule, tmp_path: Path
-) -> None:
+def test_kernels_for_smaller_sizes(model: Both, tmp_path: Path) -> None:
     short = Dim("length", min=1, max=4)
     shapes = {"x": {0: short}, "y": {0: 2 * short + 1}}
     small = monotile.compile(model, given(3), target="cpu", dynamic_shapes=shapes)
@@ -147,11 +145,11 @@ def test_classes_halve() -> None:
         return size_classes(Ranges(ranges))
 
     assert most() == [{}]
-    assert most(("n", 1, 512)) == [{"n": n} for n in (32, 64, 128, 256, 512)]
+    assert most(("n", 1, 512)) == [{"n": n} for n in (16, 32, 64, 128, 256, 512)]
     assert most(("b", 1, 3)) == [{"b": 1}, {"b": 2}, {"b": 3}]
-    assert [x["n"] for x in most(("n", 1, 4096))][::4] == [32, 4096]
+    assert [x["n"] for x in most(("n", 1, 4096))][::5] == [32, 4096]
     assert most(("b", 1, 32), ("n", 1, 512))[-1] == {"b": 32, "n": 512}
-    assert all(len(most(*[(c, 1, 99) for c in "abcdefg"[:k]])) <= 5 for k in range(8))
+    assert all(len(most(*[(c, 1, 99) for c in "abcdefg"[:k]])) <= 6 for k in range(8))
 
 
 def test_torch_compile_leaves_sizes_open(model: Both) -> None:

@@ -242,7 +242,7 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
     return Ranges(tuple((n, *ends) for n, ends in found.items()))
 
 
-CLASSES = 5  # of sizes, at most
+CLASSES = 6  # of sizes, at most
 SHORT = 32  # a size up to which one class does, where the most is so much that halves do not come down to it
 
 
@@ -294,8 +294,8 @@ class Shapes:
         if None in symbols.values():
             raise CaptureError(f"the size {expr} depends on data")
         ends: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
-        low = max(math.floor(float(ends.lower)), 0)
-        return _made(expr, low, math.ceil(float(ends.upper)))
+        low, high = max(math.floor(float(ends.lower)), 0), math.ceil(float(ends.upper))
+        return high if low == high else _made(expr, low, high)
 
 
 NO_RANGES = Ranges()
