@@ -36,12 +36,6 @@ WINDOWED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def llama() -> tuple[torch.nn.Module, Generator]:
-    model = model_of("llama")
-    return model, generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
-
-
 @pytest.mark.parametrize("name", WINDOWED)
 def test_windows_smaller_than_the_cache(name: str) -> None:
     model = random_model(WINDOWED[name]())
@@ -83,8 +77,10 @@ def test_one_cache_and_one_set_of_parameters(llama: tuple[torch.nn.Module, Gener
 
 def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
     model, lm = llama
-    model.model.layers[0].mlp.up_proj.weight.mul_(-1)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    weight.mul_(-1)
     assert torch.equal(lm.generate(prompt(30), 10), expected(model, prompt(30), 10))
+    weight.mul_(-1)
 
 
 def test_a_kernel_alone() -> None:

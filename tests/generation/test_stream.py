@@ -159,7 +159,7 @@ next(tokens)
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
-    lm = generator(small(), 12, target="cpu", options=OPTIONS)
+    lm = generator(small(), 12, chunk=1, target="cpu", options=OPTIONS)
     ids = prompt(3)
     right = lm.generate(ids, 5)[0].tolist()
     call = lm.call(ids[0], 5)

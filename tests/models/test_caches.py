@@ -66,7 +66,7 @@ def test_tokens_one_after_the_other(name: str) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=n)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 def test_nothing_grows_with_depth(name: str, target: str) -> None:
     options = monotile.Options(cache=False, workers=2)

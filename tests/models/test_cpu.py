@@ -24,9 +24,9 @@ def test_one_native_function_agrees_with_float64(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shallow", "deep"),
     [
-        ("bert_base", {"layers": 12}, {"layers": 24}),
-        ("lstm", {"steps": 20}, {"steps": 40}),
-        ("lstm_unrolled", {"steps": 20}, {"steps": 40}),
+        ("bert_base", {"layers": 3}, {"layers": 6}),
+        ("lstm", {"steps": 12}, {"steps": 24}),
+        ("lstm_unrolled", {"steps": 12}, {"steps": 24}),
     ],
 )
 def test_source_does_not_grow_with_depth(
