@@ -21,7 +21,9 @@ def enlarge(tensors: Iterable[torch.Tensor]) -> None:
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for start, end in pages(tensors):
-        refused = [madvise(at, PAGE, _COLLAPSE) for at in range(start, end, PAGE)]  # one by one: it stops at the first refusal
+        refused = [
+            madvise(at, PAGE, _COLLAPSE) for at in range(start, end, PAGE)
+        ]  # one by one: it stops at the first refusal
         if all(refused):
             madvise(start, end - start, _HUGEPAGE)
 
