@@ -28,6 +28,7 @@ from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.variants import Numbered, Wherever
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 TARGET = cuda_target("sm_90a")
@@ -309,7 +310,7 @@ class Grouped(NamedTuple):
     dilation: int = 1
 
 
-@pytest.mark.parametrize("number", [0, 17, 40])
+@pytest.mark.parametrize("number", [0, wide(17), 40])
 @pytest.mark.parametrize(
     ("form", "dtype"),
     [

@@ -14,6 +14,7 @@ from monotile.generation.sampling import philox
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 from tests.generation.test_generator import (  # fmt: skip
     CHUNK,
     CONFIGS,
@@ -53,7 +54,9 @@ def three(llama: tuple[torch.nn.Module, Generator]) -> tuple[torch.nn.Module, Ba
     return llama[0], made(llama[0])
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2, window", "gpt2", "mixtral"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2, window", wide("gpt2"), wide("mixtral"), wide("qwen3")]
+)
 def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
     """Fifty tokens behind prompts that are read one at a time and in chunks, and few behind long ones, of which a chunk is shifted back."""
     if name == "llama":

@@ -17,6 +17,7 @@ from monotile.runtime.tensors import from_numpy
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 from tests.generation.test_generator import (
     CAPACITY,
     CHUNK,
@@ -36,7 +37,7 @@ WINDOWED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize("name", ["gemma2, window", wide("mistral, window")])
 def test_windows_smaller_than_the_cache(name: str) -> None:
     model = random_model(WINDOWED[name]())
     lm = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)

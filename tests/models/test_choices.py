@@ -12,13 +12,15 @@ from monotile.frontends.torch.export import export
 from monotile.runtime.objects import flatten_objects
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
+from tests.conftest import wide
 from tests.models.test_zoo import CASES, deep, name
 
 TARGETS = (cpu_target(workers=4), cuda_target("sm_80"), cuda_target("sm_90a"))
 OPTIONS = Options()
+KINDS = ("bert_large", "gpt2", "llama_1b", "whisper_base")
 
 
-@pytest.mark.parametrize("spec", CASES, ids=name)
+@pytest.mark.parametrize("spec", [s if name(s) in KINDS else wide(s) for s in CASES], ids=name)
 def test_the_source_of_choices_and_of_a_plan_from_json(spec: Spec) -> None:
     model, call = deep(spec, 2).make()
     captured = capture(export(model, *call, results=flatten_objects))

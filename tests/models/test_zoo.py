@@ -69,5 +69,5 @@ def source(spec: Spec) -> str:
 
 @pytest.mark.parametrize("spec", CASES, ids=name)
 def test_source_does_not_grow_with_depth(spec: Spec) -> None:
-    shallow, twice = (len(source(deep(spec, layers))) for layers in (3, 6))
+    shallow, twice = (len(source(deep(spec, layers))) for layers in (4, 8))
     assert twice <= 1.05 * shallow
