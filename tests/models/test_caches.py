@@ -18,6 +18,7 @@ from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
+from tests.conftest import wide
 
 transformers = pytest.importorskip("transformers")
 executorch = pytest.importorskip("transformers.integrations.executorch")
@@ -56,7 +57,7 @@ def tokens(count: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": x, "cache_position": torch.tensor([k])} for k, x in enumerate(ids)]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", wide("qwen3"), wide("mistral")])
 def test_tokens_one_after_the_other(name: str) -> None:
     ours, theirs = decoder(name), decoder(name)
     fast = monotile.compile(ours, (), TOKEN, target="cpu", options=monotile.Options(cache=False))
