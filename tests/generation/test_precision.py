@@ -46,6 +46,7 @@ def test_ten_thousand_tokens() -> None:
     sizes = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 10_016}  # fmt: skip
     model = random_model(transformers.LlamaConfig(**{**SIZES, **sizes}))
     lm = generator(model, 10_016, chunk=1, target="cpu", options=OPTIONS)
+    assert lm.reader is None
     written = lm.generate(prompt(8) % 64, 10_000)
     assert written.shape == (1, 10_008)
     likeliest = model(written, attention_mask=torch.ones_like(written)).logits[0, 7:-1].argmax(-1)

@@ -84,11 +84,6 @@ def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
     weight.mul_(-1)
 
 
-def test_a_kernel_alone() -> None:
-    lm = generator(model_of("llama"), 12, chunk=1, target="cpu", options=OPTIONS)
-    assert lm.reader is None
-
-
 def test_caches_without_a_row_for_each_position() -> None:
     config = transformers.Qwen3NextConfig(
         **{**SIZES, "layer_types": ["linear_attention", "full_attention"]}, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16

@@ -150,7 +150,7 @@ def test_a_process_ends_with_a_stream_open() -> None:
     code = f"""
 from monotile.generation.generator import generator
 from tests.generation.test_stream import *
-lm = generator(small(), {CAPACITY}, target="cpu", options=OPTIONS)
+lm = generator(small(), {CAPACITY}, chunk=1, target="cpu", options=OPTIONS)
 tokens = lm.stream(prompt(4), {CAPACITY - 4})
 next(tokens)
 """
