@@ -1,9 +1,10 @@
-"""What all tests share: golden files, and the marker of tests that need a GPU."""
+"""What all tests share: golden files, and the markers of tests that need a GPU and of those that a quick run leaves out."""
 
 import ctypes
 import ctypes.util
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests produce to tests/golden instead of comparing with it",
     )
+    parser.addoption(
+        "--wide",
+        action="store_true",
+        help="also what is marked `wide`: further cases of what others prove, such as more models of one kind",
+    )
+
+
+def wide(*values: object) -> Any:
+    """A parameter that is a further case of what the others prove: it runs with `--wide`."""
+    return pytest.param(*values, marks=pytest.mark.wide)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "wide: a further case; it runs with --wide")
     config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped where there is none")
 
 
@@ -34,7 +46,11 @@ def _no_gpu() -> str | None:
     return None if count.value else "no CUDA device on this machine"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--wide"):
+        further = [item for item in items if item.get_closest_marker("wide")]
+        config.hook.pytest_deselected(items=further)
+        items[:] = [item for item in items if item not in set(further)]
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and (reason := _no_gpu()):
         for item in marked:

@@ -286,6 +286,7 @@ class CompiledModule:
         """states: the caller's tensors of the buffers that are updated."""
         others = [(name, x) for name, x in held.items() if name not in states]
         refuse_shared([*states.items()], others)
+        backend_of(self.target).hold(held.values())
         pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
         if self._records is not None:
             pointers += (self._records.data_ptr(),)

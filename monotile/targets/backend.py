@@ -1,6 +1,6 @@
 """What a kind of target brings: how one is found, emitted for, built for and run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,6 +65,7 @@ class Backend:
     outdated:   whether this machine cannot run a Binary because it was built on another one, and is to build it again.
     obstacle:   why this machine cannot run a Target's kernels on a device; None where it can.
     load:       makes a Binary ready to run.
+    hold:       prepares the memory of tensors that every call will read; contents and addresses stay.
     begin:      begins a call on a device and does not wait for its kernel.
     device:     where a kernel runs whose parameters are given: their device, or the current one.
     machine:    this machine, for calibration. Raises TargetError where it is none.
@@ -84,6 +85,7 @@ class Backend:
     outdated: Callable[[Binary], bool]
     obstacle: Callable[[Target, torch.device], str | None]
     load: Loader
+    hold: Callable[[Iterable[torch.Tensor]], None]
     begin: Callable[[Callable[[], Any], torch.device], Running]
     device: Callable[[Sequence[torch.Tensor]], torch.device]
     machine: Callable[[], Machine]

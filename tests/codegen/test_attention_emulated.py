@@ -21,6 +21,7 @@ from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=3)
@@ -135,7 +136,7 @@ def test_shapes_of_warps(
 @pytest.mark.parametrize(
     ("rows", "keys", "features", "columns", "dtype"),
     [
-        (66, 384, 64, 64, torch.float16),
+        wide(66, 384, 64, 64, torch.float16),
         (100, 200, 64, 64, torch.bfloat16),
         (70, 300, 128, 128, torch.float16),
         (150, 20, 64, 128, torch.float16),  # fewer keys than warpgroups have chunks

@@ -26,6 +26,7 @@ from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.variants import Wherever
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=3)
@@ -122,11 +123,11 @@ def residual(x: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     ("rows", "length", "dtype"),
     [
         (3, 768, torch.float16),
-        (5, 768, torch.float32),
+        wide(5, 768, torch.float32),
         (20, 520, torch.bfloat16),
-        (40, 64, torch.float16),
+        wide(40, 64, torch.float16),
         (100, 33, torch.float32),
-        (48, 48, torch.float32),
+        wide(48, 48, torch.float32),
         (7, 2048, torch.float16),
     ],
 )

@@ -23,6 +23,7 @@ from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_attention_emulated import Call, Model, normal
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=3)
@@ -130,7 +131,9 @@ def cached(window: int | None, cap: float | None) -> Callable[..., torch.Tensor]
 
 
 @pytest.mark.parametrize("at", [0, 37, 88])
-@pytest.mark.parametrize(("window", "cap"), [(None, None), (10, None), (None, 5.0), (10, 5.0)])
+@pytest.mark.parametrize(
+    ("window", "cap"), [(None, None), wide(10, None), wide(None, 5.0), (10, 5.0)]
+)
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_chunks_of_a_cache(at: int, window: int | None, cap: float | None, together: bool) -> None:
     dtype = torch.bfloat16 if at == 37 else torch.float16

@@ -18,6 +18,7 @@ from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_cuda_emulated import inputs
+from tests.conftest import wide
 from tests.schedule.programs import stages
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -50,7 +51,7 @@ IMAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.I64, DType.U8])
+@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.BF16), DType.F32, DType.I64, DType.U8])
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str, dtype: DType) -> None:
     shape, out, at = IMAGES[name]
@@ -73,7 +74,7 @@ def copy(name: str, dtype: DType) -> Program:
     return Program((x,), (), (compute(y, lambda *i: Load(x, at(*i))),), (y,))
 
 
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32, DType.I64])
+@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.BF16), DType.F32, DType.I64])
 @pytest.mark.parametrize("name", [*TURNED, *OTHERS])
 def test_copies(name: str, dtype: DType) -> None:
     program = copy(name, dtype)

@@ -9,11 +9,12 @@ from torch import Tensor
 from monotile.errors import CaptureError, InputError
 from monotile.generation.batch import BatchGenerator, BatchStep
 from monotile.generation.decoder import Decoder
-from monotile.generation.generator import generator
+from monotile.generation.generator import Generator, generator
 from monotile.generation.sampling import philox
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 from tests.generation.test_generator import (  # fmt: skip
     CHUNK,
     CONFIGS,
@@ -49,16 +50,20 @@ def made(model: torch.nn.Module, batch: int = 3) -> BatchGenerator:
 
 
 @pytest.fixture(scope="module")
-def llama() -> tuple[torch.nn.Module, BatchGenerator]:
-    model = model_of("llama")
-    return model, made(model)
+def three(llama: tuple[torch.nn.Module, Generator]) -> tuple[torch.nn.Module, BatchGenerator]:
+    return llama[0], made(llama[0])
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2, window", "gpt2", "mixtral"])
-def test_greedy(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma2, window", wide("gpt2"), wide("mixtral"), wide("qwen3")]
+)
+def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
     """Fifty tokens behind prompts that are read one at a time and in chunks, and few behind long ones, of which a chunk is shifted back."""
-    model = random_model((CONFIGS | WINDOWED)[name]())
-    lm = made(model)
+    if name == "llama":
+        model, lm = request.getfixturevalue("three")
+    else:
+        model = random_model((CONFIGS | WINDOWED)[name]())
+        lm = made(model)
     for lengths, more in (((1, 4, 2), 60), ((14, 3, 9), 50), ((62, 20, 41), 2)):
         given = prompts(*lengths)
         for x, row in zip(given, lm.generate(given, more), strict=True):
@@ -72,8 +77,8 @@ def test_eight() -> None:
         assert torch.equal(row[10 - len(x) :], expected(model, x[None], 12)[0])
 
 
-def test_each_ends_at_its_own_stop(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:
-    model, lm = llama
+def test_each_ends_at_its_own_stop(three: tuple[torch.nn.Module, BatchGenerator]) -> None:
+    model, lm = three
     ids, mask = filled(prompts(5, 12, 9))
     whole = lm.generate(ids, 40, attention_mask=mask)
     for stops in ([int(whole[0, 15]), int(whole[1, 30])], [int(whole[2, 20])], [int(whole[k, 12 + k]) for k in range(3)]):  # fmt: skip
@@ -83,15 +88,15 @@ def test_each_ends_at_its_own_stop(llama: tuple[torch.nn.Module, BatchGenerator]
     assert found.shape[1] < whole.shape[1]
 
 
-def test_a_list_is_as_good_as_a_mask(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:
-    _, lm = llama
+def test_a_list_is_as_good_as_a_mask(three: tuple[torch.nn.Module, BatchGenerator]) -> None:
+    _, lm = three
     given = prompts(7, 3, 10)
     ids, mask = filled(given, pad=5)
     assert torch.equal(lm.generate(given, 9)[:, 10:], lm.generate(ids, 9, attention_mask=mask.bool())[:, 10:])  # fmt: skip
 
 
-def test_fewer_sequences_than_there_is_room_for(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:  # fmt: skip
-    model, lm = llama
+def test_fewer_sequences_than_there_is_room_for(three: tuple[torch.nn.Module, BatchGenerator]) -> None:  # fmt: skip
+    model, lm = three
     for given in (prompts(15, 4), prompts(6)):
         found = lm.generate(given, 20)
         assert len(found) == len(given)
@@ -99,9 +104,10 @@ def test_fewer_sequences_than_there_is_room_for(llama: tuple[torch.nn.Module, Ba
             assert torch.equal(row[len(given[0]) - len(x) :], expected(model, x[None], 20)[0])
 
 
-def test_each_draws_its_own_numbers(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:
-    model, lm = llama
-    alone = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
+def test_each_draws_its_own_numbers(
+    llama: tuple[torch.nn.Module, Generator], three: tuple[torch.nn.Module, BatchGenerator]
+) -> None:
+    (_, alone), (_, lm) = llama, three
     how = {"temperature": 1.5, "top_k": 50, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1}
     same = prompt(4).expand(3, 4)
     found = lm.generate(same, 20, seed=3, **how)
@@ -116,16 +122,16 @@ def test_the_counter_has_the_sequence() -> None:
     assert many.unique().numel() == 200
 
 
-def test_the_penalty_is_each_one_s_own(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:
-    model, lm = llama
+def test_the_penalty_is_each_one_s_own(three: tuple[torch.nn.Module, BatchGenerator]) -> None:
+    model, lm = three
     given = prompts(6, 2, 13)
     for x, row in zip(given, lm.generate(given, 25, repetition_penalty=1.3), strict=True):
         assert torch.equal(row[13 - len(x) :], expected(model, x[None], 25, repetition_penalty=1.3)[0])  # fmt: skip
 
 
-def test_sequences_that_go_on(llama: tuple[torch.nn.Module, BatchGenerator]) -> None:
+def test_sequences_that_go_on(three: tuple[torch.nn.Module, BatchGenerator]) -> None:
     """One of them has ended early."""
-    model, lm = llama
+    model, lm = three
     first, second = prompts(5, 12, 9), prompts(2, 1, 4)
     stop = int(lm.generate(first, 9)[0, 14])
     begun = [expected(model, x[None], 9, eos_token_id=stop)[0] for x in first]
@@ -165,9 +171,9 @@ IDS = torch.ones(3, 4, dtype=torch.int64)
         (IDS, {"eos_token_id": list(range(9))}, "at most 8"),
     ],
 )
-def test_bad_input(llama: tuple[torch.nn.Module, BatchGenerator], ids: Tensor, how: dict[str, int], words: str) -> None:  # fmt: skip
+def test_bad_input(three: tuple[torch.nn.Module, BatchGenerator], ids: Tensor, how: dict[str, int], words: str) -> None:  # fmt: skip
     with pytest.raises(InputError, match=words):
-        llama[1].generate(ids, **how)
+        three[1].generate(ids, **how)
 
 
 def test_batches_that_are_none() -> None:
@@ -180,9 +186,8 @@ def test_batches_that_are_none() -> None:
         generator(transformers.BloomForCausalLM(config).eval(), 12, batch=2)
 
 
-def test_one_sequence_with_padding() -> None:
-    model = model_of("llama")
-    lm = generator(model, 24, chunk=1, target="cpu", options=OPTIONS)
+def test_one_sequence_with_padding(llama: tuple[torch.nn.Module, Generator]) -> None:
+    model, lm = llama
     ids, mask = torch.tensor([[0, 0, 7, 8, 9]]), torch.tensor([[0, 0, 1, 1, 1]])
     right = expected(model, ids[:, 2:], 6)
     assert torch.equal(lm.generate(ids, 6, attention_mask=mask), right)

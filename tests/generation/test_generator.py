@@ -12,6 +12,7 @@ from monotile.generation.prompt import LEAST
 from monotile.generation.step import Step, iterated
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 
 transformers = pytest.importorskip("transformers")
 WORDS, CAPACITY, CHUNK = 96, 48, 12
@@ -53,16 +54,13 @@ def expected(model: torch.nn.Module, ids: torch.Tensor, more: int, **how: object
     return model.generate(ids, max_new_tokens=more, do_sample=False, attention_mask=torch.ones_like(ids), **how)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def llama() -> tuple[torch.nn.Module, Generator]:
-    model = model_of("llama")
-    return model, generator(model, CAPACITY, target="cpu", options=OPTIONS)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_greedy(name: str) -> None:
-    model = model_of(name)
-    lm = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral", wide("qwen3"), wide("gemma2")])
+def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
+    if name == "llama":
+        model, lm = request.getfixturevalue("llama")
+    else:
+        model = model_of(name)
+        lm = generator(model, CAPACITY, chunk=CHUNK, target="cpu", options=OPTIONS)
     assert lm.kernel.kernels == 1
     for count in COUNTS:
         ids, more = prompt(count, count), CAPACITY - count
@@ -144,7 +142,7 @@ def test_models_that_do_not_fit() -> None:
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
     model = model_of("llama")
-    lm = generator(model, 12, target="cpu", options=OPTIONS)
+    lm = generator(model, 12, chunk=1, target="cpu", options=OPTIONS)
     ids = prompt(3)
     right = lm.generate(ids, 5)
     step = Step(lm.decoder, 12).eval()

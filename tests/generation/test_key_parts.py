@@ -37,7 +37,7 @@ def parts(fast: Emulated) -> list[Attend]:
 
 def test_an_answer() -> None:
     model = decoder_of(torch.float16)
-    lm = generator(model, 64, target="cpu", options=OPTIONS)
+    lm = generator(model, 64, chunk=1, target="cpu", options=OPTIONS)
     ids = prompt(3)
     right = expected(copy.deepcopy(model).double(), ids, 6)
     call = lm.call(ids[0], 6)

@@ -150,7 +150,7 @@ def test_a_process_ends_with_a_stream_open() -> None:
     code = f"""
 from monotile.generation.generator import generator
 from tests.generation.test_stream import *
-lm = generator(small(), {CAPACITY}, target="cpu", options=OPTIONS)
+lm = generator(small(), {CAPACITY}, chunk=1, target="cpu", options=OPTIONS)
 tokens = lm.stream(prompt(4), {CAPACITY - 4})
 next(tokens)
 """
@@ -159,7 +159,7 @@ next(tokens)
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
-    lm = generator(small(), 12, target="cpu", options=OPTIONS)
+    lm = generator(small(), 12, chunk=1, target="cpu", options=OPTIONS)
     ids = prompt(3)
     right = lm.generate(ids, 5)[0].tolist()
     call = lm.call(ids[0], 5)

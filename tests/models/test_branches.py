@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Branch, Loop, Statement
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 from tests.models.accuracy import tensors
 from tests.models.branch_networks import CASES, Continues, Exits, Skip, inputs, made
 
@@ -42,17 +42,12 @@ def test_on_the_cpu(name: str) -> None:
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), **NEAR)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_sides_are_branches(name: str) -> None:
-    program = capture(made(name), (inputs()[0],)).program
-    assert branches(program.body) >= CASES[name].branches
-
-
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_emulator(name: str) -> None:
     ours, theirs = made(name), made(name)
     fast = Emulated(ours, (inputs()[0],))
+    assert branches(fast.captured.program.body) >= CASES[name].branches
     for seed, x in enumerate(inputs()):
         if fast.program.states:
             theirs.load_state_dict(ours.state_dict())
@@ -62,7 +57,7 @@ def test_on_the_emulator(name: str) -> None:
             torch.testing.assert_close(torch.from_numpy(value), theirs.state_dict()[state], **NEAR)
 
 
-@pytest.mark.parametrize("name", ["elif", "returns", "skip", "kept"])
+@pytest.mark.parametrize("name", ["elif", wide("returns"), wide("skip"), "kept"])
 def test_torch_compile(name: str) -> None:
     """Dynamo cuts the graph at an `if`."""
     torch._dynamo.reset()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import monotile
+from tests.conftest import wide
 from tests.models.accuracy import error, exact, example, fresh
 
 pytest.importorskip("transformers")
@@ -20,13 +21,13 @@ def test_one_native_function_agrees_with_float64(name: str) -> None:
         assert error(fast(*inputs), exact(model, inputs)) <= 1e-5
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80", "cuda:sm_90a"])
+@pytest.mark.parametrize("target", ["cpu", wide("cuda:sm_80"), "cuda:sm_90a"])
 @pytest.mark.parametrize(
     ("name", "shallow", "deep"),
     [
-        ("bert_base", {"layers": 12}, {"layers": 24}),
-        ("lstm", {"steps": 20}, {"steps": 40}),
-        ("lstm_unrolled", {"steps": 20}, {"steps": 40}),
+        ("bert_base", {"layers": 3}, {"layers": 6}),
+        ("lstm", {"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
+        ("lstm_unrolled", {"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
     ],
 )
 def test_source_does_not_grow_with_depth(

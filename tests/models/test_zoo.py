@@ -16,6 +16,7 @@ from monotile.runtime.reference import random_inputs
 from monotile.targets.cuda import emit as cuda
 from monotile.targets.detect import detect_target
 from monotile.transform.legalise.stack_results import stack_results
+from tests.conftest import wide
 
 pytest.importorskip("transformers")
 
@@ -67,7 +68,7 @@ def source(spec: Spec) -> str:
     return cuda.emit(program, schedule(program, target, options, context), target, options).text
 
 
-@pytest.mark.parametrize("spec", CASES, ids=name)
+@pytest.mark.parametrize("spec", [wide(s) if s.name == "t5_base" else s for s in CASES], ids=name)
 def test_source_does_not_grow_with_depth(spec: Spec) -> None:
-    shallow, twice = (len(source(deep(spec, layers))) for layers in (6, 12))
+    shallow, twice = (len(source(deep(spec, layers))) for layers in (4, 8))
     assert twice <= 1.05 * shallow

@@ -12,6 +12,7 @@ from monotile.targets.cpu.calibrate import measure
 from monotile.targets.cpu.detect import detect, machine
 from monotile.targets.cpu.emit import emit, settle
 from monotile.targets.cpu.launch import CpuCall, CpuKernel
+from monotile.targets.cpu.pages import enlarge
 from monotile.targets.target import Target
 
 _HERE = torch.device("cpu")
@@ -45,6 +46,7 @@ CPU = Backend(
     outdated=lambda binary: binary.processor != build.processor(),
     obstacle=lambda *_: None,
     load=_load,
+    hold=enlarge,
     begin=lambda call, _: CpuCall(call),
     device=lambda _: _HERE,
     machine=machine,

@@ -91,6 +91,7 @@ CUDA = Backend(
     toolchain=toolchain,
     outdated=lambda _: False,
     obstacle=obstacle,
+    hold=lambda _: None,
     load=_load,
     begin=CudaCall,
     device=_device,
