@@ -59,7 +59,6 @@ def simd(plan: Plan) -> Simd | None:
 
 
 ROWS, COLUMNS = reduction((40, 600), (1,)), reduction((600, 40), (0,))
-TALL = reduction((400, 600), (1,))
 LONG, PICTURE = reduction((4, 100_000), (1,)), reduction((3, 8, 60, 4), (0, 2))
 WHOLE = reduction((700,), (0,))
 FIRST = reduction((40, 30), (0,), combiner="argmax")
@@ -72,12 +71,11 @@ MOST = reduction((600, 40), (0,), combiner="max")
         (ROWS, AlongTerms(), "reduce, vectors along the terms"),
         (COLUMNS, AlongOutputs(20, 64), "reduce, vectors along 20 outputs, partial sums of 64"),
         (MOST, AlongOutputs(20), "reduce, vectors along 20 outputs"),
-        (TALL, AlongTerms(streams=2), "reduce, vectors along the terms, 2 streams"),
-        (LONG, AlongTerms(parts=(16384, 512), streams=2), "reduce, vectors along the terms, 2 streams, partial sums of 16384 / 512"),
+        (LONG, AlongTerms(parts=(16384, 512)), "reduce, vectors along the terms, partial sums of 16384 / 512"),
         (PICTURE, AlongTerms(flat=False), "reduce, vectors along the last axis"),
         (FIRST, AlongTerms(), "reduce, vectors along the terms"),
     ],
-    ids=["rows", "columns", "most", "tall", "long", "picture", "first"],
+    ids=["rows", "columns", "most", "long", "picture", "first"],
 )  # fmt: skip
 def test_where_vectors_run(program: Program, found: Simd, words: str) -> None:
     plan = plan_of(program)
@@ -93,10 +91,6 @@ def test_where_vectors_run(program: Program, found: Simd, words: str) -> None:
         (COLUMNS, AlongTerms(parts=(64,))),
         (COLUMNS, AlongOutputs(16)),
         (MOST, AlongTerms()),
-        (ROWS, AlongTerms(streams=5)),
-        (ROWS, AlongTerms(parts=(100, 30), streams=2)),
-        (TALL, AlongTerms()),
-        (PICTURE, AlongTerms(flat=False, streams=4)),
         (LONG, AlongTerms(parts=(5000,))),
         (LONG, AlongTerms(flat=False, parts=(5000,))),
         (PICTURE, AlongTerms(flat=True, parts=(50,))),
@@ -125,10 +119,6 @@ def test_vectors_may_run_otherwise(program: Program, otherwise: Simd) -> None:
         (LONG, AlongTerms(parts=(512, 16384)), "partial sums of"),
         (LONG, AlongTerms(parts=(900, 90, 9)), "partial sums of"),
         (LONG, AlongTerms(parts=(0,)), "partial sums of"),
-        (ROWS, AlongTerms(streams=3), "3 streams of 20 outputs"),
-        (ROWS, AlongTerms(streams=0), "0 streams of 20 outputs"),
-        (WHOLE, AlongTerms(streams=2), "only sums of floats, of all terms and outputs"),
-        (reduction((40, 600), (1,), combiner="max"), AlongTerms(streams=2), "only sums of floats"),
     ],
 )
 def test_vectors_that_cannot_run_so(program: Program, wrong: Simd, words: str) -> None:

@@ -16,7 +16,6 @@ from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
     flattened,
-    in_streams,
     outputs_along,
     reduced,
     size,
@@ -35,14 +34,6 @@ class Terms:
     @property
     def position(self) -> Expr:
         return add(self.walk.first, self.variable)
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """An output that is being reduced: its point, and the name of the variable with its result so far."""
-
-    point: Point
-    total: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +61,9 @@ def write(e: Loops, site: Site) -> None:
     if isinstance(simd, AlongOutputs):
         _side_by_side(e, site, c, order, simd)
         return
-    ranges, points = in_streams(site, simd.streams)
-    with e.over(ranges):
-        totals = _accumulate(e, site, c, points, order, simd)
-        for point, total in zip(points, totals, strict=True):
-            e.finish(site, point, total, DType.I64 if c.combiner in POSITIONS else c.body.dtype)
+    with e.over(ordered(site)):
+        total = _accumulate(e, site, c, order, simd)
+        e.finish(site, site.point, total, DType.I64 if c.combiner in POSITIONS else c.body.dtype)
 
 
 def _value(e: Loops, c: Compute, point: Mapping[str, Expr]) -> str:
@@ -86,128 +75,114 @@ def _kind(e: Loops, c: Compute) -> str:
     return "int" if c.body.dtype is DType.BOOL else e.values[c.body.dtype]
 
 
-def _accumulate(
-    e: Loops, site: Site, c: Compute, points: list[Point], order: list[Axis], simd: AlongTerms
-) -> list[str]:
-    """Write the reduction at the outputs at `points`; gives the texts of their results."""
+def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: AlongTerms) -> str:
+    """Write the reduction at one output; gives the text of its result."""
     assert c.combiner is not None
+    point = site.point
     if c.combiner in POSITIONS:
-        return [_position(e, c, point, order) for point in points]
-    sums = [Sum(point, e.writer.fresh("s")) for point in points]
-    _begin(e, c, [s.total for s in sums])
+        return _position(e, c, point, order)
+    total = e.writer.fresh("s")
+    e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
     walks = [e.walked(a, site) for a in order]
     if simd.flat:
         flat = flattened(order)
         walk = walks[0] if len(order) == 1 else Walk(idx(0), str(flat.extent))
-        _run(e, c, sums, order, Terms(flat, walk), simd.parts)
+        _run(e, c, point, order, Terms(flat, walk), total, simd.parts)
     else:
         loops = [
             Terms(Axis(f"r{k}", a.extent), walk)
             for k, (a, walk) in enumerate(zip(order, walks, strict=True))
         ]
-        inside = {a.name: t.position for a, t in zip(order, loops[:-1], strict=False)}
-        sums = [replace(s, point={**s.point, **inside}) for s in sums]
-        _nest(e, c, sums, loops, order[-1], simd.parts)
-    for s in sums:
-        e.writer.define(s.total)
-    return [f"({s.total} != 0)" if c.body.dtype is DType.BOOL else s.total for s in sums]
-
-
-def _begin(e: Loops, c: Compute, names: list[str]) -> None:
-    """Write the variables `names`, with the combiner's identity in them."""
-    assert c.combiner is not None
-    first = bare(literal(identity(c.combiner, c.body.dtype)))
-    for name in names:
-        e.writer.write(f"{_kind(e, c)} {name} = {first};")
+        inside = dict(point) | {a.name: t.position for a, t in zip(order, loops[:-1], strict=False)}
+        _nest(e, c, inside, loops, order[-1], total, simd.parts)
+    e.writer.define(total)
+    return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
 
 
 def _nest(
     e: Loops,
     c: Compute,
-    sums: list[Sum],
+    point: Point,
     loops: list[Terms],
     last: Axis,
+    total: str,
     parts: tuple[int, ...],
 ) -> None:
-    """Write `loops`, one inside the other and the last over `last`, which add to `sums`; the last has `parts`."""
+    """Write `loops`, one inside the other and the last over `last`, which add to `total`; the last has `parts`."""
     first, *rest = loops
     if not rest:
-        _run(e, c, sums, [last], replace(first, variable=flattened([last])), parts)
+        _run(e, c, point, [last], replace(first, variable=flattened([last])), total, parts)
         return
     with (
         e.writer.open(*e.counted(first.variable, first.walk.count)),
-        _partial(e, c, sums, wanted=len(rest) > 1) as into,
+        _partial(e, c, total, wanted=len(rest) > 1) as into,
     ):
-        _nest(e, c, into, rest, last, parts)
+        _nest(e, c, point, rest, last, into, parts)
 
 
 @contextmanager
-def _partial(e: Loops, c: Compute, sums: list[Sum], *, wanted: bool) -> Generator[list[Sum]]:
-    """Partial sums that are added to `sums` at the end; `sums` if none are wanted, or these are no float sums."""
+def _partial(e: Loops, c: Compute, total: str, *, wanted: bool) -> Generator[str]:
+    """The name of a partial sum that is added to `total` at the end; that of `total` if none is wanted, or it is no float sum."""
     if not wanted or not adds_floats(c):
-        yield sums
+        yield total
         return
-    parts = [replace(s, total=e.writer.fresh("s")) for s in sums]
-    _begin(e, c, [s.total for s in parts])
-    yield parts
-    for s, part in zip(sums, parts, strict=True):
-        e.writer.write(f"{s.total} = {s.total} + {part.total};")
+    part = e.writer.fresh("s")
+    e.writer.write(f"{_kind(e, c)} {part} = {bare(literal(identity('sum', c.body.dtype)))};")
+    yield part
+    e.writer.write(f"{total} = {total} + {part};")
 
 
 def _run(
-    e: Loops, c: Compute, sums: list[Sum], axes: list[Axis], terms: Terms, parts: tuple[int, ...]
+    e: Loops,
+    c: Compute,
+    point: Point,
+    axes: list[Axis],
+    terms: Terms,
+    total: str,
+    parts: tuple[int, ...],
 ) -> None:
-    """Write the innermost loop of reductions over `axes`, flattened to that of `terms`."""
+    """Write the innermost loop of a reduction over `axes`, flattened to that of `terms`."""
     assert c.combiner is not None
+    real, kind = c.body.dtype.is_float, _kind(e, c)
     with ExitStack() as stack:
         origin, count, variable = terms.walk.first, terms.walk.count, terms.variable
         for left, most in zip(range(len(parts), 0, -1), parts, strict=True):
             name = "ro" if left == 1 else "rm"
             start, count = stack.enter_context(e.blocks(name, variable.extent, count, most))
-            sums = stack.enter_context(_partial(e, c, sums, wanted=left > 1))
+            total = stack.enter_context(_partial(e, c, total, wanted=left > 1))
             variable = Axis(variable.name, most)
             origin = add(origin, start)
-        term = unflatten(add(origin, variable), axes)
-        here = [replace(s, point={**s.point, **term}) for s in sums]
-        if c.body.dtype.is_float:
-            _lanes(e, c, here, Row(variable, "0", count, variable))
+        here = {**point, **unflatten(add(origin, variable), axes)}
+        if not real:
+            with e.writer.open(*e.counted(variable, count)):
+                text = combine(c.combiner, total, _value(e, c, here), c.body.dtype)
+                e.writer.write(f"{total} = {bare(text)};")
             return
-        with e.writer.open(*e.counted(variable, count)):
-            for s in here:
-                text = combine(c.combiner, s.total, _value(e, c, s.point), c.body.dtype)
-                e.writer.write(f"{s.total} = {bare(text)};")
+        part = e.writer.fresh("p")
+        e.writer.write(f"{kind} {part} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
+        clauses = f" reduction({_SIMD[c.combiner]} : {part})"
+        bad = ""
+        if c.combiner in ("max", "min"):
+            bad = e.writer.fresh("bad")
+            e.writer.write(f"int {bad} = 0;")
+            clauses += f" reduction(| : {bad})"
 
-
-def _lanes(e: Loops, c: Compute, sums: list[Sum], row: Row) -> None:
-    """Write the loop over a row of terms in which each of `sums`, of floats, has lanes of partial results."""
-    assert c.combiner is not None
-    kind, extreme = _kind(e, c), c.combiner in ("max", "min")
-    lanes = [replace(s, total=e.writer.fresh("p")) for s in sums]
-    _begin(e, c, [s.total for s in lanes])
-    clauses = f" reduction({_SIMD[c.combiner]} : {', '.join(s.total for s in lanes)})"
-    bad = [e.writer.fresh("bad") for _ in lanes if extreme]
-    for name in bad:
-        e.writer.write(f"int {name} = 0;")
-    if extreme:
-        clauses += f" reduction(| : {', '.join(bad)})"
-
-    def write() -> None:
-        for k, s in enumerate(lanes):
-            text = _value(e, c, s.point)
-            if extreme:
+        def write() -> None:
+            text = _value(e, c, here)
+            if bad:
                 x = e.writer.fresh("x")
                 sign = ">" if c.combiner == "max" else "<"
                 e.writer.write(f"const {kind} {x} = {bare(text)};")
-                e.writer.write(f"{s.total} = {x} {sign} {s.total} ? {x} : {s.total};")
-                e.writer.write(f"{bad[k]} |= {x} != {x};")
+                e.writer.write(f"{part} = {x} {sign} {part} ? {x} : {part};")
+                e.writer.write(f"{bad} |= {x} != {x};")
             else:
-                sign = "+" if c.combiner == "sum" else "*"
-                e.writer.write(f"{s.total} {sign}= {bare(text)};")
+                e.writer.write(f"{part} {'+' if c.combiner == 'sum' else '*'}= {bare(text)};")
 
-    e.each(row, [substitute(c.body, dict(s.point)) for s in lanes], write, clauses)
-    for k, (s, lane) in enumerate(zip(sums, lanes, strict=True)):
-        part = f"({bad[k]} ? ({kind})MT_NAN : {lane.total})" if extreme else lane.total
-        e.writer.write(f"{s.total} = {bare(combine(c.combiner, s.total, part, c.body.dtype))};")
+        row = Row(variable, "0", count, variable)
+        e.each(row, [substitute(c.body, here)], write, clauses)
+        if bad:
+            part = f"({bad} ? ({kind})MT_NAN : {part})"
+        e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
 
 
 def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:

@@ -14,17 +14,14 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
     flat: one loop runs over all reduce axes in the order; else a loop over each with a partial sum of its own, and vectors run along the last.
     parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
     partial sums; () for a sum in one, as of all that is no sum of floats.
-    streams: outputs that one loop over the terms has at once, equal parts of the innermost range apart: so many runs of memory are read at once.
     """
 
     flat: bool = True
     parts: tuple[int, ...] = ()
-    streams: int = 1
 
     def describe(self) -> str:
         """In a few words."""
         text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
-        text += f", {self.streams} streams" if self.streams > 1 else ""
         return f"{text}, partial sums of {' / '.join(map(str, self.parts))}" if self.parts else text
 
 

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
-from monotile.ir.expr import Axis, Expr, add, axes_of, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
 
@@ -17,10 +16,6 @@ PART, PARTS = 512, 32
 LEAST = 32  # the same of outputs side by side, at least
 FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
-STREAMS = 2  # runs of memory that a thread reads at once
-APART = (
-    1 << 16
-)  # bytes between these, at least: nearer to each other they take twice the time of one
 STRIP = 64  # outputs that are accumulated side by side
 STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
 
@@ -39,50 +34,7 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     if count:
         return AlongOutputs(count, _part_of(flat.extent) if adds_floats(c) else 0)
     parts = (n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
-    streams = _streams(site, c, run, body) if straight else 1
-    return AlongTerms(straight, tuple(parts), streams)
-
-
-def _streams(site: Site, c: Compute, run: Axis, body: Expr) -> int:
-    """Runs of memory that are read at once: several where each is long. Prefetchers follow each, and one waits at the end of a page less often."""
-    ranges = ordered(site)
-    if not ranges:
-        return 1
-    last = ranges[-1].variable
-    own = [
-        x.dtype.itemsize
-        for x in loads(body)
-        if {run, last} <= {a for i in x.index for a in axes_of(i)}
-    ]
-    row = run.extent * max(own, default=0)
-    far = last.extent // STREAMS * row >= APART
-    return STREAMS if far and not why_no_streams(STREAMS, c, site) else 1
-
-
-def why_no_streams(streams: int, c: Compute, site: Site) -> str:
-    """Why a thread cannot reduce so many outputs at once; "" where it can."""
-    if streams == 1:
-        return ""
-    if not adds_floats(c) or site.step.bounds or not site.ranges:
-        return f"{streams} streams: only sums of floats, of all terms and outputs"
-    last = ordered(site)[-1]
-    whole = last.count.isdigit() and not last.first and not last.low
-    if not whole or streams < 1 or int(last.count) % streams:
-        return f"{streams} streams of {last.count} outputs"
-    return ""
-
-
-def in_streams(site: Site, streams: int) -> tuple[list[Range], list[Point]]:
-    """The ranges to loop over, and the points of the outputs that each iteration has."""
-    ranges = ordered(site)
-    if streams == 1:
-        return ranges, [site.point]
-    last = ranges[-1]
-    each = int(last.count) // streams
-    variable = Axis(last.variable.name, each)
-    ranges[-1] = replace(last, variable=variable, count=str(each))
-    starts = [{variable.name: add(variable, idx(k * each))} for k in range(streams)]
-    return ranges, [{a: substitute(v, at) for a, v in site.point.items()} for at in starts]
+    return AlongTerms(straight, tuple(parts))
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
@@ -129,9 +81,7 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
         one = c.combiner in POSITIONS or not order
         if simd.flat and len(order) > 1 and site.step.bounds:
             return "its terms are several loops, each from its first live position on"
-        if one and not simd.flat:
-            return "its terms are one loop"
-        return why_no_streams(simd.streams, c, site)
+        return "its terms are one loop" if one and not simd.flat else ""
     if c.combiner in POSITIONS or not order:
         return "its vectors cannot run along outputs"
     if not site.ranges:
