@@ -9,6 +9,7 @@ struct Params {
   void* pointers[4];
 };
 #define MT_POINTER(n) p.pointers[n]
+using mt_size = const int64_t*;  // not in global memory
 
 static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {
   if ((uint64_t)i < (uint64_t)extent) return (idx)i;
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void stage_scores(const Params& p, char* const
     grid.await();
   }
 }
-static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const scores_2, uint16_t* const y_16) {
+static __device__ __forceinline__ void stage_y(const Params& p, char* const workspace, const mt::GridBarrier grid, uint16_t* const scores_2, uint16_t* const y_17) {
   char* const scratch = mt::ptx::shared_memory();
   if (const idx task = mt::ptx::recompute(blockIdx.x); task < 64) {
     const idx c0 = task;
@@ -167,12 +168,13 @@ static __device__ __forceinline__ void stage_y(const Params& p, char* const work
           }
           mt::across<mt::Sum<float>, 256, 1, true>(part12, scratch + 64);
           const float x14 = part12[0];
+          const mt::Divisor by15(x14);
           #pragma unroll
           for (idx turn = 0; turn < 1; ++turn) {
             const idx start = turn * 256 + group_lane;
             {
-              const float x15 = r9[turn * 1];
-              mt_store_f16(y_16 + o4 + start, mt_round_f16(x15 / x14));
+              const float x16 = r9[turn * 1];
+              mt_store_f16(y_17 + o4 + start, mt_round_f16(by15.under(x16)));
             }
           }
         }
