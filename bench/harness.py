@@ -22,11 +22,12 @@ def bandwidth(device: torch.device) -> float:
     return x.nbytes / measure(x.sum, device, 0.3).median
 
 
-def rival(name: str, module: Run) -> Run:
+def rival(name: str, module: Run, *, dynamic: bool | None = None) -> Run:
     """`module` as "eager", or by `torch.compile` in the mode that is named: "compile", "max-autotune"."""
     if name == "eager":
         return module
-    return torch.compile(module, mode={"max-autotune": "max-autotune-no-cudagraphs"}.get(name))
+    mode = {"max-autotune": "max-autotune-no-cudagraphs"}.get(name)
+    return torch.compile(module, mode=mode, dynamic=dynamic)
 
 
 def timing(found: Times, graph: Times | None, compile_seconds: float | None = None) -> Timing:

@@ -22,7 +22,7 @@ from monotile.ir.expr import (
     Load,
     Select,
     Symbolic,
-    SymbolicRatio,
+    SymbolicNumber,
     Unary,
     loads,
     walk,
@@ -77,7 +77,7 @@ def value_where(e: Expr, given: Given) -> Value | None:
     if found is not None:
         return found
     match e:
-        case Const(Symbolic() | SymbolicRatio()):
+        case Const(Symbolic() | SymbolicNumber()):
             return None
         case Const(value):
             return (

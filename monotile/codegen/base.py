@@ -164,7 +164,7 @@ class Emitter(Expressions):
         """The type of pointers into `tensor`. What the host uses meanwhile is volatile: each access is made, once, where it is written, and
         for all to see: for CUDA as `ld.relaxed.sys` and `st.relaxed.sys` (PTX ISA, memory consistency model)."""
         if tensor.name in self.sizes:
-            return "mt_size"
+            return "mt_size" if tensor.dtype is DType.I64 else "mt_number"
         volatile = "volatile " if tensor.name in self.watched else ""
         constant = "const " if tensor.name in self.constant else ""
         return f"{volatile}{constant}{STORAGE[tensor.dtype]}*"

@@ -51,11 +51,10 @@ class Symbolic(int):
     Loads before it gives the Program away (`frontends/torch/bind.py`)."""
 
 
-class SymbolicRatio(float):
-    """The quotient of two numbers of which one at least is Symbolic; as a float, some value of it."""
+class SymbolicNumber(float):
+    """A number that only a call knows, as an expression of Python over its sizes; as a float, nothing."""
 
-    top: int
-    bottom: int
+    text: str
 
 
 class Const(msgspec.Struct, frozen=True, tag="const", eq=False):
@@ -119,7 +118,8 @@ class Tensor(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class SizeTensor(Tensor, frozen=True, cache_hash=True):
-    """A scalar int64 input that is a size of the call, from `least` to `most`. The launch has it by value: nobody has to wait before it is read."""
+    """A scalar int64 input that is a size of the call, from `least` to `most`; or float64, what is computed from sizes. The launch has it by value:
+    nobody has to wait before it is read."""
 
     least: int = 0
     most: int = 0
@@ -262,7 +262,7 @@ def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
 
 
 def const(value: bool | int | float, dtype: DType) -> Const:
-    if isinstance(value, Symbolic | SymbolicRatio):
+    if isinstance(value, Symbolic | SymbolicNumber):
         return Const(value, dtype)
     if dtype is DType.BOOL:
         return Const(bool(value), dtype)

@@ -81,7 +81,7 @@ def _sizes(program: Program, at: "Scope") -> dict[str, Tensor]:
     given = {t.name: t for t in program.inputs}
     for t in program.inputs:
         if isinstance(t, SizeTensor):
-            fits = (t.shape, t.dtype) == ((), DType.I64)
+            fits = t.shape == () and t.dtype in (DType.I64, DType.F64)
             at.check(fits and 0 <= t.least <= t.most, f"{t} is no size")
     named = {n for x in program.partial for n in x if n}
     fits = len(program.partial) in (0, len(program.outputs))

@@ -52,3 +52,8 @@ def stages_in(body: Body) -> Iterator[Stage]:
 def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
     """Every loop, those inside another after it."""
     return (n for n in nodes_in(nodes) if isinstance(n, Repeat))
+
+
+def waits_for_grid(node: PlanNode) -> bool:
+    """Whether workers wait for each other at `node` itself."""
+    return node.handoff == "grid" or (isinstance(node, Repeat) and node.again == "grid")

@@ -1,5 +1,7 @@
 """The sizes of a call: found from its arguments' shapes, checked, and what follows from them."""
 
+import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 class CallSizes(NamedTuple):
-    """scalars: the Program's inputs that hold sizes, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
+    """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
     the results that are numbers, in their order."""
 
     symbols: tuple[int, ...]
@@ -72,7 +74,8 @@ class SizeReader:
             got = tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)
             if got != wanted:
                 raise self._unrelated(leaf, given, symbols)
-        return CallSizes(symbols, self._scalars(*symbols), self._results(*symbols))
+        scalars = tuple(_bits(x) if isinstance(x, float) else x for x in self._scalars(*symbols))
+        return CallSizes(symbols, scalars, self._results(*symbols))
 
     def _found(self, place: _Place, leaves: Sequence[object]) -> int:
         given = leaves[place.leaf]
@@ -132,13 +135,17 @@ class SizeReader:
         )
 
 
+def _bits(x: float) -> int:
+    return struct.unpack("<Q", struct.pack("<d", x))[0]
+
+
 def _tuple(texts: Sequence[str]) -> str:
     return f"({''.join(f'{t}, ' for t in texts)})"
 
 
 def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., Any]:
     """Of the symbols: the values of the expressions."""
-    return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs}})  # fmt: skip
+    return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float}, "math": math})  # fmt: skip
 
 
 def _linear(name: str, text: str, leaf: int, dim: int | None) -> list[_Place]:

@@ -63,7 +63,7 @@ class Compiled:
         pointers = (ctypes.c_void_p * max(1, len(everything)))(*(a.ctypes.data for a in everything))
         for k, name in enumerate(self.plan.inputs):
             if name in self.program.by_value:
-                pointers[k] = int(inputs[k])
+                pointers[k] = int(inputs[k].view(np.uint64))
         at = ctypes.c_void_p(-(-self.workspace.ctypes.data // 64) * 64)
         status = self.library.monotile_run(pointers, at)
         tables = {w.tensor.name: w for w in self.program.weights if len(w.parts) > 1}

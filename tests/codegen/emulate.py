@@ -152,6 +152,11 @@ def launch(
     return [buffers[k] for k in results]
 
 
+def bits(x: np.ndarray) -> int:
+    """What the launch has of a size."""
+    return int(np.asarray(x).view(np.uint64))
+
+
 def launch_of(plan: Plan) -> Launch:
     p = plan.launch
     return Launch(p.workers, p.block_threads, p.shared_bytes, p.workspace_bytes, p.message_bytes)
@@ -169,7 +174,7 @@ def emulate(
 ) -> tuple[np.ndarray, ...]:
     """The outputs. values: by input tensor and weight part. late: asynchronous copies happen as late as they may. memory: as
     the call before left it."""
-    before = [int(values[n]) if n in program.by_value else values[n] for n in plan.inputs]
+    before = [bits(values[n]) if n in program.by_value else values[n] for n in plan.inputs]
     outputs = [np.full(t.nbytes, 0xFF, np.uint8) for t in program.results]
     weights = [values[name] for name in plan.weights]
 

@@ -49,7 +49,9 @@ class Sized:
         sizes = reader.read(args, reader.symbols(args))
         found = {n: to_numpy(x) for n, x in self.captured.parameters.items()}
         found |= self.captured.constants if constants is None else constants
-        found |= {n: np.asarray(v, np.int64) for n, v in zip(names, sizes.scalars, strict=True)}
+        types = {t.name: t.dtype.numpy for t in program.inputs}
+        for n, v in zip(names, sizes.scalars, strict=True):
+            found[n] = np.asarray(v, np.uint64).view(types[n])
         for leaf, x in zip(self.captured.signature.inputs, args, strict=True):
             assert isinstance(leaf, TensorLeaf)
             t, own = leaf.tensor, to_numpy(x).reshape(-1)

@@ -26,7 +26,7 @@ from monotile.ir.expr import (
     Select,
     SizeTensor,
     Symbolic,
-    SymbolicRatio,
+    SymbolicNumber,
     Tensor,
     axes_of,
     binary,
@@ -111,6 +111,12 @@ class _Binder:
             self.scalars[text] = SizeTensor(name, (), DType.I64, n.low, int(n))
         return Load(self.scalars[text], ())
 
+    def number(self, text: str) -> Load:
+        """A float64 that is computed from sizes."""
+        if text not in self.scalars:
+            self.scalars[text] = SizeTensor(self.names.unique("number"), (), DType.F64)
+        return Load(self.scalars[text], ())
+
     def inside(self, axes: Sequence[Axis], at: Sequence[Axis] = ()) -> list[Expr]:
         """That `axes`, by default themselves, are within their sizes."""
         pairs = zip(axes, at or axes, strict=True)
@@ -137,9 +143,8 @@ class _Binder:
             match x:
                 case Const(Size() as n, dtype):
                     return cast(self.scalar(n), dtype)
-                case Const(SymbolicRatio() as ratio, dtype):
-                    top, bottom = (go(const(n, dtype)) for n in (ratio.top, ratio.bottom))
-                    return Binary("div", top, bottom)
+                case Const(value, dtype) if isinstance(value, SymbolicNumber):
+                    return cast(self.number(value.text), dtype)
                 case Axis(name, extent):
                     return Axis(name, int(extent))
                 case Load(t, index):
@@ -181,7 +186,7 @@ class _Binder:
         nothing = const(_nothing(c.combiner, body.dtype), body.dtype)
         for p, a in enumerate(c.axes):
             value = self._beyond(c.body, a)
-            if tests and own:
+            if a in own:
                 value = 0 if c.combiner is None else None
             elif value is not None and c.combiner is not None:
                 value = combined(c.combiner, value)

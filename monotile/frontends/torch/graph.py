@@ -173,9 +173,6 @@ def _packet(node: fx.Node) -> str:
 
 
 def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> Any:
-    value = node.meta.get("val")
-    if isinstance(value, torch.SymInt):
-        return under_way.shapes.size(value)
     args: Any = map_arg(node.args, lambda n: values[n])
     kwargs: Any = map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
@@ -188,6 +185,9 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
             f"{node.target} makes a number or a shape from a tensor's values{_where(node)}. Monotile"
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
+    value = node.meta.get("val")
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return under_way.shapes.number(value)
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
     if is_complex(node):

@@ -6,6 +6,7 @@ decision needs more than its bounds, `Unsupported` says so.
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +20,9 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Unsupported
-from monotile.ir.expr import Symbolic, SymbolicRatio
+from monotile.ir.expr import Symbolic, SymbolicNumber
 
-Number = int | float
+Real = int | float
 
 
 class Size(Symbolic):
@@ -55,65 +56,65 @@ class Size(Symbolic):
     def __bool__(self) -> bool:
         return self > 0
 
-    def __lt__(self, other: Number) -> bool:
+    def __lt__(self, other: Real) -> bool:
         low, high = bounds(self - other)
         if high < 0 or low >= 0:
             return high < 0
         raise Unsupported(f"what is done depends on whether {self.expr} < {_text(other)}")
 
-    def __gt__(self, other: Number) -> bool:
+    def __gt__(self, other: Real) -> bool:
         low, high = bounds(self - other)
         if low > 0 or high <= 0:
             return low > 0
         raise Unsupported(f"what is done depends on whether {self.expr} > {_text(other)}")
 
-    def __ge__(self, other: Number) -> bool:
+    def __ge__(self, other: Real) -> bool:
         return not self < other
 
-    def __le__(self, other: Number) -> bool:
+    def __le__(self, other: Real) -> bool:
         return not self > other
 
-    def __add__(self, other: Number) -> int:
+    def __add__(self, other: Real) -> int:
         low, high = bounds(other)
         return _made(self.expr + expr_of(other), self.low + low, self.high + high)
 
-    def __radd__(self, other: Number) -> int:
+    def __radd__(self, other: Real) -> int:
         return self + other
 
     def __neg__(self) -> int:
         return _made(-self.expr, -self.high, -self.low)
 
-    def __sub__(self, other: Number) -> int:
+    def __sub__(self, other: Real) -> int:
         low, high = bounds(other)
         return _made(self.expr - expr_of(other), self.low - high, self.high - low)
 
-    def __rsub__(self, other: Number) -> int:
+    def __rsub__(self, other: Real) -> int:
         low, high = bounds(other)
         return _made(expr_of(other) - self.expr, low - self.high, high - self.low)
 
-    def __mul__(self, other: Number) -> int:
+    def __mul__(self, other: Real) -> int:
         ends = [a * b for a in bounds(self) for b in bounds(other)]
         return _made(self.expr * expr_of(other), min(ends), max(ends))
 
-    def __rmul__(self, other: Number) -> int:
+    def __rmul__(self, other: Real) -> int:
         return self * other
 
-    def __floordiv__(self, other: Number) -> int:
+    def __floordiv__(self, other: Real) -> int:
         return _divided(self, other)
 
-    def __rfloordiv__(self, other: Number) -> int:
+    def __rfloordiv__(self, other: Real) -> int:
         return _divided(other, self)
 
-    def __mod__(self, other: Number) -> int:
+    def __mod__(self, other: Real) -> int:
         low, high = bounds(other)
         if low <= 0:
             raise Unsupported(f"{self.expr} is divided by what may be 0")
         return _made(Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)))
 
-    def __truediv__(self, other: Number) -> float:
+    def __truediv__(self, other: Real) -> float:
         return _quotient(self, other)
 
-    def __rtruediv__(self, other: Number) -> float:
+    def __rtruediv__(self, other: Real) -> float:
         return _quotient(other, self)
 
     def __pow__(self, *_: object) -> Any:
@@ -122,7 +123,7 @@ class Size(Symbolic):
     def __rpow__(self, *_: object) -> Any:
         raise self._no_number()
 
-    def __rmod__(self, other: Number) -> int:
+    def __rmod__(self, other: Real) -> int:
         if 0 <= other < self.low:
             return int(other)
         return _made(Mod(expr_of(other), self.expr), 0, self.high - 1)
@@ -137,12 +138,12 @@ class Size(Symbolic):
         raise self._no_number()
 
 
-def bounds(x: Number) -> tuple[Any, Any]:
+def bounds(x: Real) -> tuple[Any, Any]:
     """What it lies between, both included."""
     return (x.low, x.high) if isinstance(x, Size) else (x, x)
 
 
-def expr_of(x: Number) -> Any:
+def expr_of(x: Real) -> Any:
     """As an expression over symbols."""
     if isinstance(x, Size):
         return x.expr
@@ -156,7 +157,7 @@ def text_of(x: int) -> str:
     return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else str(int(x))
 
 
-def _text(x: Number) -> str:
+def _text(x: Real) -> str:
     return str(x.expr) if isinstance(x, Size) else str(x)
 
 
@@ -165,7 +166,7 @@ def _made(expr: Any, low: float, high: float) -> int:
     return int(expr) if expr.is_Integer else Size(expr, int(low), int(high))
 
 
-def _divided(a: Number, b: Number) -> int:
+def _divided(a: Real, b: Real) -> int:
     """a // b. An exact quotient of products stays a product."""
     low, high = bounds(b)
     if low <= 0:
@@ -178,40 +179,38 @@ def _divided(a: Number, b: Number) -> int:
     return _made(exact if whole else FloorDiv(expr_of(a), expr_of(b)), min(ends), max(ends))
 
 
-class Ratio(SymbolicRatio):
-    """A number that a call's sizes decide. It is a literal; what is computed from it is not known."""
+class Number(SymbolicNumber):
+    """A number that a call's sizes decide. It is a literal; what is computed from it in a lowering is not known."""
 
-    @staticmethod
-    def of(top: Number, bottom: Number) -> "Ratio":
-        made = Ratio(int(top) / max(int(bottom), 1))
-        made.top, made.bottom = _whole(top), _whole(bottom)
+    def __new__(cls, text: str) -> "Number":
+        made = super().__new__(cls, math.nan)
+        made.text = text
         return made
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ratio) and (self.top, self.bottom) == (other.top, other.bottom)
+        return isinstance(other, Number) and self.text == other.text
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((self.top, self.bottom))
+        return hash(self.text)
 
     def _refuse(self, *_: object) -> Any:
-        raise Unsupported("a number is computed from a quotient of sizes")
+        raise Unsupported("a number is computed from one that depends on sizes")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __pow__ = __rpow__ = _refuse
     __truediv__ = __rtruediv__ = __neg__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __bool__ = __int__ = __abs__ = __round__ = __floor__ = __ceil__ = __trunc__ = _refuse
 
 
-def _whole(x: Number) -> int:
-    if isinstance(x, Size):
-        return x
-    return int(expr_of(x))
-
-
-def _quotient(a: Number, b: Number) -> float:
+def _quotient(a: Real, b: Real) -> float:
     found = sympy.cancel(expr_of(a) / expr_of(b))
-    return float(found) if found.is_number else Ratio.of(a, b)
+    return float(found) if found.is_number else Number(f"({_python(a)}) / ({_python(b)})")
+
+
+def _python(x: Real) -> str:
+    return text_of(x) if isinstance(x, int) else repr(float(x))
 
 
 class Ranges(msgspec.Struct, frozen=True):
@@ -282,6 +281,19 @@ class Shapes:
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = {n: ValueRanges(low, high) for n, low, high in ranges.of}
+
+    def number(self, x: torch.SymInt | torch.SymFloat) -> float:
+        """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
+        if isinstance(x, torch.SymInt):
+            return self.size(x)
+        unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
+        if unknown:
+            raise CaptureError(f"the number {x.node.expr} depends on data")
+        text = PythonPrinter().doprint(x.node.expr).replace("torch.sym_float(", "float(")
+        text = re.sub(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(", r"math.\1(", text)
+        if "torch" in text or "OpaqueUnaryFn" in text:
+            raise Unsupported(f"the number {x.node.expr} is computed from sizes")
+        return Number(text)
 
     def size(self, n: int | torch.SymInt) -> int:
         """Raises CaptureError for a size that depends on data."""

@@ -27,7 +27,7 @@ from monotile.kernels.registry import family_of
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
 from monotile.plan.places import replicas_in
 from monotile.plan.streams import any_streams, beside_streams
-from monotile.plan.walk import nodes_in
+from monotile.plan.walk import nodes_in, waits_for_grid
 from monotile.targets.cuda.messages import (
     Received,
     on_chip,
@@ -139,7 +139,8 @@ class CudaEmitter(BlockEmitter):
             f"using idx = {'int64_t' if self.wide else 'int32_t'};\n"
             f"struct Params {{\n  char* workspace;\n  unsigned* sync;\n  {pointers};\n}};\n"
             "#define MT_POINTER(n) p.pointers[n]\n"
-            "using mt_size = const int64_t*;  // not in global memory\n\n"
+            "using mt_size = const int64_t*;  // not in global memory\n"
+            "using mt_number = const double*;\n\n"
             "static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {\n"
             "  if ((uint64_t)i < (uint64_t)extent) return (idx)i;\n"
             "  mt::fail(number);\n"
@@ -282,7 +283,7 @@ class CudaEmitter(BlockEmitter):
                 self.walk(self.plan.body)
             if self.slots:
                 w.write("grid.leave(tag);")
-            elif any(n.handoff == "grid" for n in nodes_in(self.plan.body)):
+            elif any(map(waits_for_grid, nodes_in(self.plan.body))):
                 w.write("grid.leave();")
 
     def tell(self, node: Repeat | Choose, way: str) -> None:

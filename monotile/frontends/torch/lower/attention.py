@@ -20,7 +20,7 @@ _LOWEST = -3.0e38
 def _head(t: Tensor, batch: Sequence[int], i: Sequence[Expr]) -> list[Expr]:
     """The leading index into keys or values: broadcast, and shared by a group of query heads."""
     lead = list(broadcast(t.shape[:-2], i))
-    if lead and 1 < t.shape[-3] < batch[-1]:
+    if lead and t.shape[-3] not in (1, batch[-1]):
         lead[-1] = s.floordiv(i[-1], batch[-1] // t.shape[-3])
     return lead
 

@@ -47,6 +47,7 @@ MT_INLINE idx mt_check(mt_call* call, int64_t i, int64_t extent, int number) {
 #define MT_CHECK(i, extent, number) mt_check(call, (int64_t)(i), extent, number)
 #define MT_POINTER(n) pointers[n]
 typedef const int64_t* mt_size;
+typedef const double* mt_number;
 
 // The compiler moves no memory access across it. Between the steps of a thread the same bytes of the workspace
 // may change their type.
