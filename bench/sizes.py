@@ -126,7 +126,7 @@ class Runner:
             for name, run in runs.items()
         }
         return Entry(
-            model=self.name, arguments={"size": n, "range": [1, self.case.sizes[-1]]}, dtype="float16",
+            model=self.name, arguments={"size": n, "most": self.case.sizes[-1]}, dtype="float16",
             ours=times.pop("ours"), rivals=times, errors=errors,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ struct Params {
 };
 #define MT_POINTER(n) p.pointers[n]
 using mt_size = const int64_t*;  // not in global memory
+using mt_number = const double*;
 
 static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {
   if ((uint64_t)i < (uint64_t)extent) return (idx)i;

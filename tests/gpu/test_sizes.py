@@ -8,6 +8,7 @@ from torch import nn
 from torch.export import Dim
 
 import monotile
+from monotile.dynamo.backend import backend
 from tests.codegen.test_sizes import CASES, Case
 
 pytestmark = pytest.mark.gpu
@@ -69,7 +70,7 @@ def test_torch_compile_with_open_sizes() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda().half()
     torch._dynamo.reset()
-    run = torch.compile(model, backend="monotile", dynamic=True)
+    run = torch.compile(model, backend=backend, dynamic=True)
     with torch.no_grad():
         for n in (5, 40, 64, 7, 100):
             x = torch.randn(n, 64, device="cuda").half()
