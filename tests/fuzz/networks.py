@@ -30,7 +30,7 @@ def project(b: Builder, v: str, like: str) -> str:
         (v,) = b.emit(f"{v}.to(t.{kind})")
     if b.shape(v) == b.shape(like):
         return v
-    if b.shape(v) and b.shape(v)[:-1] == b.shape(like)[:-1]:
+    if b.shape(v) and b.shape(like) and b.shape(v)[:-1] == b.shape(like)[:-1]:
         k, n = b.shape(v)[-1], b.shape(like)[-1]
         return b.emit(f"F.linear({v}, {b.weight((n, k), kind, k)})")[0]
     return b.emit(f"torch.tanh({v}.mean())")[0]

@@ -5,6 +5,7 @@ import pytest
 from tests.codegen.emulate import COMPILER
 from tests.fuzz.check import check
 from tests.fuzz.generate import generate
+from tests.fuzz.sizes import run
 
 
 @pytest.mark.parametrize("first", range(0, 18, 6))
@@ -15,6 +16,12 @@ def test_networks_on_the_cpu(first: int) -> None:
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_networks_on_the_emulator() -> None:
     _agree(range(100, 104), "emulator")
+
+
+@pytest.mark.parametrize("target", ["program", "cpu"])
+def test_networks_of_any_size(target: str) -> None:
+    for seed in range(8 if target == "program" else 2):
+        run(seed, target)
 
 
 def _agree(seeds: range, target: str) -> None:
