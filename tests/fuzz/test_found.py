@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.codegen.emulate import COMPILER
 from tests.fuzz.check import check
 from tests.fuzz.graph import Graph, Leaf
 from tests.fuzz.runs import Rejected, run
@@ -83,6 +84,15 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str) -> None:
     verdict = check(FOUND[name], "cpu")
+    assert verdict.kind == "equal", verdict.text
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_shares_times_themselves_are_no_attention() -> None:
+    """Its values would be what a stage of attention keeps in registers."""
+    leaves = {"x0": RANDOM.format((40, 72), "f16"), "p0": RANDOM.format((13, 72), "f16")}
+    found = graph(leaves, "v0 = F.linear(x0, p0).softmax(-1)", "v1 = v0 @ v0.transpose(-1, -2)")
+    verdict = check(found, "emulator")
     assert verdict.kind == "equal", verdict.text
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from monotile.analysis.contraction import contraction, factors, grain
 from monotile.analysis.dependence import follows, loads_of
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx, loads
 from monotile.ir.program import Compute
 from monotile.kernels.attention.method import Attend
 
@@ -86,9 +86,16 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
         weights = uncast(weights)
         if isinstance(weights, Load) and isinstance(values, Load):
             found = _of(result, weights, values, swapped, computes)
-            if found is not None:
+            if found is not None and not _reads_itself(found):
                 return found
     return None
+
+
+def _reads_itself(found: Attention) -> bool:
+    """Whether an operand is made on the way, as in softmax(x) · softmax(x)ᵀ."""
+    inner = {c.out for c in found.inner}
+    operands = (found.queries, found.keys, found.values)
+    return any(x.tensor in inner for e in operands for x in loads(e))
 
 
 def _of(
