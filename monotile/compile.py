@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from monotile.analysis.work import work
-from monotile.cache import Cache
+from monotile.cache import Cache, key
 from monotile.choice.chooser import MODEL, Chooser, Record, Replay
 from monotile.choice.spec import Key, Spec, Value, load_spec
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.frontends.torch.capture import Captured, capture
+from monotile.frontends.torch.capture import Captured, functional, to_program
 from monotile.frontends.torch.export import Exported, Model, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.sizes import ranges_of, size_classes
@@ -47,12 +46,11 @@ Choices = Mapping[Key, Value] | str | Path | None
 @dataclass(frozen=True)
 class Given:
     """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop. most: of symbols of dimensions, what the kernel is for at most."""
+    the body of a loop."""
 
     plan: Plan | None = None
     choices: Spec | None = None
     iterate: Iterate | None = None
-    most: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 class Decided(TypedDict, total=False):
@@ -148,7 +146,7 @@ def _traced(
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
     """What became of each pass of both tables."""
     programs, plans = list[Trace](), list[Trace]()
-    captured, _ = _captured(exported, target)
+    captured, _ = _captured(_Model(exported, functional(exported), {}), target)
     lowered = lower(_beginning(captured, target, options, chooser), traces=programs)
     to_plan(PlanState.of(lowered.program, target, options, lowered.context), traces=plans)
     return tuple(programs), tuple(plans)
@@ -169,47 +167,56 @@ def _compiled(
         whole = given.plan or given.choices or options.arrange_parameters
         several = hardware.has.many_workers and not whole
         classes = size_classes(ranges_of(exported)) if several else [{}]
-        ways = [replace(given, most=x) for x in classes]
-        *smaller, module = _modules(exported, hardware, options, ways)
+        *smaller, module = _modules(exported, hardware, options, given, classes)
         return module.beside(smaller)
 
 
 def _modules(
-    exported: Exported, target: Target, options: Options, ways: Sequence[Given]
+    exported: Exported,
+    target: Target,
+    options: Options,
+    given: Given,
+    classes: Sequence[Mapping[str, int]],
 ) -> Iterator[CompiledModule]:
-    """The compiled model, each from the cache where it is there; the others are built at once."""
+    """The compiled model for each class of sizes, from the cache where it is there; the others are built at once."""
     cache, backend = Cache.of(options), backend_of(target)
-    keys = [exported_key(exported, target, options, x) for x in map(_of_key, ways)]
-    found = [_stored(exported, key if not options.dump_dir else None, cache) for key in keys]
-    with step(f"compiling for {target.name}", shown=options.progress and None in found):
-        made = [
-            None if x else _compile(exported, target, options, given)
-            for x, given in zip(found, ways, strict=True)
-        ]
-        sources = [m.source for m in made if m is not None]
-        with ThreadPoolExecutor(max(1, len(sources))) as pool:
-            binaries = pool.map(lambda s: backend.build(s, target, options), sources)
-            for k, m in enumerate(made):
-                if m is not None:
-                    artifact = m.artifact(binary=next(binaries))
-                    found[k] = artifact, m.captured.parameters
-                    if (key := keys[k]) and (content := encode(artifact)):
-                        cache.put(key, content)
+    base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
+    keys = [key(base, dict(most)) if base and most else base for most in classes]
+    found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
+    missing = [i for i, x in enumerate(found) if x is None]
+    if missing:
+        with step(f"compiling for {target.name}", shown=options.progress):
+            plain = functional(exported)
+            made = [
+                _compile(_Model(exported, plain, classes[i]), target, options, given)
+                for i in missing
+            ]
+            with ThreadPoolExecutor(len(made)) as pool:
+                binaries = pool.map(lambda m: backend.build(m.source, target, options), made)
+                for i, m, binary in zip(missing, made, binaries, strict=True):
+                    artifact = m.artifact(binary=binary)
+                    found[i] = artifact, m.captured.parameters
+                    if (k := keys[i]) and (content := encode(artifact)):
+                        cache.put(k, content)
     for artifact, parameters in (x for x in found if x is not None):
         if options.arrange_parameters:
             move(parameters, artifact.orders)
         yield CompiledModule(artifact, parameters)
 
 
-def _of_key(given: Given) -> tuple[Plan | None, Spec | None, Iterate | None, dict[str, int]]:
-    return given.plan, given.choices, given.iterate, {**given.most}
+class _Model(NamedTuple):
+    """exported: as it came. plain: in functional ATen. most: of symbols of dimensions, what the kernel is for at most."""
+
+    exported: Exported
+    plain: Exported
+    most: Mapping[str, int]
 
 
 def _stored(
-    exported: Exported, key: str | None, cache: Cache
+    exported: Exported, known: str | None, cache: Cache
 ) -> tuple[Artifact, Mapping[str, Any]] | None:
     """What the cache has, with the model's own tensors."""
-    stored = cache.get(key) if key else None
+    stored = cache.get(known) if known else None
     artifact = decode(stored) if stored else None
     parameters = parameters_of(exported, artifact.parameters) if artifact else None
     return None if artifact is None or parameters is None else (artifact, parameters)
@@ -223,11 +230,11 @@ class _Made(NamedTuple):
     artifact: Callable[..., Artifact]
 
 
-def _compile(exported: Exported, target: Target, options: Options, given: Given) -> _Made:
+def _compile(model: _Model, target: Target, options: Options, given: Given) -> _Made:
     """Capture, Program to Program, Program to Plan, verify, emit."""
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
-    captured, orders = _captured(exported, target, given.most)
+    captured, orders = _captured(model, target)
     beginning = _beginning(captured, target, options, _chooser(given.choices), given.iterate)
     dump.product("capture", beginning)
 
@@ -268,12 +275,10 @@ def _compile(exported: Exported, target: Target, options: Options, given: Given)
     return _Made(captured, source, artifact)
 
 
-def _captured(
-    exported: Exported, target: Target, most: Mapping[str, int] = MappingProxyType({})
-) -> tuple[Captured, dict[str, Order]]:
+def _captured(model: _Model, target: Target) -> tuple[Captured, dict[str, Order]]:
     """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
-    captured = capture(exported, most=most)
-    return in_memory_order(captured, exported) if target.has.any_order else (captured, {})
+    captured = to_program(model.exported, model.plain, model.most)
+    return in_memory_order(captured, model.exported) if target.has.any_order else (captured, {})
 
 
 def _beginning(

@@ -7,8 +7,9 @@ import torch
 from torch import fx
 from torch.export import Dim
 
+from monotile.frontends.torch.sizes import UNBOUNDED
+
 LEAST = 64  # that a range without an end is compiled for: then for the next power of two
-_MOST = 1 << 31  # what PyTorch calls unbounded is more
 
 
 class Place(NamedTuple):
@@ -82,5 +83,5 @@ def open_dims(module: fx.GraphModule) -> Open:
 
 def _range(n: torch.SymInt) -> tuple[int, int | None]:
     found = n.node.shape_env.var_to_range[n.node.expr]
-    high = int(found.upper) if found.upper.is_Integer else _MOST
-    return max(int(found.lower), 1), high if high < _MOST else None
+    high = int(found.upper) if found.upper.is_Integer else UNBOUNDED
+    return max(int(found.lower), 1), high if high < UNBOUNDED else None

@@ -262,6 +262,8 @@ def identity(combiner: str, dtype: DType) -> Scalar:
     """The identity element of `combiner` for `dtype`."""
     half = 2 ** (8 * dtype.itemsize - 1)
     match combiner, dtype:
+        case "any" | "all", _:
+            return combiner == "all"
         case "sum", _:
             return 0
         case "prod", _:

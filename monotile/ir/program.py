@@ -55,6 +55,9 @@ class Weight(msgspec.Struct, frozen=True):
     table: int = 0
 
 
+Ends = tuple[Tensor | None, Tensor | None]
+
+
 class Live(msgspec.Struct, frozen=True, cache_hash=True):
     """The points of `axis` from `first` on and before `last`, scalar int64 tensors; None: from 0, to the extent."""
 
@@ -63,9 +66,19 @@ class Live(msgspec.Struct, frozen=True, cache_hash=True):
     last: Tensor | None
 
     @property
-    def ends(self) -> tuple[Tensor | None, Tensor | None]:
+    def ends(self) -> Ends:
         """What is the same along axes that are live alike."""
         return self.first, self.last
+
+    @property
+    def known(self) -> bool:
+        """Whether its ends are sizes of the call, which nobody waits for."""
+        return all(t is None or isinstance(t, SizeTensor) for t in self.ends)
+
+    @property
+    def prefix(self) -> SizeTensor | None:
+        """The size of the call that says how much of the axis is live, from its start; None where none does."""
+        return self.last if self.first is None and isinstance(self.last, SizeTensor) else None
 
 
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):

@@ -1,15 +1,16 @@
 """What a statement of a Program may use, and how much of it is defined."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import msgspec
 
 from monotile.errors import VerificationError
 from monotile.ir import printer
 from monotile.ir.expr import Axis, Tensor
-from monotile.ir.program import Live
+from monotile.ir.program import Ends, Live
 
-Ends = tuple[Tensor | None, Tensor | None]
+Along = tuple[Live | None, ...]  # by dimension; None where all is defined
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class Scope(msgspec.Struct, frozen=True):
     names: set[str]
     visible: dict[str, Tensor]
     loops: Mapping[str, Axis]
-    partial: dict[str, tuple[Live | None, ...]]
+    partial: dict[str, Along]
 
     def check(self, holds: bool, message: str) -> None:
         if not holds:
@@ -60,13 +61,22 @@ class Scope(msgspec.Struct, frozen=True):
             f"{t.name!r} is used as {show_type(t)} and defined as {show_type(known or t)}",
         )
 
-    def sameshow_type(self, a: Tensor, b: Tensor) -> None:
+    def same_type(self, a: Tensor, b: Tensor) -> None:
         same = a.shape == b.shape and a.dtype is b.dtype
         self.check(same, f"{a.name!r} is {show_type(a)}, {b.name!r} is {show_type(b)}")
 
     def inner(self, where: str, loops: Mapping[str, Axis]) -> "Scope":
         """A nested scope: it sees all of this one; its definitions stay inside, except that names stay unique."""
         return Scope(where, self.names, dict(self.visible), loops, self.partial)
+
+
+def joined(one: Along, other: Along) -> Along:
+    """What is live of a value that is one tensor or another."""
+    return tuple(a or b for a, b in zip_longest(one, other))
+
+
+def ends_along(along: Along) -> list[Ends | None]:
+    return [x and x.ends for x in along]
 
 
 def show_type(t: Tensor) -> str:

@@ -1,7 +1,6 @@
 """The verifier of Programs: names, types, shapes, and indices as far as they can be proven out of range."""
 
 from collections.abc import Mapping, Sequence, Set
-from itertools import zip_longest
 from math import prod
 
 import msgspec
@@ -50,7 +49,7 @@ from monotile.ir.program import (
     used,
     wholes,
 )
-from monotile.ir.scope import Scope, show_type
+from monotile.ir.scope import Scope, ends_along, joined, show_type
 
 
 def verify(program: Program) -> None:
@@ -218,7 +217,7 @@ def _defined(at: Scope, x: Load, live: Sequence[Live]) -> None:
 def _scatter(at: Scope, s: Scatter) -> None:
     known = _axes(at, s.axes)
     at.use(s.base)
-    at.sameshow_type(s.base, s.out)
+    at.same_type(s.base, s.out)
     rank = len(s.out.shape)
     at.check(len(s.index) == rank, f"{len(s.index)} indices for {rank} dimensions")
     for e in (*s.index, s.value):
@@ -254,15 +253,15 @@ def _loop(at: Scope, s: Loop) -> None:
         result = made.get(c.result)
         along = () if result is None else tuple(result.live_along(a) for a in result.axes)
         known = at.partial.get(c.init.name, ())
-        both = tuple(a or b for a, b in zip_longest(along, known))
+        both = joined(along, known)
         if any(both):
             at.partial[c.param.name] = at.partial[c.out.name] = both
-        at.part(c.init, [x and x.ends for x in both])
+        at.part(c.init, ends_along(both))
     _body(inside, s.body)
     for c in s.carried:
-        inside.part(c.result, [x and x.ends for x in at.partial.get(c.param.name, ())])
+        inside.part(c.result, ends_along(at.partial.get(c.param.name, ())))
         for other in (c.param, c.result, c.out):
-            at.sameshow_type(c.init, other)
+            at.same_type(c.init, other)
         at.define(c.out)
     if s.predicate is not None:
         fits = s.predicate.shape == () and s.predicate.dtype is DType.BOOL
@@ -290,18 +289,14 @@ def _branch(at: Scope, s: Branch) -> None:
     for o in s.outs:
         then.see(o.then)
         otherwise.see(o.otherwise)
-        both = tuple(
-            a or b
-            for a, b in zip_longest(
-                at.partial.get(o.then.name, ()), at.partial.get(o.otherwise.name, ())
-            )
-        )
+        sides = (at.partial.get(t.name, ()) for t in (o.then, o.otherwise))
+        both = joined(*sides)
         if any(both):
             at.partial[o.out.name] = both
-            then.part(o.then, [x and x.ends for x in both])
-            otherwise.part(o.otherwise, [x and x.ends for x in both])
-        at.sameshow_type(o.then, o.otherwise)
-        at.sameshow_type(o.then, o.out)
+            then.part(o.then, ends_along(both))
+            otherwise.part(o.otherwise, ends_along(both))
+        at.same_type(o.then, o.otherwise)
+        at.same_type(o.then, o.out)
         at.define(o.out)
 
 

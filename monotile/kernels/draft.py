@@ -58,7 +58,7 @@ class Memo:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some. streamed: weights that
-    every use reads from memory anew (`analysis/streaming.py`). sizes: scalars that the launch has by value.
+    every use reads from memory anew (`analysis/streaming.py`).
 
     drafts: groups that were cut so far. memo: what depends on the number of workers. of_worker: what does not, shared
     by the contexts of parts of the machine. chooser: who is asked where there are several ways.
@@ -73,14 +73,12 @@ class Context:
     of_worker: Memo = field(default_factory=Memo, repr=False)
     chooser: Chooser = field(default=MODEL, repr=False)
     streamed: frozenset[str] = frozenset()
-    sizes: frozenset[str] = frozenset()
 
     @staticmethod
     def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
         on_chip = target.workers * target.shared_bytes
         streamed = streamed_weights(program, target.cached_weight_bytes, on_chip)
-        tables, sizes = tables_of(program), program.by_value
-        return Context(tables, target, chooser=chooser, streamed=streamed, sizes=sizes)
+        return Context(tables_of(program), target, chooser=chooser, streamed=streamed)
 
     def choose(
         self,

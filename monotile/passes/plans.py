@@ -159,8 +159,7 @@ def group_and_cut(s: PlanState) -> PlanState:
     tree = build(s.program, s.context)
     steps = [step for d in drafts_of(tree) for step in d.steps]
     if any(map(streams, steps)) and ring(steps, _most_on_chip(tree), s.target) is None:
-        tables, sizes = s.context.tables, s.context.sizes
-        context = Context(tables, s.target, chooser=s.context.chooser, sizes=sizes)
+        context = Context(s.context.tables, s.target, chooser=s.context.chooser)
         return replace(s, tree=build(s.program, context), context=context)
     return replace(s, tree=tree)
 
@@ -229,7 +228,7 @@ def _steps(body: tuple[PlanNode, ...]) -> list[Step]:
 
 def bound_walks(s: PlanState) -> PlanState:
     """Walks that leave out what is dead."""
-    return replace(s, body=schedule_live.bound_walks(s.body, s.computes, s.context))
+    return replace(s, body=schedule_live.bound_walks(s.body, s.computes, s.target))
 
 
 def spread_copies(s: PlanState) -> PlanState:

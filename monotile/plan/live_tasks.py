@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from monotile.ir.program import Compute, Live, Scatter
+from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim, LiveTasks, Stage, Step
 from monotile.plan.places import Place, Register
 
@@ -10,24 +10,19 @@ Statements = Mapping[str, Compute | Scatter]
 Places = Mapping[str, tuple[Place, ...]]
 
 
-def live_tasks(
-    stage: Stage, statements: Statements, places: Places, sizes: frozenset[str]
-) -> tuple[LiveTasks, ...]:
-    """Along each tile axis of `stage` that is bounded, how many tasks there are in the call. sizes: scalars that the launch has by value, so
-    that workers know them without waiting."""
+def live_tasks(stage: Stage, statements: Statements, places: Places) -> tuple[LiveTasks, ...]:
+    """Along each tile axis of `stage` that a size of the call bounds, how many tasks there are in the call."""
     if stage.everywhere or any(step.method.slot_bytes for step in stage.steps):
         return ()
     found: list[LiveTasks] = []
     for k, extent in enumerate(stage.grid):
-        ways = {_along(step, k, statements, places, sizes) for step in stage.steps}
+        ways = {_along(step, k, statements, places) for step in stage.steps}
         if extent > 1 and len(ways) == 1 and (way := ways.pop()) is not None:
             found.append(way)
     return tuple(found)
 
 
-def _along(
-    step: Step, k: int, statements: Statements, places: Places, sizes: frozenset[str]
-) -> LiveTasks | None:
+def _along(step: Step, k: int, statements: Statements, places: Places) -> LiveTasks | None:
     anchor = statements[step.computes[step.anchor]]
     dim = next((d for d in step.dims if d.stage == k), None)
     if dim is None or dim.lead or not isinstance(anchor, Compute):
@@ -38,7 +33,7 @@ def _along(
         if not all(isinstance(p, Register) for p in places[n]) or n == anchor.out.name
     }
     size = ends.pop() if len(ends) == 1 else None
-    if size is None or size not in sizes:
+    if size is None:
         return None
     inner = 1
     for p in _wide(anchor, dim)[1:]:
@@ -51,12 +46,9 @@ def _wide(s: Compute, dim: Dim) -> list[int]:
 
 
 def _size(s: Compute | Scatter, dim: Dim) -> str | None:
-    """The scalar behind which nothing of `s` is live along the outermost axis of `dim`."""
+    """The size behind which nothing of `s` is live along the outermost axis of `dim`."""
     if not isinstance(s, Compute) or any(p >= len(s.axes) for p in dim.axes):
         return None
     wide = _wide(s, dim)
-    match s.live_along(s.axes[wide[0]]) if wide else None:
-        case Live(_, None, last) if last is not None:
-            return last.name
-        case _:
-            return None
+    x = s.live_along(s.axes[wide[0]]) if wide else None
+    return x.prefix.name if x is not None and x.prefix is not None else None

@@ -169,7 +169,7 @@ class Step(Frozen, frozen=True):
 
 class LiveTasks(Frozen, frozen=True):
     """In a call a stage has fewer tasks along the tile axis `axis`: those that cover the first `size` * `inner` positions, `tile` each. size: a
-    scalar that the launch has by value (`Program.sizes`)."""
+    scalar that the launch has by value (`SizeTensor`)."""
 
     axis: int
     size: str

@@ -54,6 +54,6 @@ def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
     return (n for n in nodes_in(nodes) if isinstance(n, Repeat))
 
 
-def waits_for_grid(node: PlanNode) -> bool:
-    """Whether workers wait for each other at `node` itself."""
-    return node.handoff == "grid" or (isinstance(node, Repeat) and node.again == "grid")
+def grid_waits(node: PlanNode) -> int:
+    """In how many places of `node` itself workers wait for each other."""
+    return (node.handoff == "grid") + (isinstance(node, Repeat) and node.again == "grid")

@@ -36,28 +36,20 @@ def exported_key(
     exported: ExportedProgram,
     target: Target,
     options: Options,
-    given: tuple[Plan | None, Spec | None, Iterate | None, dict[str, int]] = (None, None, None, {}),
+    plan: Plan | None = None,
+    choices: Spec | None = None,
+    iterate: Iterate | None = None,
 ) -> str | None:
-    """The cache key of compiling `exported`; None if it cannot be identified exactly. given: a Plan that is used instead of scheduling, choices
-    that are followed, how it becomes the body of a loop, and what sizes are at most."""
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling. choices: followed
+    on the way. iterate: how it becomes the body of a loop."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
         return None
     built_by = backend_of(target).toolchain()
-    plan, choices, iterate, most = given
     chosen = None if choices is None else to_json(choices)
     return key(
-        "exported",
-        str(torch.__version__),
-        text,
-        target,
-        options,
-        built_by,
-        plan,
-        chosen,
-        iterate,
-        most,
+        "exported", str(torch.__version__), text, target, options, built_by, plan, chosen, iterate
     )
 
 

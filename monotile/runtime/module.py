@@ -18,7 +18,7 @@ from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.profile import Profile, decode
-from monotile.runtime.sizes import NO_SIZES, SizeReader
+from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
 from monotile.targets.backend import Kernel, Running
@@ -73,7 +73,8 @@ class CompiledModule:
             artifact.signature, inputs, self._device, artifact.orders, artifact.watched
         )
         self._results = Results(artifact.signature, outputs, self._device)
-        sizes = [n for n in inputs if n in dict(artifact.signature.sizes.scalars)]
+        known = {n for n, _ in artifact.signature.sizes.scalars}
+        sizes = [n for n in inputs if n in known]
         self._sizes = SizeReader(artifact.signature, sizes) if sizes else None
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
@@ -100,21 +101,23 @@ class CompiledModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results. Raises InputError for arguments that differ from the compiled ones."""
-        kernel = self._kernel
-        if kernel is None:
+        if self._kernel is None:
             raise TargetError(self._obstacle)
         leaves = self._arguments.leaves(args, kwargs)
-        sizes = NO_SIZES
-        if self._sizes is not None:
-            symbols = self._sizes.symbols(leaves)
-            for other in self._smaller:
-                if other.takes(symbols):
-                    return other(*args, **kwargs)
-            sizes = self._sizes.read(leaves, symbols)
+        if self._sizes is None:
+            return self._run(self._kernel, leaves, NO_SIZES)
+        symbols = self._sizes.symbols(leaves)
+        fits = next((m for m in self._smaller if m._takes(symbols)), self)
+        assert fits._kernel is not None
+        assert fits._sizes is not None
+        return fits._run(fits._kernel, leaves, fits._sizes.read(leaves, symbols))
+
+    def _run(self, kernel: Kernel, leaves: Sequence[object], sizes: CallSizes) -> Any:
+        """A launch for these leaves of the arguments."""
         inputs = self._arguments.tensors(leaves)
         outputs = self._results.empty()
         pointers = [x.data_ptr() for x in inputs]
-        pointers += sizes.scalars  # behind the arguments: `Program.sizes`
+        pointers += sizes.scalars  # behind the arguments: `SizeTensor`s
         pointers += [x.data_ptr() for x in outputs]
         weights = self._weights  # referenced during the call: another thread may load new ones
         if self._states:
@@ -133,7 +136,7 @@ class CompiledModule:
         """The kernels for classes of sizes, ascending; this one is the last."""
         return (*self._smaller, self)
 
-    def takes(self, symbols: Sequence[int]) -> bool:
+    def _takes(self, symbols: Sequence[int]) -> bool:
         """Whether the kernel is for sizes as large as these values of `signature.sizes.symbols`."""
         ranges = self._artifact.signature.sizes.symbols
         return all(n <= most for n, (_, _, most) in zip(symbols, ranges, strict=True))
@@ -241,23 +244,20 @@ class CompiledModule:
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
-        for other in self._smaller:
-            other.load_parameters(state)
-        known = self._known(state)
-        for name, x in known.items():
-            old = self._weights.tensors[name]
-            if x.shape != old.shape or x.dtype != old.dtype:
-                raise InputError(
-                    f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
-                    f" {x.dtype}. Compile again for parameters of another shape or type"
-                )
+        found = [
+            module._known(state) for module in self.classes
+        ]  # all are checked before one changes
+        for module, known in zip(self.classes, found, strict=True):
+            module._take(known)
+
+    def _take(self, known: Mapping[str, torch.Tensor]) -> None:
         here = {name: x.detach().to(self._device) for name, x in known.items()}
         moved = {name: self._alias(name, x) for name, x in here.items()}
         own = {name: here.get(name, x) for name, x in self._weights.states.own.items()}
         self._point({**self._weights.tensors, **moved}, own)
 
     def _known(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors of `state` that the kernel reads, by the kernel's names. Raises InputError if tied names disagree."""
+        """The tensors of `state` that the kernel reads, by the kernel's names. Raises InputError if tied names disagree, or one is of another type."""
         out: dict[str, torch.Tensor] = {}
         first: dict[str, str] = {}
         for given, x in state.items():
@@ -270,6 +270,13 @@ class CompiledModule:
                     " the same tensor for both, or compile again"
                 )
             out[name], first[name] = x, given
+        for name, x in out.items():
+            old = self._weights.tensors[name]
+            if x.shape != old.shape or x.dtype != old.dtype:
+                raise InputError(
+                    f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
+                    f" {x.dtype}. Compile again for parameters of another shape or type"
+                )
         return out
 
     def _alias(self, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -37,8 +37,9 @@ def save(
     smaller: Sequence[Artifact] = (),
 ) -> None:
     """Writes the file. smaller: of the kernels for smaller sizes. Raises InputError if the model's arguments or results cannot be stored."""
-    content, others = encode(artifact), [encode(a) for a in smaller]
-    if content is None:
+    artifacts = {f"smaller/{k}": a for k, a in enumerate(smaller)} | {"artifact": artifact}
+    contents = {entry: found for entry, a in artifacts.items() if (found := encode(a)) is not None}
+    if len(contents) < len(artifacts):
         raise InputError(
             "this model cannot be saved: its arguments or results contain values or containers that cannot"
             " be stored. Use only tensors, numbers, strings, tuples, lists and dicts"
@@ -51,9 +52,8 @@ def save(
         for n in names
     ]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
-        file.writestr(zipfile.ZipInfo("artifact", _STAMP), content)
-        for k, other in enumerate(x for x in others if x is not None):
-            file.writestr(zipfile.ZipInfo(f"smaller/{k}", _STAMP), other)
+        for entry, content in contents.items():
+            file.writestr(zipfile.ZipInfo(entry, _STAMP), content)
         file.writestr(zipfile.ZipInfo("parameters.json", _STAMP), msgspec.json.encode(index))
         for k, name in enumerate(names):
             flat = kernel_readable(parameters[name].detach()).cpu().flatten().view(torch.uint8)

@@ -17,12 +17,11 @@ class CallSizes(NamedTuple):
     """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
     the results that are numbers, in their order."""
 
-    symbols: tuple[int, ...]
     scalars: tuple[int, ...]
     results: tuple[Shape | int, ...]
 
 
-NO_SIZES = CallSizes((), (), ())
+NO_SIZES = CallSizes((), ())
 
 
 class _Place(NamedTuple):
@@ -75,7 +74,7 @@ class SizeReader:
             if got != wanted:
                 raise self._unrelated(leaf, given, symbols)
         scalars = tuple(_bits(x) if isinstance(x, float) else x for x in self._scalars(*symbols))
-        return CallSizes(symbols, scalars, self._results(*symbols))
+        return CallSizes(scalars, self._results(*symbols))
 
     def _found(self, place: _Place, leaves: Sequence[object]) -> int:
         given = leaves[place.leaf]

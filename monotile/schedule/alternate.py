@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, statements
-from monotile.plan.nodes import Body, Choose, Repeat, Stage
+from monotile.plan.nodes import Body, Repeat
 from monotile.plan.places import Place, Rotate, Workspace
-from monotile.plan.walk import nodes_in, repeats, stages_in
+from monotile.plan.walk import grid_waits, nodes_in, repeats, stages_in
 from monotile.schedule.memory import ALIGN, Memory
 
 MOST = 1 << 14  # bytes of a value
@@ -100,8 +100,4 @@ def _moved(memory: Memory, units: Iterable[_Unit]) -> Memory:
 def _barriers(body: Body) -> int:
     """Hand-offs of the grid inside loops."""
     inner = (n for loop in repeats(body) for n in (loop, *nodes_in(loop.body)))
-    return sum(_waits(n) for n in inner)
-
-
-def _waits(n: Stage | Repeat | Choose) -> int:
-    return (n.handoff == "grid") + (isinstance(n, Repeat) and n.again == "grid")
+    return sum(map(grid_waits, inner))

@@ -47,16 +47,15 @@ def _rows(c: Compute) -> int:
 
 
 def bound_walks(
-    body: tuple[PlanNode, ...], statements: Mapping[str, Compute | Scatter], context: Context
+    body: tuple[PlanNode, ...], statements: Mapping[str, Compute | Scatter], target: Target
 ) -> tuple[PlanNode, ...]:
     """`body` with `Step.bounds`, where a family leaves out what is dead. Where threads share a task, and a size of the call leaves out whole tasks
     (`bound_tasks`), the last one's walk is not worth a bound."""
-    target, sizes = context.target, context.sizes
 
     def by_tasks(step: Step, anchor: Compute, x: Live) -> bool:
         own = (d for d in step.dims if x.axis in [anchor.axes[p] for p in d.axes])
         cut = target.has.lockstep and any(d.stage is not None for d in own)
-        return cut and x.first is None and x.last is not None and x.last.name in sizes
+        return cut and x.prefix is not None
 
     def bounded(step: Step) -> Step:
         anchor = statements[step.computes[step.anchor]]
@@ -64,7 +63,7 @@ def bound_walks(
             return step
         if not family_of(step.method).bounded(anchor, step.method, target):
             return step
-        bounds = tuple(_bound(x, sizes) for x in anchor.live if not by_tasks(step, anchor, x))
+        bounds = tuple(_bound(x) for x in anchor.live if not by_tasks(step, anchor, x))
         return msgspec.structs.replace(step, bounds=bounds)
 
     def each(stage: Stage) -> Stage:
@@ -83,7 +82,7 @@ def bound_tasks(
     def bounded(node: PlanNode) -> PlanNode:
         match node:
             case Stage():
-                found = live_tasks(node, statements_, places, program.by_value)
+                found = live_tasks(node, statements_, places)
                 return msgspec.structs.replace(node, live=found) if found else node
             case Repeat() if node.messages:
                 return node
@@ -93,6 +92,6 @@ def bound_tasks(
     return tuple(map(bounded, body)) if program.by_value else body
 
 
-def _bound(x: Live, sizes: frozenset[str]) -> Bound:
+def _bound(x: Live) -> Bound:
     first, last = (t.name if t is not None else "" for t in x.ends)
-    return Bound(x.axis.name, first, last, {first, last} <= sizes | {""})
+    return Bound(x.axis.name, first, last, x.known)

@@ -159,7 +159,6 @@ class _Sharing:
                 of_worker=self.context.of_worker,
                 chooser=self.context.chooser,
                 streamed=self.context.streamed,
-                sizes=self.context.sizes,
             )
         return self.contexts[workers]
 

@@ -13,8 +13,9 @@ import msgspec
 
 from monotile.analysis.dead import Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
-from monotile.frontends.builder import Names, Scalar, identity
+from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.lower.scalar import both
 from monotile.frontends.torch.sizes import Size, text_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -117,12 +118,11 @@ class _Binder:
             self.scalars[text] = SizeTensor(self.names.unique("number"), (), DType.F64)
         return Load(self.scalars[text], ())
 
-    def inside(self, axes: Sequence[Axis], at: Sequence[Axis] = ()) -> list[Expr]:
-        """That `axes`, by default themselves, are within their sizes."""
-        pairs = zip(axes, at or axes, strict=True)
+    def inside(self, axes: Sequence[Axis]) -> list[Expr]:
+        """That `axes` are within their sizes."""
         return [
-            Binary("lt", self.expr(b), self.scalar(a.extent))
-            for a, b in pairs
+            Binary("lt", self.expr(a), self.scalar(a.extent))
+            for a in axes
             if isinstance(a.extent, Size)
         ]
 
@@ -183,7 +183,8 @@ class _Binder:
                 + (f", at {c.origin}" if c.origin else "")
             )
         body = self.expr(c.body)
-        nothing = const(_nothing(c.combiner, body.dtype), body.dtype)
+        combiner = (c.combiner or "sum").removeprefix("arg")
+        nothing = const(identity(combiner, body.dtype), body.dtype)
         for p, a in enumerate(c.axes):
             value = self._beyond(c.body, a)
             if a in own:
@@ -309,17 +310,6 @@ class _Binder:
         return flat
 
 
-def _nothing(combiner: str | None, dtype: DType) -> Scalar:
-    """What changes no result."""
-    match combiner:
-        case None:
-            return 0
-        case "any" | "all":
-            return combiner == "all"
-        case _:
-            return identity(combiner.removeprefix("arg"), dtype)
-
-
 def _word(n: Size) -> str:
     """A name."""
     return "size_" + re.sub(r"\W+", "_", str(n.expr)).strip("_")
@@ -345,9 +335,7 @@ def masked(tests: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
     """`value` where all tests hold. Of a product both factors: it stays one."""
     if not tests:
         return value
-    test = tests[0]
-    for t in tests[1:]:
-        test = Binary("and", test, t)
+    test = both(*tests)
     match value, otherwise:
         case Binary("mul", a, b), Const(0 | 0.0):
             zero = const(0, a.dtype)

@@ -75,20 +75,33 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    most: Mapping[str, int] = MappingProxyType({}),
 ) -> Captured:
     """`model`, called with the example `args` and `kwargs`, as a Program.
 
     An ExportedProgram contains its own example arguments; `args` and `kwargs` are then ignored.
-    dynamic_shapes: as `torch.export` takes it. most: what symbols are at most, where that is less than there.
+    dynamic_shapes: as `torch.export` takes it.
     Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError if the
     model is in training mode, or a shape depends on data.
     """
     exported = export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    return to_program(exported, functional(exported))
+
+
+def functional(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` in functional ATen, without dead code. Raises CaptureError for a model in training mode."""
     _refuse_devices(exported)
     refuse_training(exported.graph_module)
     plain = decompose(exported)
     plain.graph.eliminate_dead_code()
+    return plain
+
+
+def to_program(
+    exported: ExportedProgram,
+    plain: ExportedProgram,
+    most: Mapping[str, int] = MappingProxyType({}),
+) -> Captured:
+    """plain: `exported` in functional ATen. most: what symbols are at most, where that is less than there. Raises as `capture` does."""
     return _lower(plain, ranges_of(exported).limited(most))
 
 

@@ -26,14 +26,14 @@ Real = int | float
 
 
 class Size(Symbolic):
-    """expr: over the symbols of the model's dimensions. low, high: what it lies between, both included; the int is `high`."""
+    """expr: over the symbols of the model's dimensions, expanded. low, high: what it lies between, both included; the int is `high`."""
 
     expr: sympy.Expr
     low: int
 
     def __new__(cls, expr: sympy.Expr, low: int, high: int) -> "Size":
         made = super().__new__(cls, high)
-        made.expr, made.low = sympy.expand(expr), low
+        made.expr, made.low = expr, low
         return made
 
     @property
@@ -60,13 +60,13 @@ class Size(Symbolic):
         low, high = bounds(self - other)
         if high < 0 or low >= 0:
             return high < 0
-        raise Unsupported(f"what is done depends on whether {self.expr} < {_text(other)}")
+        raise Unsupported(f"what is done depends on whether {self.expr} < {text_of(other)}")
 
     def __gt__(self, other: Real) -> bool:
         low, high = bounds(self - other)
         if low > 0 or high <= 0:
             return low > 0
-        raise Unsupported(f"what is done depends on whether {self.expr} > {_text(other)}")
+        raise Unsupported(f"what is done depends on whether {self.expr} > {text_of(other)}")
 
     def __ge__(self, other: Real) -> bool:
         return not self < other
@@ -152,13 +152,9 @@ def expr_of(x: Real) -> Any:
     return sympy.Integer(int(x))
 
 
-def text_of(x: int) -> str:
+def text_of(x: Real) -> str:
     """As an expression of Python over the symbols' names."""
-    return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else str(int(x))
-
-
-def _text(x: Real) -> str:
-    return str(x.expr) if isinstance(x, Size) else str(x)
+    return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else repr(x)
 
 
 def _made(expr: Any, low: float, high: float) -> int:
@@ -170,7 +166,7 @@ def _divided(a: Real, b: Real) -> int:
     """a // b. An exact quotient of products stays a product."""
     low, high = bounds(b)
     if low <= 0:
-        raise Unsupported(f"{_text(a)} is divided by what may be 0")
+        raise Unsupported(f"{text_of(a)} is divided by what may be 0")
     ends = [x // y for x in bounds(a) for y in (low, high)]
     exact = sympy.cancel(expr_of(a) / expr_of(b))
     whole = exact.is_polynomial() and all(
@@ -206,20 +202,13 @@ class Number(SymbolicNumber):
 
 def _quotient(a: Real, b: Real) -> float:
     found = sympy.cancel(expr_of(a) / expr_of(b))
-    return float(found) if found.is_number else Number(f"({_python(a)}) / ({_python(b)})")
-
-
-def _python(x: Real) -> str:
-    return text_of(x) if isinstance(x, int) else repr(float(x))
+    return float(found) if found.is_number else Number(f"({text_of(a)}) / ({text_of(b)})")
 
 
 class Ranges(msgspec.Struct, frozen=True):
     """Of a model's symbols: name, least, most."""
 
     of: tuple[tuple[str, int, int], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.of)
 
     def limited(self, most: Mapping[str, int]) -> "Ranges":
         """With these most."""
@@ -264,11 +253,11 @@ def _steps(low: int, high: int, count: int) -> list[int]:
     return sorted(found)
 
 
-_MOST = 1 << 31  # of a dimension: what PyTorch calls unbounded is more
+UNBOUNDED = 1 << 31  # of a dimension: what PyTorch calls unbounded is more
 
 
 def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
-    if known is None or not known.upper.is_Integer or int(known.upper) >= _MOST:
+    if known is None or not known.upper.is_Integer or int(known.upper) >= UNBOUNDED:
         raise CaptureError(
             f"{what} has no upper bound: name one, such as torch.export.Dim(\"length\", max=512), because memory is laid out for"
             " the largest size"

@@ -29,7 +29,7 @@ def flat(
     anchor = group.steps[0][0]
     axes = anchor.axes
     total = math.prod(a.extent for a in axes)
-    if isinstance(anchor, Compute) and _needs_dim(anchor, context):
+    if isinstance(anchor, Compute) and _needs_dim(anchor):
         for dims in _along_live(anchor, context.target):
             yield draft(group, dims, method, context, accesses, scratch)
         return
@@ -38,15 +38,11 @@ def flat(
         yield draft(group, dims, method, context, accesses, scratch)
 
 
-def _needs_dim(s: Compute, context: Context) -> bool:
+def _needs_dim(s: Compute) -> bool:
     """Whether a walk of some axis leaves out what is dead. Tasks do, where a size of the call bounds the outermost axis (`Stage.live`)."""
     bounded = [x for x in s.live if x.axis in s.axes]
     outermost = next((a for a in s.axes if a.extent > 1), None)
-    by_tasks = [
-        x for x in bounded
-        if x.axis == outermost and x.first is None and x.last is not None and x.last.name in context.sizes
-    ]  # fmt: skip
-    return len(by_tasks) < len(bounded)
+    return not all(x.axis == outermost and x.prefix is not None for x in bounded)
 
 
 def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:

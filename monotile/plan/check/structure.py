@@ -51,7 +51,7 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
         if stage.steps[0].method.ahead("task") and math.prod(stage.grid) <= plan.launch.workers:
             fail(f"{stage.name}: a worker has no next task whose operands to ask for")
-        _check_live(stage, plan, program, computes)
+        _check_live(stage, plan, computes)
         if stage.late and stage.handoff != "grid":
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
@@ -80,12 +80,10 @@ def _check_launch(plan: Plan, target: Target) -> None:
         fail(f"its functions are {launch.functions}, which the target does not know")
 
 
-def _check_live(
-    stage: Stage, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
-) -> None:
+def _check_live(stage: Stage, plan: Plan, computes: dict[str, Compute | Scatter]) -> None:
     """No task is left out that makes something live."""
     if stage.live:
-        allowed = live_tasks(stage, computes, plan.places, program.by_value)
+        allowed = live_tasks(stage, computes, plan.places)
         handed = any(stage in n.body for n in nodes_in(plan.body) if isinstance(n, Repeat) and n.messages)  # fmt: skip
         if handed or not set(stage.live) <= set(allowed):
             fail(f"{stage.name} leaves out tasks that it needs")

@@ -27,7 +27,7 @@ from monotile.kernels.registry import family_of
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
 from monotile.plan.places import replicas_in
 from monotile.plan.streams import any_streams, beside_streams
-from monotile.plan.walk import nodes_in, waits_for_grid
+from monotile.plan.walk import grid_waits, nodes_in
 from monotile.targets.cuda.messages import (
     Received,
     on_chip,
@@ -283,7 +283,7 @@ class CudaEmitter(BlockEmitter):
                 self.walk(self.plan.body)
             if self.slots:
                 w.write("grid.leave(tag);")
-            elif any(map(waits_for_grid, nodes_in(self.plan.body))):
+            elif any(map(grid_waits, nodes_in(self.plan.body))):
                 w.write("grid.leave();")
 
     def tell(self, node: Repeat | Choose, way: str) -> None:

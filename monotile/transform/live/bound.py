@@ -38,8 +38,8 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Live, Program, Statement, scalar, statements
-from monotile.transform.live.demand import Ends, demands
+from monotile.ir.program import Compute, Ends, Live, Program, Statement, scalar, statements
+from monotile.transform.live.demand import demands
 from monotile.transform.live.places import START, Place, Places, inserted
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program

@@ -10,10 +10,19 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Expr, Tensor
-from monotile.ir.program import Branch, Compute, Live, Loop, Program, Scatter, Statement, ends_of
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Ends,
+    Live,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    ends_of,
+)
 from monotile.transform.rewrite import Body
 
-Ends = tuple[Tensor | None, Tensor | None]
 Read = tuple[Ends | None, ...]  # along each dimension; None for all
 Seen = Callable[[Ends, str], bool]  # whether scalars are there where a tensor is made
 
