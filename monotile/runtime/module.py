@@ -73,9 +73,10 @@ class CompiledModule:
             artifact.signature, inputs, self._device, artifact.orders, artifact.watched
         )
         self._results = Results(artifact.signature, outputs, self._device)
-        known = {n for n, _ in artifact.signature.sizes.scalars}
-        sizes = [n for n in inputs if n in known]
-        self._sizes = SizeReader(artifact.signature, sizes) if sizes else None
+        sizes = artifact.signature.sizes
+        known = {n for n, _ in sizes.scalars}
+        read = [n for n in inputs if n in known]
+        self._sizes = SizeReader(artifact.signature, read) if sizes.symbols else None
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
@@ -137,9 +138,9 @@ class CompiledModule:
         return (*self._smaller, self)
 
     def _takes(self, symbols: Sequence[int]) -> bool:
-        """Whether the kernel is for sizes as large as these values of `signature.sizes.symbols`."""
+        """Whether the kernel is for these values of `signature.sizes.symbols`."""
         ranges = self._artifact.signature.sizes.symbols
-        return all(n <= most for n, (_, _, most) in zip(symbols, ranges, strict=True))
+        return all(low <= n <= most for n, (_, low, most) in zip(symbols, ranges, strict=True))
 
     def begin(self, *args: Any, **kwargs: Any) -> Running:
         """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.

@@ -25,9 +25,10 @@ NO_SIZES = CallSizes((), ())
 
 
 class _Place(NamedTuple):
-    """Where a symbol is found: dimension `dim` of an argument, or the argument itself, is symbol * factor + offset."""
+    """Where a symbol is found: dimension `dim` of argument `leaf`, or the argument itself, is symbol * factor + offset. Without an argument it
+    is `offset`."""
 
-    leaf: int
+    leaf: int | None
     dim: int | None
     factor: int
     offset: int
@@ -41,7 +42,7 @@ class SizeReader:
         self._signature = signature
         self._ranges = signature.sizes.symbols
         names = [n for n, _, _ in self._ranges]
-        self._places = [self._place(n) for n in names]
+        self._places = [self._place(*r) for r in self._ranges]
         self._shaped = [
             (k, leaf.shape if isinstance(leaf, TensorLeaf) else (leaf.value,))
             for k, leaf in enumerate(signature.inputs)
@@ -77,6 +78,8 @@ class SizeReader:
         return CallSizes(scalars, self._results(*symbols))
 
     def _found(self, place: _Place, leaves: Sequence[object]) -> int:
+        if place.leaf is None:
+            return place.offset
         given = leaves[place.leaf]
         if place.dim is None:
             if type(given) is not int:
@@ -94,8 +97,10 @@ class SizeReader:
     def _texts(self, leaf: int) -> tuple[str, ...]:
         return next(texts for k, texts in self._shaped if k == leaf)
 
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str, low: int, high: int) -> _Place:
         """The plainest place of a symbol. An expression of it alone that is linear will do as well."""
+        if low == high:
+            return _Place(None, None, 1, low)
         found: list[_Place] = []
         for k, leaf in enumerate(self._signature.inputs):
             if isinstance(leaf, SizeLeaf):
@@ -108,6 +113,7 @@ class SizeReader:
         return min(found, key=lambda p: (p.factor, abs(p.offset)))
 
     def _words(self, place: _Place) -> str:
+        assert place.leaf is not None
         name = self._signature.names[place.leaf]
         return name if place.dim is None else f"dimension {place.dim} of {name}"
 

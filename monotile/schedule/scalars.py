@@ -50,12 +50,17 @@ def replicate_scalars(
     for name in sorted(wanted):
         if any(isinstance(p, Workspace) for p in places[name]):
             new[name] = (fresh(),)
-    for axis, c in ((loop.axis, c) for loop, c in found.carried() if c.result.name in wanted):
-        both = (fresh(), fresh())
-        param = Rotate(axis.name, axis.extent, 0, both, first=new[c.init.name][0])
-        new[c.param.name] = (param,)
-        new[c.result.name] = (Rotate(axis.name, axis.extent, 1, both),)
-        new[c.out.name] = (Final(param),)
+    for loop, c in found.carried():
+        if c.result.name in wanted:
+            both = (fresh(), fresh())
+            param = Rotate(loop.axis.name, loop.axis.extent, 0, both, first=new[c.init.name][0])
+            new[c.result.name] = (msgspec.structs.replace(param, phase=1, first=None),)
+        elif new[c.init.name] != places[c.init.name]:  # what an outer or an earlier loop carries
+            (param,) = places[c.param.name]
+            param = msgspec.structs.replace(param, first=new[c.init.name][0])
+        else:
+            continue
+        new |= {c.param.name: (param,), c.out.name: (Final(param),)}
 
     def everywhere(s: Stage) -> Stage:
         own = s.steps[0].computes[0] in wanted
@@ -81,13 +86,13 @@ class _Scalars:
         self.given = frozenset(t.name for t in (*program.inputs, *weights))
         self.given -= old_values(program).union(program.watched)
         single = (n for n, s in self.computes.items() if s.out.size == 1 and s.combiner is None)
-        elsewhere = {t.name for t in program.outputs}.union(self._elsewhere())
+        self.elsewhere = {t.name for t in program.outputs}.union(self._elsewhere())
         movable = (Register, Workspace, Rotate)
         self.able = {
             n
             for n in single
             if n in self.stage_of and len(places[n]) == 1 and isinstance(places[n][0], movable)
-        } - elsewhere
+        } - self.elsewhere
         self._settle()
 
     def carried(self) -> Iterator[tuple[Loop, Carry]]:
@@ -132,7 +137,8 @@ class _Scalars:
         return name in self.given or name in self.able or (carry is not None and self._has(carry))
 
     def _has(self, c: Carry) -> bool:
-        return c.init.name in self.able | self.given and c.result.name in self.able
+        held = self.elsewhere.isdisjoint((c.param.name, c.out.name))
+        return held and c.init.name in self.able | self.given and c.result.name in self.able
 
     def wanted(self) -> frozenset[str]:
         """Of `able`: what decides, all that it is made of, what it is carried with, and what shares their stages."""

@@ -8,8 +8,12 @@ from torch import nn
 from torch.export import Dim, export
 
 import monotile
+from monotile.compile import Given, _modules
+from monotile.config import Options
 from monotile.errors import CaptureError, InputError
-from monotile.frontends.torch.sizes import Ranges, size_classes
+from monotile.frontends.torch.capture import export as captured
+from monotile.frontends.torch.sizes import Ranges, ranges_of, size_classes
+from monotile.targets.detect import detect_target
 
 Out = tuple[torch.Tensor, torch.Tensor, int]
 
@@ -111,6 +115,38 @@ def test_kernels_for_smaller_sizes(model: Both, tmp_path: Path) -> None:
             same(run(x, y), model(x, y))
     with pytest.raises(InputError, match="is 13"):
         whole(*given(13))
+
+
+class Grid(nn.Module):
+    """Two dimensions that are merged, split, and a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Out:
+        b, n, _ = x.shape
+        y = self.linear(x.reshape(-1, 4)).view(b, n, 3)
+        return y.softmax(1), y.sum((0, 1)) / (b * n), b
+
+
+def test_kernels_for_one_value_of_a_size() -> None:
+    """Of one dimension, and of all: that kernel reads no size."""
+    model, options = Grid().eval().requires_grad_(False), Options()
+    shapes = ({0: Dim("b", min=1, max=3), 1: Dim("n", min=2, max=5)},)
+    exported = captured(model, (torch.randn(2, 3, 4),), None, dynamic_shapes=shapes)
+    b, n = (name for name, _, _ in ranges_of(exported).of)
+    classes = [{b: 1, n: 2}, {b: 1}, {b: 3, n: 2}, {}]
+    *smaller, whole = _modules(exported, detect_target("cpu", options), options, Given(), classes)
+    run = whole.beside(smaller)
+    assert [len(m.plan.inputs) > 1 for m in run.classes] == [False, True, True, True]
+    for size in ((1, 2), (1, 5), (3, 2), (2, 4), (3, 5)):
+        x = torch.randn(*size, 4)
+        same(run(x), model(x))
+    with pytest.raises(InputError, match=r"dimension 1 of .* is 1, and the model was compiled for 2 to 5"):  # fmt: skip
+        run(torch.randn(1, 1, 4))
+    with pytest.raises(InputError, match=r"= \[1, 2, 4\], got \[1, 2, 5\]|expected \[1, 2, 4\]"):
+        run(torch.randn(1, 2, 5))
 
 
 def test_a_size_needs_a_most(model: Both) -> None:

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 
+from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
+from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Load, Tensor, Unary
 from monotile.ir.program import (
     Branch,
@@ -22,11 +25,15 @@ from monotile.ir.program import (
     scalar,
 )
 from monotile.kernels.registry import read_plan
+from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.check.values import Owners
 from monotile.plan.nodes import Body, Choose, Plan, PlanNode, Repeat, Stage
 from monotile.plan.places import Final, Workspace
 from monotile.plan.printer import show
+from monotile.targets.cuda.emit import emit
+from monotile.targets.cuda.target import cuda_target
+from tests.codegen.emulate import COMPILER, emulate
 from tests.schedule import programs as p
 
 X, Y = p.tensor("x", 4), p.tensor("y", 4)
@@ -89,6 +96,33 @@ def _after_stacks() -> list[Statement]:
     return [*loops, Loop(Axis("l", 3), (carry,), (), (off,), None, off.out), p.pointwise("y", X)]
 
 
+def _while_within() -> list[Statement]:
+    """What a loop carries to go on by, one inside begins with, to go on by it too; and what that leaves, one that is counted."""
+    on, inside, last = (scalar(n, DType.BOOL) for n in ("on", "inside", "last"))
+    end, kept = p.tensor("end", 4), p.tensor("kept", 4)
+    off, over = _not("off", on), _not("over", inside)
+    g, h, k = p.tensor("g", 4), p.tensor("h", 4), p.tensor("k", 4)
+    inner = p.pointwise("inner", h, "abs")
+    within = Loop(
+        Axis("m", 3),
+        (Carry(g, h, inner.out, end), Carry(on, inside, over.out, last)),
+        (),
+        (inner, over),
+        None,
+        over.out,
+    )
+    again, held = _not("again", scalar("next", DType.BOOL)), scalar("held", DType.BOOL)
+    more = p.pointwise("more", k, "abs")
+    carried = (
+        Carry(end, k, more.out, kept),
+        Carry(last, scalar("next", DType.BOOL), again.out, held),
+    )
+    counted = Loop(Axis("c", 2), carried, (), (more, again), COUNT)
+    out = p.pointwise("out", kept)
+    both = (Carry(X, g, out.out, Y), Carry(FLAG, on, off.out, scalar("done", DType.BOOL)))
+    return [Loop(Axis("l", 3), both, (), (off, within, counted, out), None, off.out)]
+
+
 PROGRAMS = {
     name: p.ready(Program((X, FLAG, COUNT), (), tuple(body), (Y,)))
     for name, body in {
@@ -97,6 +131,7 @@ PROGRAMS = {
         "while": _while(),
         "after stacks": _after_stacks(),
         "nested": _nested(),
+        "while within": _while_within(),
     }.items()
 }
 
@@ -107,6 +142,18 @@ def test_plans_are_valid(name: str, target: p.Target) -> None:
     plan = p.plan_of(PROGRAMS[name], target)
     verify(plan, PROGRAMS[name], target)
     assert read_plan(plan.to_json()) == plan
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("flag", [False, True])
+def test_what_they_compute(name: str, flag: bool) -> None:
+    program, target, options = PROGRAMS[name], cuda_target("sm_90a"), Options(workers=3)
+    given = {"x": np.linspace(-1, 1, 4, dtype=np.float32), "count": np.array(2), "flag": np.array(flag)}  # fmt: skip
+    plan = schedule(program, target, options)
+    got = emulate(program, plan, emit(program, plan, target, options), given)
+    for x, y in zip(got, evaluate(program, given), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
 def test_what_the_printer_says() -> None:

@@ -266,10 +266,11 @@ def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
 
 
 class Shapes:
-    """What PyTorch's shapes are: ints, and Sizes within `ranges`."""
+    """What PyTorch's shapes are: ints, and Sizes within `ranges`. A symbol of one value is that number."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = {n: ValueRanges(low, high) for n, low, high in ranges.of}
+        self._fixed = {n: low for n, low, high in ranges.of if low == high}
 
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
         """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
@@ -278,7 +279,9 @@ class Shapes:
         unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
         if unknown:
             raise CaptureError(f"the number {x.node.expr} depends on data")
-        text = PythonPrinter().doprint(x.node.expr).replace("torch.sym_float(", "float(")
+        text = (
+            PythonPrinter().doprint(self._plain(x.node.expr)).replace("torch.sym_float(", "float(")
+        )
         text = re.sub(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(", r"math.\1(", text)
         if "torch" in text or "OpaqueUnaryFn" in text:
             raise Unsupported(f"the number {x.node.expr} is computed from sizes")
@@ -288,7 +291,7 @@ class Shapes:
         """Raises CaptureError for a size that depends on data."""
         if not isinstance(n, torch.SymInt):
             return n
-        expr = n.node.expr
+        expr = self._plain(n.node.expr)
         if expr.is_Integer:
             return int(expr)
         symbols = {x: self._ranges.get(str(x)) for x in expr.free_symbols}
@@ -297,6 +300,13 @@ class Shapes:
         ends: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
         low, high = max(math.floor(float(ends.lower)), 0), math.ceil(float(ends.upper))
         return high if low == high else _made(expr, low, high)
+
+    def _plain(self, expr: Any) -> Any:
+        if not self._fixed:
+            return expr
+        return expr.subs(
+            {s: self._fixed[str(s)] for s in expr.free_symbols if str(s) in self._fixed}
+        )
 
 
 NO_RANGES = Ranges()
