@@ -64,7 +64,8 @@ def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str])
     if loop.messages:
         return []
     sizes = {s.out.name: s.out.nbytes for s in statements(program.body) if isinstance(s, Compute)}
-    given = {o.then.name: o.out.name for s in statements(program.body) if isinstance(s, Branch) for o in s.outs}  # fmt: skip
+    outs = [o for s in statements(program.body) if isinstance(s, Branch) for o in s.outs]
+    given = {t.name: o.out.name for o in outs for t in (o.then, o.otherwise)}
     inside = {s.name for inner in repeats(loop.body) for s in stages_in(inner.body)}
     found: dict[Workspace, list[str]] = {}
     for stage in stages_in(loop.body):
@@ -74,15 +75,14 @@ def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str])
                     found.setdefault(place, []).append(name)
                 case _:
                     pass
-    units = (
-        _Unit(
-            loop,
-            (*names, *(given[n] for n in names if n in given)),
-            max(sizes.get(n, MOST) for n in names),
-        )
-        for names in found.values()
-        if not kept.intersection(names)
-    )
+    units: list[_Unit] = []
+    for made in found.values():
+        names = list(dict.fromkeys(made))
+        for n in names:  # what branches give lies where it was made
+            if (out := given.get(n)) is not None and out not in names:
+                names.append(out)
+        if kept.isdisjoint(names):
+            units.append(_Unit(loop, tuple(names), max(sizes.get(n, MOST) for n in made)))
     return [u for u in units if u.nbytes < MOST]
 
 

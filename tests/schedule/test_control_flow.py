@@ -123,6 +123,19 @@ def _while_within() -> list[Statement]:
     return [Loop(Axis("l", 3), both, (), (off, within, counted, out), None, off.out)]
 
 
+def _begins_with_a_branch() -> list[Statement]:
+    """What a loop goes on by begins with what a branch gives, in each iteration of a loop around."""
+    go, on, last = (scalar(n, DType.BOOL) for n in ("go", "on", "last"))
+    g, h, end = p.tensor("g", 4), p.tensor("h", 4), p.tensor("end", 4)
+    a, b = (compute(scalar(n, DType.BOOL), lambda: Load(FLAG, ())) for n in ("a", "b"))
+    branch = Branch(FLAG, (a,), (b,), (BranchOut(a.out, b.out, go),))
+    step, off = p.pointwise("step", h, "abs"), _not("off", on)
+    carried = (Carry(g, h, step.out, end), Carry(go, on, off.out, last))
+    loop = Loop(Axis("m", 3), carried, (), (step, off), None, off.out)
+    out = p.pointwise("out", end)
+    return [Loop(Axis("l", 3), (Carry(X, g, out.out, Y),), (), (branch, loop, out), COUNT)]
+
+
 PROGRAMS = {
     name: p.ready(Program((X, FLAG, COUNT), (), tuple(body), (Y,)))
     for name, body in {
@@ -132,6 +145,7 @@ PROGRAMS = {
         "after stacks": _after_stacks(),
         "nested": _nested(),
         "while within": _while_within(),
+        "begins with a branch": _begins_with_a_branch(),
     }.items()
 }
 
