@@ -45,6 +45,7 @@ def test_networks() -> None:
     assert options("lstm:float32:layers=3:roll=False") == {"roll": False}
 
 
+@pytest.mark.wide
 def test_a_record_and_what_differs_from_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     file, texts, network = tmp_path / "found.json", tmp_path / "texts", "mmoe:float16"
     sources.record(file, [network], ["cpu", "cuda:sm_90a"], texts)

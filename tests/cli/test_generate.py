@@ -45,6 +45,7 @@ def test_it_writes_what_transformers_does(folder: Path) -> None:
     assert re.search(r"3 tokens read and 12 written in [\d.]+ s: [\d.]+ tokens a second", out)
 
 
+@pytest.mark.wide
 def test_a_seed(folder: Path) -> None:
     how = ["--max-new-tokens", "10", "--temperature", "1.5", "--top-p", "0.95", "--seed"]
     texts = [re.findall("the cat sees .*", generate(folder, *how, seed)[1]) for seed in ("1", "1", "2")]  # fmt: skip

@@ -24,6 +24,7 @@ def wrong(model: object) -> object:
     raise ValueError("no such network")
 
 
+@pytest.mark.wide
 def test_ours_is_timed_with_its_parameters_as_they_are_too(tmp_path: Path) -> None:
     command = ["bench", "mmoe", "--dtype", "float32", "--target", "cpu", "--batch", "2", "--rival", "eager", "--arrange-parameters"]  # fmt: skip
     found = CliRunner().invoke(main, [*command, "--seconds", "0.01", "--out", str(tmp_path)])

@@ -55,7 +55,7 @@ def three(llama: tuple[torch.nn.Module, Generator]) -> tuple[torch.nn.Module, Ba
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gemma2, window", wide("gpt2"), wide("mixtral"), wide("qwen3")]
+    "name", ["llama", wide("gemma2, window"), wide("gpt2"), wide("mixtral"), wide("qwen3")]
 )
 def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
     """Fifty tokens behind prompts that are read one at a time and in chunks, and few behind long ones, of which a chunk is shifted back."""
@@ -70,6 +70,7 @@ def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
             assert torch.equal(row[max(lengths) - len(x) :], expected(model, x[None], more)[0])
 
 
+@pytest.mark.wide
 def test_eight() -> None:
     model = model_of("llama")
     lm, given = made(model, 8), prompts(*range(3, 11))

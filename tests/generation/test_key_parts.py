@@ -35,6 +35,7 @@ def parts(fast: Emulated) -> list[Attend]:
     return [m for m in every if isinstance(m, Attend) and m.part and m.direct]
 
 
+@pytest.mark.wide
 def test_an_answer() -> None:
     model = decoder_of(torch.float16)
     lm = generator(model, 64, chunk=1, target="cpu", options=OPTIONS)

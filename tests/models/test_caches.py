@@ -57,7 +57,7 @@ def tokens(count: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": x, "cache_position": torch.tensor([k])} for k, x in enumerate(ids)]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", wide("qwen3"), wide("mistral")])
+@pytest.mark.parametrize("name", ["llama", "gpt2", wide("gemma2"), wide("qwen3"), wide("mistral")])
 def test_tokens_one_after_the_other(name: str) -> None:
     ours, theirs = decoder(name), decoder(name)
     fast = monotile.compile(ours, (), TOKEN, target="cpu", options=monotile.Options(cache=False))
@@ -67,7 +67,7 @@ def test_tokens_one_after_the_other(name: str) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=n)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", wide("gpt2")])
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 def test_nothing_grows_with_depth(name: str, target: str) -> None:
     options = monotile.Options(cache=False, workers=2)

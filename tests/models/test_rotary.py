@@ -23,6 +23,7 @@ from monotile.targets.cuda.emit import emit, settle
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL
+from tests.conftest import wide
 from tests.generation.test_generator import expected, prompt, random_model
 from tests.models.accuracy import error
 
@@ -47,6 +48,7 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "pairs": lambda: transformers.CohereConfig(bos_token_id=0, eos_token_id=0, **GROUPED),
     "pairs in a part of heads": lambda: transformers.GlmConfig(head_dim=32, pad_token_id=0, **GROUPED),
 }  # fmt: skip
+KINDS = ("halves, two sequences", "pairs in a part of heads")
 
 
 def sequences(name: str) -> int:
@@ -119,7 +121,7 @@ def tokens(name: str, count: int) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [n if n in KINDS else wide(n) for n in CONFIGS])
 def test_a_product_s_stage_rotates_and_writes_the_cache(name: str) -> None:
     before, fast = (Compiled(name, torch.float32, split=split) for split in (False, True))
     assert all(found == (1, False) for found in writers(before.plan))
@@ -131,6 +133,7 @@ def test_a_product_s_stage_rotates_and_writes_the_cache(name: str) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.wide
 def test_generated_tokens_are_those_of_transformers() -> None:
     model = random_model(transformers.LlamaConfig(bos_token_id=None, eos_token_id=None, **GROUPED))
     lm = generator(model, 12, target="cpu", options=Options(cache=False))
