@@ -41,6 +41,7 @@ from monotile.transform.fusion.inline import inline_pointwise, inline_views
 from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
+from monotile.transform.layout.group_rows import group_rows
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.layout.split_slices import split_slices
@@ -147,9 +148,12 @@ AT_THE_BORDER: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING, LAYOUTS)),
 )
 FOR_TARGET: tuple[Pass[ProgramState], ...] = (
+    Pass("group_rows", rewrite(group_rows),
+         "Before layout assignment, which looks at products. After inlining, which would put rows back where they came from.",
+         needs=("own bases",), sets=("rows grouped",), after=("parameters arranged",)),
     Pass("pad_channels", rewrite_for_target(pad_channels),
          "Before layout assignment: four input channels can be read as vectors, three cannot.",
-         needs=("own bases",), sets=("channels padded",), after=("parameters arranged",), where=(LAYOUTS,)),
+         needs=("own bases",), sets=("channels padded",), after=("parameters arranged", "rows grouped"), where=(LAYOUTS,)),
     Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before tiling: which tiles a product may have depends on the layouts of its operands.",
          needs=("own bases", "channels padded"), sets=("layouts chosen",), after=("parameters arranged",), where=(LAYOUTS,)),

@@ -179,7 +179,11 @@ def _operand(
     """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
     whole vectors."""
     found = masked(factor)
-    if found is None or _gathers(found.load) or (target.has.register_tiles and found.cond != TRUE):
+    if (
+        found is None
+        or _gathers(found.load, c, side, k)
+        or (target.has.register_tiles and found.cond != TRUE)
+    ):
         return _evaluated(factor, c, side, k, target)
     where = offset(found.load)
     size = factor.dtype.itemsize
@@ -243,5 +247,7 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
     return total
 
 
-def _gathers(x: Load) -> bool:
-    return any(loads(i) for i in x.index)
+def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
+    """Whether data decides where rows of `x`, or parts of them, lie: within one product."""
+    own = {*(c.axes[p] for p in side), *(c.reduce[p] for p in k)}
+    return any(own & axes_of(y) for i in x.index for y in loads(i))
