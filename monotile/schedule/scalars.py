@@ -57,6 +57,7 @@ def replicate_scalars(
             new[c.result.name] = (msgspec.structs.replace(param, phase=1, first=None),)
         elif new[c.init.name] != places[c.init.name]:  # what an outer or an earlier loop carries
             (param,) = places[c.param.name]
+            assert isinstance(param, Rotate)
             param = msgspec.structs.replace(param, first=new[c.init.name][0])
         else:
             continue

@@ -12,7 +12,8 @@ from monotile.ir.expr import Expr, Load, SizeTensor, Tensor, Unary, add, binary,
 from monotile.ir.printer import show
 from monotile.ir.program import Compute, Program, Scatter, Statement, compute
 from monotile.ir.verify import verify
-from monotile.transform.layout.group_rows import BLOCKS, group_rows
+from monotile.transform.layout.group_rows import group_rows
+from monotile.transform.layout.row_groups import BLOCKS
 
 F32, I64 = DType.F32, DType.I64
 CHOICES, WIDTH = 5, 32

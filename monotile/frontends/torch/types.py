@@ -1,5 +1,7 @@
 """Converts PyTorch's types to the language's."""
 
+import operator
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -31,15 +33,21 @@ _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 
 def results_of(node: fx.Node, shapes: Shapes) -> tuple[Type, ...]:
-    """The types of the tensors that `node` returns."""
+    """The types of the tensors that `node` returns. Of one that nobody reads, an element type that there is not becomes int64."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     if node.target in _RECURRENT:
         values = [
             v.squeeze(1) if isinstance(v, torch.Tensor) and v.ndim == 4 else v for v in values
         ]
+    read = [n.args[1] for n in node.users if n.target is operator.getitem]
+    several = isinstance(value, tuple | list)
     try:
-        return tuple(type_of(v, shapes) for v in values if isinstance(v, torch.Tensor))
+        return tuple(
+            type_of(v.long() if several and k not in read and v.dtype not in DTYPES else v, shapes)
+            for k, v in enumerate(values)
+            if isinstance(v, torch.Tensor)
+        )
     except CaptureError as e:
         where = origin(node.stack_trace)
         raise CaptureError(f"{node.target}: {e}" + (f", at {where}" if where else "")) from None

@@ -54,8 +54,8 @@ def _read_once(side: str, where: Prefetching) -> bool:
 
 
 def _each_time_another(factor: Expr, where: Prefetching) -> bool:
-    """Whether an operand is a weight, another one in each iteration of the loops."""
-    found = loads(factor)
+    """Whether an operand is a weight, another one in each iteration of the loops, wherever data says that it lies."""
+    found = {*loads(factor)} - {y for x in loads(factor) for i in x.index for y in loads(i)}
     return bool(found) and all(
         x.tensor.name in where.streamed
         and where.loops <= {a.name for i in x.index for a in axes_of(i)}

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.errors import CaptureError
-from monotile.frontends.builder import Builder, broadcast, element, load, raised
+from monotile.frontends.builder import Builder, Unsupported, broadcast, element, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.reduce import Over, hidden, reduce_dims, without
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Symbolic, Tensor
+from monotile.ir.expr import Expr, Symbolic, Tensor, cast, const
 
 Lowering = Callable[..., Any]
 
@@ -60,13 +60,7 @@ def attention(
         return s.select(s.le(i[-1], i[-2]), v, -math.inf) if is_causal else v
 
     scores = b.emit(products.shape, wide, score, part="scores")
-    powers, added = _safe_softmax_parts(b, (len(scores.shape) - 1,), scores)
-
-    def probability(*i: Expr) -> Expr:
-        # A sum is at least exp(0) = 1 unless the whole row is -inf.
-        return s.div(load(powers, i), s.maximum(load(added, i[:-1]), 1))
-
-    shares = b.emit(scores.shape, value.dtype, probability, part="probabilities")
+    shares = _shares(b, value.dtype, *_safe_softmax_parts(b, (len(scores.shape) - 1,), scores)[1:])
 
     def mixture(*axes: Expr) -> Expr:
         *i, m, n, r = axes
@@ -94,8 +88,18 @@ def _products(b: Builder, query: Tensor, key: Tensor) -> Tensor:
     )
 
 
-def _safe_softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Like `softmax_parts`, with zeros for a row of -inf."""
+def _shares(b: Builder, dtype: DType, powers: Tensor, added: Tensor) -> Tensor:
+    def probability(*i: Expr) -> Expr:
+        # A sum is at least exp(0) = 1 unless the whole row is -inf.
+        return s.div(load(powers, i), s.maximum(load(added, i[:-1]), 1))
+
+    return b.emit(powers.shape, dtype, probability, part="probabilities")
+
+
+def _safe_softmax_parts(
+    b: Builder, dims: Sequence[int], x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Maximum, exponentials and their sum as of `softmax_parts`, with zeros for a row of -inf."""
     top = reduce_dims(
         b, x, Over(dims), "max", lambda i: s.maximum(load(x, i), _LOWEST), x.dtype, part="max"
     )
@@ -108,7 +112,7 @@ def _safe_softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Ten
     added = reduce_dims(
         b, powers, Over(dims), "sum", lambda i: load(powers, i), x.dtype, part="sum"
     )
-    return powers, added
+    return top, powers, added
 
 
 def safe_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
@@ -117,11 +121,106 @@ def safe_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> T
     if x.dtype is not b.dtype.compute:
         x = b.emit(x.shape, b.dtype.compute, lambda *i, t=x: load(t, i), part="cast")
     x = hidden(b, x, dims, -math.inf)
-    powers, added = _safe_softmax_parts(b, dims, x)
+    powers, added = _safe_softmax_parts(b, dims, x)[1:]
     return b.result(lambda *i: s.div(load(powers, i), s.maximum(load(added, without(dims, i)), 1)))
 
 
+def packed_attention(
+    b: Builder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: Sequence[int] | None = None,
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of sequences one after the other, [tokens, heads, features] each (`torch.nn.attention.varlen`): sequence s has the tokens
+    from cu_seq[s] on and before cu_seq[s + 1]. Also the logarithms of the sums of exponentials, [heads, tokens], and PyTorch's
+    state of random numbers, zeros. Tokens that are in no sequence get zeros.
+
+    A query sees keys of its sequence from `window_size[0]` before its position to `window_size[1]` behind it (-1: all), counted from the ends.
+    """
+    if block_table is not None or cu_seq_k is None:
+        raise Unsupported("keys in pages")
+    heads, shared = query.shape[1], key.shape[1]
+    if heads % shared or (heads != shared and not enable_gqa):
+        raise Unsupported(f"{heads} heads of queries and {shared} of keys")
+    left, right = window_size or (-1, -1)
+    window = left, 0 if is_causal else right
+    first, last = _seen(b, query.shape[0], cu_seq_q, cu_seq_k, seqused_k, window)
+    group, wide = heads // shared, query.dtype.compute
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+    def product(h: Expr, m: Expr, n: Expr, r: Expr) -> Expr:
+        return s.mul(raised(query, [m, h, r]), raised(key, [n, s.floordiv(h, group), r]))
+
+    shape = heads, query.shape[0], key.shape[0]
+    products = b.emit(shape, wide, product, reduce=(query.shape[-1],), combiner="sum", part="products")  # fmt: skip
+
+    def score(*i: Expr) -> Expr:
+        _, m, n = i
+        seen = s.both(s.ge(n, load(first, [m])), s.lt(n, load(last, [m])))
+        return s.select(seen, s.mul(load(products, i), factor), -math.inf)
+
+    scores = hidden(b, b.emit(shape, wide, score, part="scores"), (2,), -math.inf)
+    top, powers, added = _safe_softmax_parts(b, (2,), scores)
+    shares = _shares(b, value.dtype, powers, added)
+
+    def mixture(m: Expr, h: Expr, d: Expr, n: Expr) -> Expr:
+        return s.mul(raised(shares, [h, m, n]), raised(value, [n, s.floordiv(h, group), d]))
+
+    def logarithm(*i: Expr) -> Expr:
+        return s.add(load(top, i), s.call("log", load(added, i)))
+
+    out = b.result(mixture, reduce=(key.shape[0],), combiner="sum")
+    sums, zeros = b.result(logarithm, index=1), b.result(lambda _: const(0, DType.I64), index=2)
+    return out, sums, zeros
+
+
+def _seen(
+    b: Builder,
+    tokens: int,
+    queries: Tensor,
+    keys: Tensor,
+    used: Tensor | None,
+    window: tuple[int, int],
+) -> tuple[Tensor, Tensor]:
+    """For each token the first key that it sees, and the one after the last."""
+    (left, right), count = window, queries.shape[0] - 1
+
+    def ended(t: Expr, k: Expr) -> Expr:
+        return cast(s.le(cast(load(queries, [s.add(k, 1)]), DType.I64), t), DType.I64)
+
+    sequence = b.emit((tokens,), DType.I64, ended, reduce=(count,), combiner="sum", part="sequence")
+
+    def ends(t: Expr) -> tuple[Expr, Expr]:
+        own = load(sequence, [t])
+        inside, own = s.lt(own, count), s.minimum(own, count - 1)
+        begin, end = (cast(load(keys, [s.add(own, k)]), DType.I64) for k in (0, 1))
+        if used is not None:
+            end = s.add(begin, cast(load(used, [own]), DType.I64))
+        behind = s.sub(cast(load(queries, [s.add(own, 1)]), DType.I64), t)
+        low, high = begin, end
+        if left >= 0:
+            low = s.maximum(begin, s.sub(s.sub(end, behind), left))
+        if right >= 0:
+            high = s.minimum(end, s.add(s.sub(end, behind), right + 1))
+        return low, s.select(inside, high, 0)
+
+    first = b.emit((tokens,), DType.I64, lambda t: ends(t)[0], part="first")
+    return first, b.emit((tokens,), DType.I64, lambda t: ends(t)[1], part="last")
+
+
 LOWERINGS: Mapping[str, Lowering] = {
+    "torch_attn._varlen_attn": packed_attention,
     "aten.scaled_dot_product_attention": attention,
     "aten._safe_softmax": safe_softmax,
 }
