@@ -8,10 +8,8 @@ graph as well. An answer is compared with float64 first.
 
 import copy
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +17,8 @@ import monotile
 from bench import hosted
 from bench.harness import (
     Run,
-    bandwidth,
-    case_options,
+    command,
     graph_timing,
-    log_cases,
     rival,
     timed,
     timing,
@@ -112,17 +108,16 @@ def entry(name: str, case: Case, rivals: tuple[str, ...], device: torch.device) 
     )  # fmt: skip
 
 
-@click.command()
-@case_options
-def main(
-    cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
-) -> None:
-    """Time CASES, or all."""
-    device = torch.device("cuda")
+def entries(
+    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device, _rate: float
+) -> Iterator[tuple[str, Callable[[], Entry]]]:
     torch._dynamo.config.recompile_limit = 256  # one code for all blocks of a network
-    notes = f"device memory: {bandwidth(device) / 1e12:.2f} TB/s; rivals run by the host, step by step; 'graph': each step in a CUDA graph"
-    todo = ((n, lambda n=n: entry(n, CASES[n], rivals, device)) for n in cases or CASES)
-    log_cases(todo, device, notes, out, commit)
+    for name in names:
+        yield name, lambda name=name: entry(name, CASES[name], rivals, device)
+
+
+NOTES = "rivals run by the host, step by step; 'graph': each step in a CUDA graph"
+main = command(CASES, NOTES, entries)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ embeddings that are only looked up, and the live part of the cache. An answer is
 """
 
 import copy
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import click
 import torch
 import transformers
 from torch import nn
 
 import monotile
-from bench.harness import bandwidth, case_options, graph_timing, log_cases, rival, timed
+from bench.harness import command, graph_timing, rival, timed
 from bench.zoo.audio import WhisperToken, whisper_token
 from bench.zoo.decoders import gpt2, llama_1b
 from bench.zoo.weights import build
@@ -204,17 +202,15 @@ def entry(name: str, rivals: tuple[str, ...], rate: float, device: torch.device)
     return Entry(model=name, arguments=where, dtype=dtype, **found)
 
 
-@click.command()
-@case_options
-def main(
-    cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
-) -> None:
-    """Time CASES, or all."""
-    device = torch.device("cuda")
-    rate = bandwidth(device)
-    notes = f"device memory: {rate / 1e12:.2f} TB/s; 'errors' of answers: part of the ids that differ from transformers'; of prompts: keys of a layer against eager"
-    todo = ((n, lambda n=n: entry(n, rivals, rate, device)) for n in cases or CASES)
-    log_cases(todo, device, notes, out, commit)
+def entries(
+    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device, rate: float
+) -> Iterator[tuple[str, Callable[[], Entry]]]:
+    for name in names:
+        yield name, lambda name=name: entry(name, rivals, rate, device)
+
+
+NOTES = "'errors' of answers: part of the ids that differ from transformers'; of prompts: keys of a layer against eager"
+main = command(CASES, NOTES, entries)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ An answer is compared with the loop in float32 first.
 
 import copy
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import click
 import torch
 import transformers
 from torch import Tensor, nn
@@ -21,10 +19,8 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 import monotile
 from bench.harness import (
     Run,
-    bandwidth,
-    case_options,
+    command,
     graph_timing,
-    log_cases,
     rival,
     timed,
     timing,
@@ -67,7 +63,7 @@ def layer(form: str, dtype: torch.dtype, **sizes: int) -> nn.Module:
 
 
 def entries(
-    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device
+    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device, _rate: float
 ) -> Iterator[tuple[str, Callable[[], Entry]]]:
     for name in names:
         with device:
@@ -116,17 +112,8 @@ def entry(
     )  # fmt: skip
 
 
-@click.command()
-@case_options
-def main(
-    cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
-) -> None:
-    """Time CASES, or all."""
-    device = torch.device("cuda")
-    notes = (
-        f"device memory: {bandwidth(device) / 1e12:.2f} TB/s; all but 'eager loop' in CUDA graphs"
-    )
-    log_cases(entries(cases or tuple(SIZES), rivals, device), device, notes, out, commit)
+NOTES = "all but 'eager loop' in CUDA graphs"
+main = command(SIZES, NOTES, entries)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the benchmarks share that time Monotile beside rivals in one process: rivals, timings, the log that is rewritten after every case."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,29 @@ def case_options(command: Callable[..., None]) -> Callable[..., None]:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def command(
+    names: Collection[str],
+    notes: str,
+    entries: Callable[
+        [tuple[str, ...], tuple[str, ...], torch.device, float],
+        Iterable[tuple[str, Callable[[], Entry]]],
+    ],
+) -> click.Command:
+    """The command that times some of `names`, or all. entries: of given ones, beside given rivals, on a device of which so many bytes are read a second."""
+
+    @click.command(help="Time CASES, or all.")
+    @case_options
+    def main(
+        cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
+    ) -> None:
+        device = torch.device("cuda")
+        rate = bandwidth(device)
+        found = entries(cases or tuple(names), rivals, device, rate)
+        log_cases(found, device, f"device memory: {rate / 1e12:.2f} TB/s; {notes}", out, commit)
+
+    return main
 
 
 def log_cases(

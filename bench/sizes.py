@@ -8,17 +8,15 @@ Every call is in a CUDA graph of its size. "static" is Monotile for that size al
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.export import Dim
 
 import monotile
-from bench.harness import Run, bandwidth, case_options, graph_timing, log_cases, rival, timed
+from bench.harness import Run, command, graph_timing, rival, timed
 from bench.zoo.vision import resnet50
 from bench.zoo.weights import build, tokens_of
 from monotile.compare.results import Entry, Timing
@@ -132,7 +130,7 @@ class Runner:
 
 
 def entries(
-    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device
+    names: tuple[str, ...], rivals: tuple[str, ...], device: torch.device, _rate: float
 ) -> Iterator[tuple[str, Callable[[], Entry]]]:
     for name in names:
         runner = Runner(name, rivals, device)
@@ -140,18 +138,8 @@ def entries(
             yield f"{name} {n}", lambda n=n, runner=runner: runner.entry(n)
 
 
-@click.command()
-@case_options
-def main(
-    cases: tuple[str, ...], rivals: tuple[str, ...], out: Path | None, commit: str | None
-) -> None:
-    """Time CASES, or all."""
-    device = torch.device("cuda")
-    notes = (
-        f"device memory: {bandwidth(device) / 1e12:.2f} TB/s; 'ours' for the whole range of sizes, 'static' Monotile for the one size, rivals with"
-        " dynamic=True; all in CUDA graphs"
-    )
-    log_cases(entries(cases or tuple(CASES), rivals, device), device, notes, out, commit)
+NOTES = "'ours' for the whole range of sizes, 'static' Monotile for the one size, rivals with dynamic=True; all in CUDA graphs"
+main = command(CASES, NOTES, entries)
 
 
 if __name__ == "__main__":

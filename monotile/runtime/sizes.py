@@ -133,7 +133,7 @@ class SizeReader:
         known = ", ".join(
             f"{n} = {v} ({self._words(p)})"
             for n, v, p in zip(names, symbols, self._places, strict=True)
-            if any(n in t for t in texts)
+            if p.leaf is not None and any(n in t for t in texts)
         )
         return InputError(
             f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {wanted}, got {got}, where {known}"

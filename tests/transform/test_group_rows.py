@@ -8,7 +8,7 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Expr, Load, SizeTensor, Tensor, Unary, add, binary, idx, mul
+from monotile.ir.expr import Expr, Load, SizeTensor, Tensor, Unary, add, binary, cast, idx, mul
 from monotile.ir.printer import show
 from monotile.ir.program import Compute, Program, Scatter, Statement, compute
 from monotile.ir.verify import verify
@@ -184,4 +184,20 @@ def test_small_matrices_and_few_rows_stay() -> None:
         combiner="sum",
     )
     program = Program((x, w, which), (), (y,), (y.out,))
+    assert group_rows(program) is program
+
+
+def test_a_copy_of_another_type_is_read() -> None:
+    """It rounds what it copies."""
+    x, which = Tensor("x", (2, WIDTH), DType.F16), Tensor("choice", (2,), I64)
+    copy = compute(
+        Tensor("copy", (2, WIDTH, WIDTH), DType.F16), lambda t, *i: Load(W, (Load(which, (t,)), *i))
+    )
+    y = compute(
+        Tensor("y", (2, WIDTH), F32),
+        lambda t, n, k: mul(cast(Load(copy.out, (t, n, k)), F32), cast(Load(x, (t, k)), F32)),
+        reduce=(WIDTH,),
+        combiner="sum",
+    )
+    program = Program((x, which, W), (), (copy, y), (y.out,))
     assert group_rows(program) is program

@@ -279,9 +279,8 @@ class Shapes:
         unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
         if unknown:
             raise CaptureError(f"the number {x.node.expr} depends on data")
-        text = (
-            PythonPrinter().doprint(self._plain(x.node.expr)).replace("torch.sym_float(", "float(")
-        )
+        text = PythonPrinter().doprint(self._plain(x.node.expr))
+        text = text.replace("torch.sym_float(", "float(")
         text = re.sub(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(", r"math.\1(", text)
         if "torch" in text or "OpaqueUnaryFn" in text:
             raise Unsupported(f"the number {x.node.expr} is computed from sizes")

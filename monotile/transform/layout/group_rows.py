@@ -9,6 +9,7 @@ kernels). Where a row lies follows from the choices, in the call (`row_groups.py
 Whoever reads y[t, n] reads y' at place[t]. What is computed element by element between two such products stays in blocks.
 """
 
+import functools
 from collections import Counter
 from math import prod
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.analysis.contraction import contraction
+from monotile.analysis.states import old_values
 from monotile.analysis.uses import Uses
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -40,8 +42,8 @@ from monotile.ir.program import (
     Statement,
     compute,
     statements,
-    updates,
 )
+from monotile.transform.fusion.inline import element_of
 from monotile.transform.layout.row_groups import Choice, Groups, put_in_groups
 from monotile.transform.live.demand import demands
 from monotile.transform.names import Names
@@ -65,6 +67,11 @@ class _Chosen(NamedTuple):
     swapped: bool
     several: bool
 
+    def times(self, other: Expr, matrix: Expr, dtype: DType) -> Expr:
+        """The body's product of two such factors, in the type that is summed."""
+        pair = cast(other, dtype), cast(matrix, dtype)
+        return mul(*(reversed(pair) if self.swapped else pair))
+
 
 class _Moved(NamedTuple):
     """A result that lies in blocks: `out[block, row, ...]` for `axes` of which `rows` are those of the groups."""
@@ -84,8 +91,7 @@ def group_rows(program: Program) -> Program:
 
 def _direct(c: Compute, chosen: _Chosen) -> Compute:
     """The product with the matrices where they lie, not a copy of those that are chosen."""
-    pair = (cast(chosen.other, c.body.dtype), cast(chosen.matrix, c.body.dtype))
-    return msgspec.structs.replace(c, body=mul(*(reversed(pair) if chosen.swapped else pair)))
+    return msgspec.structs.replace(c, body=chosen.times(chosen.other, chosen.matrix, c.body.dtype))
 
 
 def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:
@@ -98,8 +104,8 @@ def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:
 
 
 def _updated(program: Program) -> frozenset[str]:
-    """What is updated in place, so that it is there for a time only."""
-    found: set[str] = {t.name for u in updates(program) for t in u.old}
+    """What is updated in place, or by the host, so that it is there for a time only."""
+    found = {*old_values(program), *program.changing}
     for s in statements(program.body):
         if isinstance(s, Scatter):
             found.add(s.base.name)
@@ -113,29 +119,34 @@ class _Grouping:
     hand. updated: what these may not read. known: groups that are there already, by what they follow from; of the bodies around as well."""
 
     def __init__(self, program: Program) -> None:
-        self.names, self.uses = Names(program), Uses(program)
-        self.live = demands(program, {}, lambda *_: True).live if program.partial else {}
-        self.updated = _updated(program)
+        self.program, self.updated = program, _updated(program)
         self.found: dict[str, _Chosen] = {}
         self.copies: dict[str, Compute] = {}
         self.elementwise: dict[str, Compute] = {}
         self.moved: dict[str, _Moved] = {}
         self.known: dict[object, Groups] = {}
-        self._search(program.body)
-
-    def _search(self, body: Body) -> None:
-        for s in body:
+        for s in statements(program.body):
             if isinstance(s, Compute):
-                if isinstance(s.body, Load) and any(map(loads, s.body.index)) and self._lasts(s):
-                    self.copies[s.out.name] = s
-                chosen = self._chosen(s)
-                if chosen is not None:
-                    self.found[s.out.name] = chosen
-            map_bodies(s, self._look)
+                self._search(s)
 
-    def _look(self, body: Body) -> Body:
-        self._search(body)
-        return body
+    @functools.cached_property
+    def names(self) -> Names:
+        return Names(self.program)
+
+    @functools.cached_property
+    def uses(self) -> Uses:
+        return Uses(self.program)
+
+    @functools.cached_property
+    def live(self) -> dict[str, list[Live]]:
+        """How much of each result there is, by the sizes of the call."""
+        return demands(self.program, {}, lambda *_: True).live if self.program.partial else {}
+
+    def _search(self, c: Compute) -> None:
+        if isinstance(c.body, Load) and any(map(loads, c.body.index)) and self._lasts(c):
+            self.copies[c.out.name] = c
+        if (chosen := self._chosen(c)) is not None:
+            self.found[c.out.name] = chosen
 
     def _chosen(self, c: Compute) -> _Chosen | None:
         found = contraction(c)
@@ -163,11 +174,9 @@ class _Grouping:
 
     def _copied(self, e: Expr) -> Load | None:
         """The Load that `e` is, by way of a copy."""
-        if not isinstance(e, Load) or (copy := self.copies.get(e.tensor.name)) is None:
-            return e if isinstance(e, Load) else None
-        found = substitute(copy.body, {a.name: i for a, i in zip(copy.axes, e.index, strict=True)})
-        assert isinstance(found, Load)
-        return found
+        if isinstance(e, Load) and (copy := self.copies.get(e.tensor.name)) is not None:
+            e = element_of(copy, e.index)
+        return e if isinstance(e, Load) else None
 
     def _fits(self, c: Compute, rows: tuple[int, ...], matrix: Load, dim: int, other: Expr) -> bool:
         """Whether rows alone choose, and each has the whole of one side, which is worth it."""
@@ -192,9 +201,9 @@ class _Grouping:
         for s in body:
             s = map_exprs(map_bodies(s, self.body), self._reads)
             if isinstance(s, Compute) and (chosen := self.found.get(s.out.name)):
-                matrix, other = self._reads(chosen.matrix), self._through(chosen.other)
+                matrix, other = self._reads(chosen.matrix), self._reads(chosen.other)
                 assert isinstance(matrix, Load)
-                chosen = chosen._replace(matrix=matrix, other=self._reads(other))
+                chosen = chosen._replace(matrix=matrix, other=self._through(other))
                 out += self._in_blocks(s, chosen) if chosen.several else [_direct(s, chosen)]
                 continue
             if isinstance(s, Compute) and s.combiner is None and self._lasts(s):
@@ -242,11 +251,8 @@ class _Grouping:
             at = {a.name: i for a, i in zip((*columns, *c.reduce), (*n, *k), strict=True)}
             index = [substitute(i, at) for i in chosen.matrix.index]
             index[chosen.dim] = Load(groups.matrix, (b,))
-            pair = (
-                cast(Load(x, (b, r, *k)), c.body.dtype),
-                cast(Load(chosen.matrix.tensor, tuple(index)), c.body.dtype),
-            )
-            return mul(*(reversed(pair) if chosen.swapped else pair))
+            matrix = Load(chosen.matrix.tensor, tuple(index))
+            return chosen.times(Load(x, (b, r, *k)), matrix, c.body.dtype)
 
         product = compute(y, term, reduce=tuple(extents), combiner="sum", origin=c.origin)
         self.moved[c.out.name] = _Moved(y, groups, chosen.rows)
@@ -259,8 +265,7 @@ class _Grouping:
         """`e` with what is computed element by element for it alone in its place."""
         if not isinstance(e, Load) or (maker := self.elementwise.get(e.tensor.name)) is None:
             return e
-        at = {a.name: i for a, i in zip(maker.axes, e.index, strict=True)}
-        return cast(substitute(maker.body, at), e.dtype)
+        return element_of(maker, e.index)
 
     def _groups(self, c: Compute, chosen: _Chosen) -> tuple[Groups, list[Statement]]:
         """The groups, and what finds them where it has not been found yet."""

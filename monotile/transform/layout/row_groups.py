@@ -55,8 +55,10 @@ class Choice(NamedTuple):
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal choices, whatever the axes' names."""
-        names = {a.name: Axis(f"row{k}", a.extent) for k, a in enumerate(self.axes)}
-        return substitute(self.chosen, {**names}), self.shape, self.choices, self.ends
+        names: dict[str, Expr] = {
+            a.name: Axis(f"row{k}", a.extent) for k, a in enumerate(self.axes)
+        }
+        return substitute(self.chosen, names), self.shape, self.choices, self.ends
 
     def at(self, row: Expr) -> list[Expr]:
         """A row's number along each of the axes."""
