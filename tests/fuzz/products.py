@@ -185,8 +185,13 @@ def norm(b: Builder) -> None:
             b.emit(f"F.batch_norm({x}, {mean}, {b.positive((n,), kind)}, {weight}, {shift})")
         case 4:
             x = b.pick(rank(2, 5))
-            n = b.shape(x)[1]
-            b.emit(f"F.group_norm({x}, {b.r.choice([g for g in range(1, n + 1) if n % g == 0])})")
+            _, n, *rest = b.shape(
+                x
+            )  # not groups of one element, which are rounding errors made large
+            fit = [g for g in range(1, n + 1) if n % g == 0 and n // g * math.prod(rest) != 1] or [
+                1
+            ]
+            b.emit(f"F.group_norm({x}, {b.r.choice(fit)})")
         case _:
             x = b.pick(rank(3, 5))
             b.emit(b.r.choice((f"F.instance_norm({x})", f"F.normalize({x}, dim={b.dim(x)})")))

@@ -1,6 +1,7 @@
 """Attention of sequences that lie one after the other (`torch.nn.attention.varlen`), whose lengths a call decides."""
 
 import itertools
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ LENGTHS: list[tuple[Ends, Ends]] = [
     ([0, 4, 4, 28], [0, 9, 12, 40]),  # none, more keys than queries, and tokens of no sequence
     ([0, 30, 30, 30], [0, 40, 40, 40]),
 ]
+# torch 2.11 has neither enable_gqa, which it takes for granted, nor seqused_k
+GROUPS = {"enable_gqa": True} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 WINDOWS = [(-1, -1), (-1, 0), (3, 0), (2, 4)]
 
 
@@ -29,12 +32,13 @@ class Packed(nn.Module):
 
     def __init__(self, window: tuple[int, int], *, lse: bool = False, **more: Any) -> None:
         super().__init__()
-        self.how = {"window_size": window, "enable_gqa": True, **more}
+        self.how = {"window_size": window, **GROUPS, **more}
         self.lse = lse
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: torch.Tensor, other: torch.Tensor, used: torch.Tensor | None = None) -> Any:  # fmt: skip
         aux = varlen.AuxRequest(lse=self.lse)
-        return varlen.varlen_attn(q, k, v, own, other, 40, 40, return_aux=aux, seqused_k=used, **self.how)  # fmt: skip
+        more = self.how if used is None else {**self.how, "seqused_k": used}
+        return varlen.varlen_attn(q, k, v, own, other, 40, 40, return_aux=aux, **more)
 
 
 def given(own: Ends, other: Ends, dtype: torch.dtype = torch.float32, width: int = 16) -> tuple[torch.Tensor, ...]:  # fmt: skip
@@ -114,7 +118,7 @@ def test_what_there_is_not() -> None:
 
     class Pages(nn.Module):
         def forward(self, q: torch.Tensor, k: torch.Tensor, own: torch.Tensor, used: torch.Tensor, table: torch.Tensor) -> Any:  # fmt: skip
-            return varlen.varlen_attn(q, k, k, own, None, 40, 16, seqused_k=used, block_table=table, enable_gqa=True)  # fmt: skip
+            return varlen.varlen_attn(q, k, k, own, None, 40, 16, seqused_k=used, block_table=table, **GROUPS)  # fmt: skip
 
     with pytest.raises(UnsupportedOperatorError, match=r"_varlen_attn.*keys in pages"):
         monotile.compile(Pages(), (q, pages, own, torch.ones_like(own[1:]), table), target="cpu")

@@ -151,7 +151,8 @@ def packed_attention(
     if block_table is not None or cu_seq_k is None:
         raise Unsupported("keys in pages")
     heads, shared = query.shape[1], key.shape[1]
-    if heads % shared or (heads != shared and not enable_gqa):
+    # enable_gqa is checked by PyTorch's own function; versions without it take it for granted
+    if heads % shared:
         raise Unsupported(f"{heads} heads of queries and {shared} of keys")
     left, right = window_size or (-1, -1)
     window = left, 0 if is_causal else right
