@@ -1,4 +1,4 @@
-"""Conditions that are uniform over the lanes of a vector."""
+"""What is uniform over the lanes of a vector: conditions, and quotients of indices."""
 
 import math
 
@@ -8,14 +8,19 @@ from monotile.ir.expr import COMPARE, Axis, Binary, Expr, axes_of, idx, loads, r
 
 
 def fold_uniform(e: Expr, lane: Axis) -> Expr:
-    """`e` with every comparison of indices that is uniform over `lane` rewritten without it."""
+    """`e` with every comparison and quotient of indices that is uniform over `lane` rewritten without it."""
 
     def go(node: Expr) -> Expr:
         match node:
             case Binary(op, a, b) if (
                 op in COMPARE and a.dtype is DType.I64 and lane in axes_of(node)
             ):
-                return _first(node, lane) if _decided(op, a, b, lane) else node
+                return _first(node, lane) if _decided(op, a, b, lane) else rebuild(node, go)
+            case Binary("floordiv", _, _) if (
+                node.dtype is DType.I64 and lane in axes_of(node) and not loads(node)
+            ):
+                whole = affine(node)
+                return rebuild(node, go) if whole.mentions(lane) else whole.expr
             case _:
                 return rebuild(node, go)
 

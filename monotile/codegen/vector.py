@@ -6,7 +6,7 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Generator, Hashable, Iterator, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,10 +27,10 @@ from monotile.ir.expr import (
     Select,
     Tensor,
     axes_of,
+    children,
     idx,
     loads,
     substitute,
-    walk,
 )
 from monotile.plan.nodes import Step
 from monotile.plan.places import ON_CHIP, Place
@@ -52,6 +52,13 @@ class _Vector:
 def lane_of(width: int) -> Expr:
     """The position inside a vector: 0 where it has one element."""
     return Axis(LANE, width) if width > 1 else idx(0)
+
+
+def _values(e: Expr) -> Iterator[Expr]:
+    """`e` and its parts, but for the indices of what it loads."""
+    yield e
+    for x in () if isinstance(e, Load) else children(e):
+        yield from _values(x)
 
 
 class VectorEmitter(StageEmitter):
@@ -142,7 +149,7 @@ class VectorEmitter(StageEmitter):
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
         known: list[Hashable] = []
-        for x, first, place, holds in packs:
+        for x, place, holds in packs:
             key, pack = (_PACK, vector.lane.extent, x), self.writer.fresh("p")
             with self.writer.at(vector.outer):
                 test = self.value(cond)
@@ -150,6 +157,8 @@ class VectorEmitter(StageEmitter):
                     f"mt::Pack<{STORAGE[x.tensor.dtype]}, {vector.lane.extent}> {pack}{{}};"
                 )
                 with self.writer.open(f"if ({'' if holds else '!'}{test})", fence=True):
+                    first = self._first(x.tensor, x.index, place)
+                    assert first is not None
                     self.writer.write(
                         f"{pack} = {self.packed(x.tensor, first, place, vector.lane.extent)};"
                     )
@@ -162,17 +171,15 @@ class VectorEmitter(StageEmitter):
             vector.inner.names.pop(x, None)
         return text
 
-    def _packs(
-        self, cond: Expr, sides: tuple[Expr, Expr]
-    ) -> list[tuple[Load, tuple[Expr, ...], Place, bool]] | None:
+    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[tuple[Load, Place, bool]] | None:
         """What the sides of a condition load, as packs; None where these are none, or where anything else uses them as well."""
         vector = self._vector
         assert vector is not None
-        if loads(cond) or self.variables(cond) & vector.inner.defines:
+        if self.variables(cond) & vector.inner.defines:
             return None
-        found: list[tuple[Load, tuple[Expr, ...], Place, bool]] = []
+        found: list[tuple[Load, Place, bool]] = []
         for side, holds in zip(sides, (True, False), strict=True):
-            for node in walk(side):
+            for node in _values(side):
                 if isinstance(node, Select) or (loads(node) and self._uses.get(node, 0) > 1):
                     return None
                 if not isinstance(node, Load) or node.tensor.name in self.registers:
@@ -180,11 +187,19 @@ class VectorEmitter(StageEmitter):
                 place = readable(
                     self.plan.places[node.tensor.name], own=node.tensor.name in self._own
                 )
-                first = self._first(node.tensor, node.index, place)
-                if first is None or any(loads(i) for i in node.index):
+                index = self._steady(node.index)
+                if index is None or self._first(node.tensor, index, place) is None:
                     return None
-                found.append((node, first, place, holds))
+                found.append((node, place, holds))
         return found
+
+    def _steady(self, index: Sequence[Expr]) -> tuple[Expr, ...] | None:
+        """`index` with a name for each part that data says, which may be read under a condition only; None if one differs from lane to lane."""
+        vector = self._vector
+        assert vector is not None
+        if any(loads(i) and self.variables(i) & vector.inner.defines for i in index):
+            return None
+        return tuple(Axis(f"data{k}", 1) if loads(i) else i for k, i in enumerate(index))
 
     def held(
         self, wanted: Mapping[Load, Expr], width: int, name: str = "held"

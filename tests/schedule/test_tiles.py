@@ -99,7 +99,9 @@ def test_writes_that_never_meet_are_spread_over_threads() -> None:
 def test_writes_that_may_meet_are_in_order_where_they_do() -> None:
     program = p.update(width=512, count=40)
     (step,) = _stage(program, p.H100, "new").steps
-    assert step.method == Serial((1,))
+    assert isinstance(step.method, Serial)
+    assert step.method.parallel == (1,)
+    assert step.method.ahead("loop") > 1
     at, along = step.dims
     assert at.stage is None
     assert along.stage == 0

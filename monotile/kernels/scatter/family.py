@@ -6,6 +6,7 @@ from monotile.kernels.scatter.cpu import write as write_c
 from monotile.kernels.scatter.cuda import write as write_cuda
 from monotile.kernels.scatter.cuts import cut, in_rows
 from monotile.kernels.scatter.method import Serial
+from monotile.kernels.scatter.prefetch import prefetch
 
 
 def check(c: Checked) -> None:
@@ -21,6 +22,7 @@ SCATTER = Family(
     methods=(Serial,),
     cut=cut,
     in_rows=in_rows,
+    prefetch=prefetch,
     check=check,
     write={"c": write_c, "cuda": write_cuda},
 )
