@@ -38,6 +38,7 @@ from monotile.schedule.split_keys import split_keys
 from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
+from monotile.transform.fusion.inline_decoding import inline_decoding
 from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
@@ -108,6 +109,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("simplify_again", rewrite_by_options(simplify),
          "Inlining has brought together expressions that simplify each other.",
          needs=("pointwise inlined",)),
+    Pass("inline_decoding", rewrite(inline_decoding),
+         "After the last simplification: the type that a decoded weight is rounded to is what tensor cores take, and stays.",
+         needs=("pointwise inlined",), sets=("decoding inlined",)),
     Pass("split_slices", rewrite(split_slices),
          "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",
          needs=("pointwise inlined",)),

@@ -4,7 +4,9 @@ rows, along which is summed."""
 
 from collections.abc import Iterator
 
+from monotile.analysis.contraction import grain
 from monotile.analysis.dependence import loads_of
+from monotile.analysis.encoding import quotient
 from monotile.analysis.reuse import reuses
 from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, axes_of
@@ -19,7 +21,8 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     total = sum(sizes.values())
     if total <= cached:
         return frozenset()
-    few = {r.tensor for r in reuses(program) if r.times <= FEW} & _in_rows(program)
+    rows = _in_rows(program)
+    few = {r.tensor for r in reuses(program) if r.times <= FEW * rows.get(r.tensor, 0)}
     if 2 * sum(sizes[n] for n in few & sizes.keys()) < total:
         return frozenset()
     kept = {
@@ -32,10 +35,16 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     return steady_weights(program) & few - kept
 
 
-def _in_rows(program: Program) -> set[str]:
-    """What is summed along its last dimension."""
-    sums = (s for s in statements(program.body) if isinstance(s, Compute) and s.reduce)
-    return {x.tensor.name for s in sums for x in loads_of(s) if x.index and x.index[-1] in s.reduce}
+def _in_rows(program: Program) -> dict[str, int]:
+    """What is summed along its last dimension, of which each element counts for so many: codes in words."""
+    return {
+        x.tensor.name: grain(x.index[-1], along)
+        for s in statements(program.body)
+        if isinstance(s, Compute)
+        for x in loads_of(s)
+        for along in s.reduce
+        if x.index and quotient(x.index[-1], along)
+    }
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:

@@ -2,12 +2,14 @@
 
 import math
 
+from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
-from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, VECTOR, held, scratch_bytes
-from monotile.kernels.gemv.method import Gemv
-from monotile.kernels.gemv.problem import stored
+from monotile.kernels.gemv import tiles
+from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, VECTOR, held, scratch_of
+from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv.problem import Problem, stored
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
 
@@ -15,14 +17,35 @@ from monotile.plan.nodes import Stage
 def check(c: Checked) -> None:
     """The matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has one task at most."""
     stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
-    assert isinstance(method, Gemv)
+    assert isinstance(method, Gemv | GemvMma)
     name = anchor.out.name
     found = stored(anchor, method.second) if isinstance(anchor, Compute) and anchor.reduce else None
-    if found is None or found.matrix.tensor.name not in c.steady:
+    if found is None or not {x.tensor.name for x in loads(found.factor)} <= c.steady:
         fail(f"{stage.name}: {name} is no matrix of weights times a few vectors")
         return
     if "tma" not in target.instructions:
         fail(f"{stage.name}: the target cannot stream the weights of {name}")
+    if any(d.lead for d in c.step.dims):
+        fail(f"{stage.name}: {name} cannot have rows in front")
+    vectors = elements([d for d in c.step.dims if found.walks_vectors(d)])
+    rows = elements([d for d in c.step.dims if not found.walks_vectors(d)])
+    if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
+        fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
+    if isinstance(method, Gemv):
+        _check_dots(c, found, method, vectors)
+    else:
+        _check_tiles(c, found, method, rows, vectors)
+    if c.step.scratch_bytes < scratch_of(found, method, rows, vectors, target):
+        fail(f"{stage.name}: {c.step.scratch_bytes} bytes do not hold the sums of {name}")
+    if math.prod(stage.grid) > target.workers:
+        fail(f"{stage.name}: a worker streams the weights of several tasks for {name}")
+
+
+def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
+    """Warps share rows and slots evenly, and threads hold the vectors."""
+    stage, name, target = c.stage, c.anchor.out.name, c.target
+    if found.codes is not None:
+        fail(f"{stage.name}: threads cannot take the codes of {name} as they are")
     if method.parts not in PARTS or method.parts * target.warp > target.threads or method.rows < 1:
         fail(f"{stage.name}: {method.parts} warps cannot share {method.rows} rows for {name}")
     if found.row_bytes % (method.parts * VECTOR):
@@ -37,19 +60,16 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {method.team} warps cannot share a slot of rows for {name}")
     if method.slot_rows > target.warp:
         fail(f"{stage.name}: a slot has {method.slot_rows} rows for {name}, each for a lane")
-    if any(d.lead for d in c.step.dims):
-        fail(f"{stage.name}: {name} cannot have rows in front")
-    vectors = elements([d for d in c.step.dims if found.walks_vectors(d)])
-    rows = elements([d for d in c.step.dims if not found.walks_vectors(d)])
-    if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
-        fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
     columns = found.along.extent // method.parts
     if vectors * held(columns, found.matrix.dtype.itemsize, target) > MOST_HELD:
         fail(f"{stage.name}: threads cannot hold {vectors} vectors of {columns} for {name}")
-    if c.step.scratch_bytes < scratch_bytes(method, rows, vectors, target):
-        fail(f"{stage.name}: {c.step.scratch_bytes} bytes do not hold the sums of {name}")
-    if math.prod(stage.grid) > target.workers:
-        fail(f"{stage.name}: a worker streams the weights of several tasks for {name}")
+
+
+def _check_tiles(c: Checked, found: Problem, method: GemvMma, rows: int, vectors: int) -> None:
+    """It is one of the ways to cut it."""
+    possible = tiles.ways(found, vectors, rows, c.target)
+    if method not in possible:
+        fail(f"{c.stage.name}: {c.anchor.out.name} cannot have tiles so: {method.describe()}")
 
 
 def why_not_late(_stage: Stage, _statements: Statements) -> str | None:

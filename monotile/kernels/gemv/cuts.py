@@ -7,7 +7,8 @@ from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
-from monotile.kernels.gemv.method import Gemv
+from monotile.kernels.gemv import tiles
+from monotile.kernels.gemv.method import Gemv, GemvMma
 from monotile.kernels.gemv.problem import Problem, problem
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
@@ -30,7 +31,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         return
     vectors = math.prod(anchor.axes[p].extent for p in found.m)
     rows = math.prod(anchor.axes[p].extent for p in found.n)
-    method = choose(found, vectors, -(-rows // target.workers), target)
+    method = _method(found, vectors, -(-rows // target.workers), target)
     if method is None:
         return
     tile = min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
@@ -38,7 +39,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     if found.m:
         dims += (Dim(found.m, vectors, vectors, None),)
     names = tuple(s.out.name for s in group.steps[0])
-    scratch = scratch_bytes(method, tile, vectors, target)
+    scratch = scratch_of(found, method, tile, vectors, target)
     step = Step(names, dims, method, scratch_bytes=scratch)
     seconds = _seconds(found, tile, group.steps[0], vectors, target)
     yield Draft(group, (-(-rows // tile),), (step,), {}, scratch, seconds)
@@ -54,12 +55,28 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     extents = site.extents
     vectors = math.prod(extents[anchor.axes[p].name] for p in found.m)
     rows = math.prod(extents[anchor.axes[p].name] for p in found.n)
-    method = choose(found, vectors, rows, target)
+    method = _method(found, vectors, rows, target)
     if method is None or tasks > target.workers:
         return None
-    scratch = scratch_bytes(method, rows, vectors, target)
+    scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
     return step, _seconds(found, rows, site.step, vectors, target)
+
+
+def _method(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | GemvMma | None:
+    """Dot products, by threads that hold their part of the vectors; of codes, products of tiles."""
+    if found.codes is not None:
+        return tiles.choose(found, vectors, rows, target)
+    return choose(found, vectors, rows, target)
+
+
+def scratch_of(
+    found: Problem, method: Gemv | GemvMma, rows: int, vectors: int, target: Target
+) -> int:
+    """Bytes on chip that a task with so many rows has for itself."""
+    if isinstance(method, GemvMma):
+        return tiles.layout(found, method, rows, vectors).nbytes
+    return scratch_bytes(method, rows, vectors, target)
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | None:
@@ -118,5 +135,5 @@ def _seconds(
     model = target.model.common
     after = (len(step) - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)
-    moved = rows * found.row_bytes / target.worker_bandwidth
+    moved = tiles.bytes_of(found, rows) / target.worker_bandwidth
     return target.latency_seconds + moved + finish

@@ -1,5 +1,7 @@
 """How a matrix of weights is multiplied with a few vectors."""
 
+from typing import Literal
+
 from monotile.plan.nodes import Method
 from monotile.plan.places import Frozen
 
@@ -41,3 +43,51 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
         return f"gemv, {self.rows} rows of {self.chunk_bytes} bytes at a time{shared}"
+
+
+class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
+    """Rows of a matrix of weights, which may be stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
+
+    The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot: `parts`
+    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row; the vectors
+    lie on chip. second: whether the matrix is the second factor. warps: of the worker.
+    decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one; "none":
+    the words are the elements.
+    """
+
+    second: bool
+    warps: int
+    parts: int
+    tiles: int
+    pieces: int
+    piece: int
+    run: int
+    decode: Literal["none", "elements", "codes", "pairs"]
+
+    @property
+    def slot_rows(self) -> int:
+        """Rows of a slot, a lane of the supplier for each."""
+        return 8 * self.tiles * (self.warps // self.parts)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row of a slot: lanes that read together, of neighbouring rows, meet in no bank."""
+        lines = 4 * self.run
+        return self.piece + (lines - self.piece) % 128
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.slot_rows * self.pitch
+
+    @property
+    def row_slots(self) -> int:
+        """Slots that a row takes."""
+        return self.pieces
+
+    @property
+    def slots_at_once(self) -> int:
+        return 1
+
+    def describe(self) -> str:
+        shared = f", {self.parts} warps a row" if self.parts > 1 else ""
+        return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}"

@@ -4,7 +4,8 @@ import math
 from collections.abc import Set
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.contraction import contraction, factors, uncast
+from monotile.analysis.encoding import Encoded, encoded
 from monotile.analysis.streaming import FEW
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
@@ -12,17 +13,21 @@ from monotile.ir.program import Compute
 from monotile.plan.nodes import Dim
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
+HALVES = (DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """out[m, n] = sum over `along` of vectors[m, along] * matrix[n, along].
+    """out[m, n] = sum over `along` of vectors[m, along] * factor[n, along].
 
-    matrix: a Load whose last index is `along`. vectors: the other factor, as the body has it. second: whether the matrix is the second one.
+    matrix: what streams of the factor, a Load whose last index is `along`, or its quotient: words of codes. codes: how these are decoded; None where the
+    factor is the matrix as it is. vectors: the other factor, as the body has it. second: whether the matrix is the second one.
     m, n: positions in the Compute's axes; axes of extent 1 that neither factor has are among n.
     """
 
     matrix: Load
+    factor: Expr
+    codes: Encoded | None
     vectors: Expr
     along: Axis
     m: tuple[int, ...]
@@ -30,8 +35,13 @@ class Problem:
     second: bool
 
     @property
+    def per(self) -> int:
+        """Elements of a word."""
+        return self.codes.per if self.codes else 1
+
+    @property
     def row_bytes(self) -> int:
-        return self.along.extent * self.matrix.dtype.itemsize
+        return self.along.extent // self.per * self.matrix.dtype.itemsize
 
     def walks_vectors(self, d: Dim) -> bool:
         """Whether a dim of the step walks vectors, not rows of the matrix."""
@@ -52,18 +62,20 @@ def problem(c: Compute, weights: Set[str]) -> Problem | None:
 def stored(c: Compute, second: bool) -> Problem | None:
     """The same where it is known which factor is the matrix; None if it cannot be one."""
     assert isinstance(c.body, Binary)
-    matrix, (along,) = factors(c)[int(second)], c.reduce
+    factor, (along,) = factors(c)[int(second)], c.reduce
     vectors = c.body.a if second else c.body.b
-    if not isinstance(matrix, Load) or matrix.dtype not in TYPES or not matrix.index:
+    codes = encoded(factor, along)
+    matrix = factor if codes is None else codes.words
+    if not isinstance(matrix, Load) or not matrix.index or not _readable(factor, codes, vectors):
         return None
     *before, last = matrix.index
-    if last != along or any(along in axes_of(i) for i in before):
+    if (codes is None and last != along) or any(along in axes_of(i) for i in before):
         return None
     if any(loads(i) for i in before) or along not in axes_of(vectors):
         return None
     if any(x.tensor == matrix.tensor for x in loads(vectors)):
         return None
-    rows, others = axes_of(matrix), axes_of(vectors)
+    rows, others = axes_of(factor), axes_of(vectors)
     both = [a for a in c.axes if a in rows and a in others and a.extent > 1]
     m = tuple(p for p, a in enumerate(c.axes) if a in others and a not in rows and a.extent > 1)
     n = tuple(p for p in range(len(c.axes)) if p not in m)
@@ -71,4 +83,11 @@ def stored(c: Compute, second: bool) -> Problem | None:
     count = math.prod(c.axes[p].extent for p in m)
     if both or idle or not 1 <= count <= FEW:
         return None
-    return Problem(matrix, vectors, along, m, n, second)
+    return Problem(matrix, factor, codes, vectors, along, m, n, second)
+
+
+def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:
+    """Whether threads can take the factor: as it is, or decoded to what tensor cores multiply with the vectors."""
+    if codes is None:
+        return factor.dtype in TYPES
+    return factor.dtype in HALVES and uncast(vectors).dtype is factor.dtype

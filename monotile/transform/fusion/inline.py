@@ -36,7 +36,7 @@ def inline_views(program: Program) -> Program:
     def decide(p: Compute, _: Statement) -> bool:
         return is_view(p) and (p.out.size == 1 or not isinstance(p.body, Const))
 
-    return _inlined(program, decide)
+    return inline_chosen(program, decide)
 
 
 def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program:
@@ -45,7 +45,7 @@ def inline_where(program: Program, chosen: Callable[[Compute], bool]) -> Program
     def decide(p: Compute, consumer: Statement) -> bool:
         return chosen(p) and not (isinstance(consumer, Compute) and _repeats_operands(consumer))
 
-    return _inlined(program, decide)
+    return inline_chosen(program, decide)
 
 
 def is_view(s: Compute) -> bool:
@@ -97,7 +97,7 @@ def _merge_pointwise(program: Program) -> Program:
         once = uses.evaluations[name] <= producer.out.size
         return once or _worth_repeating(producer, uses)
 
-    return _inlined(program, decide)
+    return inline_chosen(program, decide)
 
 
 def _looks_up(p: Compute) -> bool:
@@ -131,7 +131,8 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
     return len(large) <= 1 and not epilogue and cost(p.body) <= CHEAP
 
 
-def _inlined(program: Program, decide: Decide) -> Program:
+def inline_chosen(program: Program, decide: Decide) -> Program:
+    """`program` with each producer inlined into the readers for which `decide` says so; what nobody reads any more stays."""
     changing = program.changing
 
     def allowed(p: Compute, consumer: Statement) -> bool:

@@ -6,6 +6,7 @@
 #include "cuda/device/contract.cuh"
 #include "cuda/device/copy.cuh"
 #include "cuda/device/gemv.cuh"
+#include "cuda/device/gemv_mma.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/message.cuh"
 #include "cuda/device/moments.cuh"

@@ -92,14 +92,14 @@ struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
       ptx::arrival_wait(this->full(before % SLOTS), before / SLOTS & 1);
     }
   }
-  // Fills it: the first ROWS lanes each ask for `bytes` at their own `from`.
+  // Fills it: the first ROWS lanes each ask for `bytes` at their own `from`, which lie `pitch` bytes apart then.
   template <int ROWS>
-  __device__ __forceinline__ void ask(const void* from, u32 bytes) {
+  __device__ __forceinline__ void ask(const void* from, u32 bytes, u32 pitch) {
     const u32 s = asked++ % SLOTS, lane = threadIdx.x % 32;
     if (lane == 0) ptx::arrival_expect(this->full(s), bytes * ROWS);
     __syncwarp();
     if (lane < ROWS)
-      ptx::copy_bulk(ptx::shared_address(this->slot(s)) + lane * bytes, from, bytes, this->full(s), policy);
+      ptx::copy_bulk(ptx::shared_address(this->slot(s)) + lane * pitch, from, bytes, this->full(s), policy);
   }
   // Which way the warps go, once they say so.
   __device__ __forceinline__ int hear() {

@@ -177,4 +177,35 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
       : "memory");
 }
 
+// Two 16-bit floats at a time, each rounded once.
+#define MT_PAIR(NAME, OP)                                                                      \
+  template <class T>                                                                           \
+  __device__ __forceinline__ u32 NAME(u32 a, u32 b) {                                          \
+    u32 c;                                                                                     \
+    if constexpr (same<T, f16>)                                                                \
+      asm(OP ".rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));                              \
+    else                                                                                       \
+      asm(OP ".rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));                             \
+    return c;                                                                                  \
+  }
+MT_PAIR(add_x2, "add")
+MT_PAIR(sub_x2, "sub")
+MT_PAIR(mul_x2, "mul")
+#undef MT_PAIR
+template <class T>
+__device__ __forceinline__ u32 fma_x2(u32 a, u32 b, u32 c) {
+  u32 d;
+  if constexpr (same<T, f16>)
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  else
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+// The bytes of `low` (0 to 3) and `high` (4 to 7) that the digits of `which` name, the lowest first.
+__device__ __forceinline__ u32 bytes_of(u32 low, u32 high, u32 which) {
+  u32 out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(which));
+  return out;
+}
+
 }  // namespace mt::ptx

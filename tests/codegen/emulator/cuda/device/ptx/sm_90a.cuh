@@ -88,4 +88,29 @@ inline void arrival_wait(u32 barrier, u32 parity) {
   }
 }
 
+template <class T>
+u32 pair_of(u32 a, u32 b, u32 c, auto f) {
+  auto one = [&](int shift) {
+    auto part = [&](u32 x) { return double(widen(T{u16(x >> shift)})); };
+    const double exact = f(part(a), part(b), part(c));
+    if constexpr (same<T, f16>) return u32(emulator_bits<u16>(_Float16(exact))) << shift;
+    return u32(to_bf16(float(exact)).bits) << shift;
+  };
+  return one(0) | one(16);
+}
+template <class T>
+u32 add_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x + y; }); }
+template <class T>
+u32 sub_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x - y; }); }
+template <class T>
+u32 mul_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x * y; }); }
+template <class T>
+u32 fma_x2(u32 a, u32 b, u32 c) { return pair_of<T>(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
+inline u32 bytes_of(u32 low, u32 high, u32 which) {
+  const u64 all = u64(high) << 32 | low;
+  u32 out = 0;
+  for (int i = 0; i < 4; ++i) out |= u32(all >> (which >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return out;
+}
+
 }  // namespace mt::ptx

@@ -1,0 +1,74 @@
+"""How the elements of a matrix are stored, if not one by one: a factor of a product that is computed of codes, several in a word, and of
+what many of them share (scales, zeros, tables)."""
+
+import functools
+from dataclasses import dataclass
+
+from monotile.analysis.contraction import grain
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the decoding reads besides the codes. run: one value for so many neighbours, aligned; 0 for all."""
+
+    load: Load
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A factor along an axis. words: the codes, of which one word has `per` neighbours. sides: the rest that it reads, but for what codes
+    look up in tables."""
+
+    words: Load
+    per: int
+    sides: tuple[Side, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def encoded(factor: Expr, along: Axis) -> Encoded | None:
+    """How `factor` is stored along an axis; None if it is stored as it is, or in no such way."""
+    if isinstance(factor, Load) or along not in axes_of(factor):
+        return None
+    direct = dict.fromkeys(x for x in loads(factor) if not any(loads(i) for i in x.index))
+    runs = {x: _run(x, along) for x in direct}
+    if None in runs.values():
+        return None
+    words = [
+        x
+        for x, run in runs.items()
+        if run is not None and run == min(filter(None, runs.values()), default=0)
+    ]
+    if len(words) != 1 or not _in_rows(words[0], along):
+        return None
+    sides = tuple(Side(x, run or 0) for x, run in runs.items() if x != words[0])
+    per = runs[words[0]]
+    assert per is not None
+    return Encoded(words[0], per, sides)
+
+
+def _run(x: Load, along: Axis) -> int | None:
+    """Neighbours along the axis for which `x` is the same: 0 for all; None if its index is no quotient."""
+    if along not in axes_of(x):
+        return 0
+    *before, last = x.index
+    if any(along in axes_of(i) for i in before) or not quotient(last, along):
+        return None
+    return grain(last, along)
+
+
+def quotient(e: Expr, along: Axis) -> bool:
+    """Whether `e` is the axis, or so many neighbours of it at a time."""
+    match e:
+        case Axis():
+            return e == along
+        case Binary("floordiv", x, Const(value)):
+            return x == along and along.extent % int(value) == 0
+        case _:
+            return False
+
+
+def _in_rows(words: Load, along: Axis) -> bool:
+    """Whether the words lie side by side along the axis."""
+    return bool(words.index) and along in axes_of(words.index[-1])

@@ -1,0 +1,218 @@
+"""The functor that decodes what a lane has of a row: `auto decode = [&](words, row, run)`."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from monotile.analysis.codes import Codes, codes_in
+from monotile.codegen.base import SMALL_FLOATS, STORAGE
+from monotile.codegen.block import BlockEmitter
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import lane_of
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild
+from monotile.kernels.common.cuda_operands import ELEMENT
+from monotile.kernels.gemv import tiles
+from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.gemv.pairs import Both, Code, Operand, Pair, in_pairs
+from monotile.kernels.gemv.problem import Problem
+
+Given = Mapping[Expr, Expr]  # what stands for parts of the factor: variables of the code
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    """kind: the element type in CUDA C++. count: elements of a run."""
+
+    e: BlockEmitter
+    rows: TaskRows
+    method: GemvMma
+    kind: str
+    count: int
+
+    @property
+    def found(self) -> Problem:
+        return self.rows.found
+
+    @property
+    def codes(self) -> Codes:
+        assert self.found.codes is not None
+        codes = codes_in(self.found.factor, self.found.along, self.found.codes)
+        assert codes is not None
+        return codes
+
+
+def place_of(found: Problem, method: GemvMma) -> tuple[int, ...]:
+    """Where the elements of 4 bytes of codes, or of one chunk, stand among those of a lane: codes are taken out of their words two at a time, half a word
+    apart."""
+    count = tiles.elements(found, method.run)
+    if method.decode not in ("codes", "pairs"):
+        return tuple(range(min(8, count)))
+    assert found.codes is not None
+    codes = codes_in(found.factor, found.along, found.codes)
+    assert codes is not None
+    fields = [
+        b * found.per + p for b in range(4) for p in codes.order
+    ]  # the element at each place of a word
+    half = len(fields) // 2
+    order = (
+        fields if codes.bits == 8 else [fields[i // 2 + i % 2 * half] for i in range(len(fields))]
+    )
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
+    """Writes the functor. layout: where sides lie."""
+    method, found, w = rows.method, rows.found, e.writer
+    assert isinstance(method, GemvMma)
+    d = _Decode(e, rows, method, ELEMENT[found.factor.dtype], tiles.elements(found, method.run))
+    stored, words = STORAGE[found.matrix.dtype], method.run // found.matrix.dtype.itemsize
+    head = f"auto decode = [&](const mt::Pack<{stored}, {words}>& words, idx row, idx run)"
+    with w.open(head, ["row", "run"], fence=True, tail=";"), _registers(e):
+        if method.decode == "none":
+            w.write("return words;")
+            return
+        given = _write_sides(d, layout)
+        match method.decode:
+            case "elements":
+                _write_elements(d, given)
+            case "codes":
+                _write_codes(d, given)
+            case _:
+                _write_pairs(d, given)
+        w.write("return values;")
+
+
+@contextmanager
+def _registers(e: BlockEmitter) -> Generator[None]:
+    before = dict(e.registers)
+    yield
+    e.registers.clear()
+    e.registers.update(before)
+
+
+def _write_sides(d: _Decode, layout: tiles.Layout) -> dict[Expr, Expr]:
+    """Names the row's sides."""
+    e, codes, given = d.e, d.found.codes, dict[Expr, Expr]()
+    for k, (s, array) in enumerate(zip(codes.sides if codes else (), layout.sides, strict=True)):
+        step = f" + run / {s.run // d.count}" if s.run else ""
+        dtype, name = s.load.dtype, f"given{k}"
+        at = f"(const {STORAGE[dtype]}*)(own + {array.offset} + row * {array.pitch}){step}"
+        e.writer.write(f"const {e.values[dtype]} {name} = {_value(at, dtype)};")
+        e.writer.define(name)
+        given[s.load] = _held(e, name, dtype)
+    return given
+
+
+def _write_elements(d: _Decode, given: Given) -> None:
+    """Every element by itself."""
+    e, w, found = d.e, d.e.writer, d.found
+    w.write(f"mt::Pack<{d.kind}, {d.count}> values;")
+    with e.vector(d.count):
+        dtype = found.matrix.dtype
+        word = _value(f"words.value + lane / {found.per}", dtype)
+        w.write(f"const {e.values[dtype]} word = {word};")
+        w.define("word")
+        factor = _replaced(found.factor, {**given, found.matrix: _held(e, "word", dtype)})
+        column = add(
+            mul(Axis("run", found.along.extent // d.count), idx(d.count)), lane_of(d.count)
+        )
+        text = bare(e.body(factor, {**d.rows.point, found.along.name: column}))
+        w.write(f"values[lane] = mt::cast<{d.kind}>({text});")
+
+
+def _write_codes(d: _Decode, given: Given) -> None:
+    """Codes two at a time, as integers and as floats; the rest for each."""
+    e, w, codes = d.e, d.e.writer, d.codes
+    w.write(f"mt::Pack<{d.kind}, {d.count}> values;")
+    with _each_pair(d, codes):
+        w.write(f"const auto both = mt::codes<{_codes(codes)}>(mt::word(words, w), i);")
+        with e.vector(2):
+            w.write("const float code = both.number(lane);")
+            w.write("const int integer = both.integer(lane);")
+            w.define("code")
+            w.define("integer")
+            number = _held(e, "code", DType.F32)
+            given = {
+                **given,
+                Cast(codes.value, DType.F32): number,
+                codes.value: _held(e, "integer", codes.value.dtype),
+            }
+            text = bare(e.body(_replaced(d.found.factor, given), d.rows.point))
+            w.write(
+                f"values[(w * {16 // codes.bits} + i) * 2 + lane] = mt::cast<{d.kind}>({text});"
+            )
+
+
+def _write_pairs(d: _Decode, given: Given) -> None:
+    """All of it two at a time."""
+    e, w, codes = d.e, d.e.writer, d.codes
+    operand = in_pairs(d.found.factor, codes)
+    assert operand is not None
+    w.write(f"mt::Pack<uint32_t, {d.count // 2}> values;")
+    texts: dict[Expr, str] = {}
+    for both in _boths(operand):
+        if both.value not in texts:
+            texts[both.value] = w.fresh("both")
+            text = bare(e.body(_replaced(both.value, given), d.rows.point))
+            w.write(f"const uint32_t {texts[both.value]} = mt::both<{d.kind}>({text});")
+    with _each_pair(d, codes):
+        w.write(
+            f"const uint32_t code = mt::code_pair<{d.kind}, {_codes(codes)}>(mt::word(words, w), i);"
+        )
+        w.write(f"values[w * {16 // codes.bits} + i] = {_spelled(operand, d.kind, texts)};")
+
+
+@contextmanager
+def _each_pair(d: _Decode, codes: Codes) -> Generator[None]:
+    """For each pair `i` of each word `w` of 4 bytes."""
+    w = d.e.writer
+    with (
+        w.open(f"for (idx w = 0; w < {d.method.run // 4}; ++w)", ["w"], fence=True) as outer,
+        w.open(f"for (idx i = 0; i < {16 // codes.bits}; ++i)", ["i"], fence=True) as inner,
+    ):
+        outer.pragma = inner.pragma = "#pragma unroll"
+        yield
+
+
+def _codes(c: Codes) -> str:
+    return f"{c.bits}, {c.flip}, {c.scale}, {c.offset}"
+
+
+def _boths(operand: Operand) -> list[Both]:
+    match operand:
+        case Both():
+            return [operand]
+        case Pair(_, operands):
+            return [b for o in operands for b in _boths(o)]
+        case _:
+            return []
+
+
+def _spelled(operand: Operand, kind: str, texts: Mapping[Expr, str]) -> str:
+    match operand:
+        case Code():
+            return "code"
+        case Both(value):
+            return texts[value]
+        case Pair(op, operands):
+            inner = ", ".join(_spelled(o, kind, texts) for o in operands)
+            return f"mt::ptx::{op}_x2<{kind}>({inner})"
+
+
+def _replaced(e: Expr, by: Given) -> Expr:
+    return by[e] if e in by else rebuild(e, lambda x: _replaced(x, by))
+
+
+def _held(e: BlockEmitter, name: str, dtype: DType) -> Expr:
+    """A value that the variable `name` holds."""
+    e.hold(name, name)
+    return Load(Tensor(name, (), dtype), ())
+
+
+def _value(pointer: str, dtype: DType) -> str:
+    """Text of a stored element, as a value."""
+    if dtype in SMALL_FLOATS:
+        return f"mt_load_{SMALL_FLOATS[dtype]}({pointer})"
+    return f"*({pointer})"

@@ -1,0 +1,152 @@
+"""Tiles of rows that come through the ring, decoded and multiplied with the vectors on tensor cores."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.contraction import uncast
+from monotile.analysis.encoding import Side
+from monotile.codegen.base import STORAGE
+from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.spelling import bare
+from monotile.codegen.vector import lane_of
+from monotile.ir.expr import (
+    Axis,
+    Load,
+    add,
+    idx,
+    mul,
+    substitute,
+)
+from monotile.kernels.common.cuda_config import config
+from monotile.kernels.common.cuda_operands import ELEMENT
+from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.gemv import tiles
+from monotile.kernels.gemv.cuda_decode import place_of, write_decode
+from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.gemv.method import GemvMma
+
+WIDEST = 16  # bytes of one access
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A side of the task's rows, on its way in registers: `name` is an array of packs of `width` values, of which a row has `packs`."""
+
+    name: str
+    array: tiles.SideArray
+    width: int
+    packs: int
+    rounds: int
+
+
+def ask_sides(e: BlockEmitter, rows: TaskRows, many: int) -> list[_Asked]:
+    """Asks for what the rows' decoding needs besides their codes: it is nobody's result. many: vectors."""
+    method, codes = rows.method, rows.found.codes
+    assert isinstance(method, GemvMma)
+    arrays = tiles.layout(rows.found, method, rows.count, many).sides
+    return [_ask(e, rows, s, a) for s, a in zip(codes.sides if codes else (), arrays, strict=True)]
+
+
+def _ask(e: BlockEmitter, rows: TaskRows, side: Side, array: tiles.SideArray) -> _Asked:
+    w, threads, along = e.writer, e.plan.launch.threads, rows.found.along
+    value = Axis("value", array.count)
+    load = substitute(side.load, {along.name: mul(value, idx(side.run))})
+    assert isinstance(load, Load)
+    width = contiguous_run(offset(load), value, WIDEST // array.dtype.itemsize)
+    packs = array.count // width
+    name, total = w.fresh("side"), rows.count * packs
+    asked = _Asked(name, array, width, packs, -(-total // threads))
+    w.write(f"mt::Pack<{STORAGE[array.dtype]}, {width}> {name}[{asked.rounds}];")
+    with _each(e, asked, threads, total):
+        where = spread(Axis("row", rows.count), rows.ranges)
+        at = placed(rows.point, where) | {"value": mul(Axis("pack", packs), idx(width))}
+        address = e.address_of(load, at)
+        with ExitStack() as stack:
+            for r in rows.ranges:
+                if r.count != str(r.variable.extent):
+                    text = bare(e.index(where[r.variable.name]))
+                    stack.enter_context(w.open(f"if ({text} < {r.count})", fence=True))
+            w.write(f"{name}[j] = mt::load_constant<{width}>({address});")
+    return asked
+
+
+def _each(e: BlockEmitter, asked: _Asked, threads: int, total: int) -> ExitStack:
+    """Inside, `row` and `pack` are those of the thread's j-th pack, if there is one."""
+    w, stack = e.writer, ExitStack()
+    head = f"for (idx j = 0; j < {asked.rounds}; ++j)"
+    stack.enter_context(w.open(head, ["j"], fence=True)).pragma = "#pragma unroll"
+    w.write(f"const idx number = j * {threads} + threadIdx.x;")
+    stack.enter_context(w.open(f"if (number < {total})", fence=True))
+    w.write(f"const idx row = number / {asked.packs}, pack = number % {asked.packs};")
+    w.define("row")
+    w.define("pack")
+    return stack
+
+
+def write_tiles(
+    e: BlockEmitter,
+    site: Site,
+    rows: TaskRows,
+    vectors: tuple[Range, ...],
+    sides: Sequence[_Asked],
+) -> None:
+    """Vectors and sides on chip, and the product: sums to where all warps leave theirs."""
+    method, found, w = rows.method, rows.found, e.writer
+    assert isinstance(method, GemvMma)
+    many, kind = region(vectors), ELEMENT[found.factor.dtype]
+    layout = tiles.layout(found, method, rows.count, many)
+    w.write(f"char* const own = scratch + {site.step.scratch};")
+    w.write(f"{kind}* const vectors = ({kind}*)own;")
+    w.write(f"float* const sums = (float*)(own + {layout.sums});")
+    _write_vectors(e, site, rows, vectors, layout)
+    for asked in sides:
+        with _each(e, asked, e.plan.launch.threads, rows.count * asked.packs):
+            size = asked.width * asked.array.dtype.itemsize
+            to = f"own + {asked.array.offset} + row * {asked.array.pitch} + pack * {size}"
+            w.write(f"mt::store_words({to}, {asked.name}[j]);")
+    write_decode(e, rows, layout)
+    w.write("mt::block_barrier();")
+    count = tiles.elements(found, method.run)
+    fields = config(
+        "GemvConfig", {}, vectors=many, vector_pitch=layout.vector_pitch, elements=count, run=method.run,
+        warps=method.warps, parts=method.parts, tiles=method.tiles, slots=-(-rows.count // method.slot_rows),
+        pieces=method.pieces, blocks=method.piece // (4 * method.run), pitch=method.pitch,
+    )  # fmt: skip
+    word = STORAGE[found.matrix.dtype]
+    w.write(f"mt::gemv_mma<{kind}, {fields}, {word}>(ring, vectors, decode, sums);")
+
+
+def _write_vectors(
+    e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...], layout: tiles.Layout
+) -> None:
+    """All vectors, rounded to what tensor cores take, in chunks of neighbours."""
+    method, found, w = rows.method, rows.found, e.writer
+    assert isinstance(method, GemvMma)
+    many, kind = region(vectors), ELEMENT[found.factor.dtype]
+    count = tiles.elements(found, method.run)
+    width = min(8, count)
+    chunks = found.along.extent // width
+    head = f"for (idx number = threadIdx.x; number < {many * chunks}; number += {e.plan.launch.threads})"
+    with w.open(head, ["number"], fence=True):
+        at = unflatten(Axis("number", many * chunks), [Axis("m", many), Axis("chunk", chunks)])
+        w.write(f"const idx m = {bare(e.index(at['m']))}, chunk = {bare(e.index(at['chunk']))};")
+        w.define("m")
+        w.define("chunk")
+        column = add(mul(Axis("chunk", chunks), idx(width)), lane_of(width))
+        point = placed(site.point, spread(Axis("m", many), vectors)) | {found.along.name: column}
+        w.write(f"mt::Pack<{kind}, {width}> chunk_values;")
+        with e.vector(width):
+            text = bare(e.body(uncast(found.vectors), point))
+            w.write(f"chunk_values[lane] = mt::cast<{kind}>({text});")
+        order = place_of(found, method)
+        to = f"vectors + m * {layout.vector_pitch}"
+        if order == tuple(range(len(order))):
+            place = f"mt::vector_place<{count}, {width}>(chunk)"
+            w.write(f"mt::store({to} + {place}, chunk_values);")
+        else:
+            numbers = ", ".join(map(str, order))
+            w.write(f"constexpr int ORDER[] = {{{numbers}}};")
+            w.write(f"mt::store_ordered<{count}, {len(order)}>({to}, chunk, chunk_values, ORDER);")

@@ -1,0 +1,105 @@
+"""A task of a product whose weights stream: its rows and vectors, and what becomes of the sums."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from monotile.analysis.unconditional import unconditional
+from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.spelling import bare
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, loads, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_threads import inside, placed, region, spread
+from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv.problem import Problem, stored
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """The rows of a matrix that a task takes. ranges: of the dims that walk them. point: the axes, by these."""
+
+    method: Gemv | GemvMma
+    found: Problem
+    ranges: tuple[Range, ...]
+    point: Mapping[str, Expr]
+
+    @property
+    def count(self) -> int:
+        """Rows of a whole tile."""
+        return region(self.ranges)
+
+    @property
+    def slots(self) -> int:
+        """Of a task."""
+        return -(-self.count // self.method.slot_rows) * self.method.row_slots
+
+
+def task_rows(site: Site, method: Gemv | GemvMma) -> tuple[TaskRows, tuple[Range, ...]]:
+    """The rows and the vectors of the step."""
+    assert isinstance(site.anchor, Compute)
+    found = stored(site.anchor, method.second)
+    assert found is not None
+    vectors = tuple(r for r in site.ranges if found.walks_vectors(r.dim))
+    others = tuple(r for r in site.ranges if r not in vectors)
+    return TaskRows(method, found, others, site.point), vectors
+
+
+def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:
+    """Of output n of a task, the vectors of a row after each other: its row and vector, and the ranges' variables."""
+    many = region(vectors)
+    at = unflatten(Axis("n", rows.count * many), [Axis("row", rows.count), Axis("m", many)])
+    return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
+
+
+def write_early(
+    e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]
+) -> dict[Load, str]:
+    """What follows the sums reads other tensors too, a residual say: where a thread has one output, it asks for them beside the vectors.
+    Gives the variables that have them."""
+    w, total = e.writer, rows.count * region(vectors)
+    later = [s for s in site.followers if isinstance(s, Compute)]
+    wanted = [
+        x
+        for s in later
+        for x in dict.fromkeys(unconditional(s.body))
+        if x.tensor.name not in site.step.computes and not any(loads(i) for i in x.index)
+    ]
+    if not wanted or total > e.plan.launch.threads:
+        return {}
+    _, where = outputs(rows, vectors)
+    point = placed(site.point, where)
+    found = {substitute(x, point): w.fresh("early") for x in wanted}
+    for x, name in found.items():
+        w.write(f"{e.values[x.dtype]} {name}{{}};")
+    with ExitStack() as stack:
+        head = f"if (const idx n = threadIdx.x; n < {total})"
+        stack.enter_context(w.open(head, ["n"], fence=True))
+        stack.enter_context(inside(e, site.ranges, where))
+        for x, name in found.items():
+            w.write(f"{name} = {bare(e.value(x))};")
+    return {x: name for x, name in found.items() if isinstance(x, Load)}
+
+
+def write_finish(
+    e: BlockEmitter,
+    site: Site,
+    rows: TaskRows,
+    vectors: tuple[Range, ...],
+    early: Mapping[Load, str],
+) -> None:
+    """Every thread finishes outputs. early: what it has of other tensors already."""
+    w, many, parts = e.writer, region(vectors), rows.method.parts
+    total, threads = rows.count * many, e.plan.launch.threads
+    at, where = outputs(rows, vectors)
+    head = f"for (idx n = threadIdx.x; n < {total}; n += {threads})"
+    with ExitStack() as stack:
+        block = stack.enter_context(w.open(head, ["n"], fence=True))
+        block.pragma = "#pragma unroll 1"
+        for x, name in early.items():
+            block.names[x] = name
+        stack.enter_context(inside(e, site.ranges, where))
+        row, m = bare(e.index(at["row"])), bare(e.index(at["m"]))
+        text = f"mt::gemv_total<{parts}, {many}>(sums + ({row}) * {parts * many} + {m})"
+        e.finish(site, placed(site.point, where), text, DType.F32)

@@ -1,0 +1,121 @@
+"""Decoding in pairs of 16-bit floats: what is exact in them, but for one last rounding, which is that of the expression."""
+
+import math
+from dataclasses import dataclass
+
+from monotile.analysis.codes import Codes
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Binary, Cast, Const, Expr, Unary, loads, walk
+from monotile.ir.intervals import Interval, type_range
+
+WHOLE = {DType.F16: 2048, DType.BF16: 256}  # integers up to which each is exact
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What the codes stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """One number for both."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """op: "add", "sub", "mul", "fma"."""
+
+    op: str
+    operands: "tuple[Operand, ...]"
+
+
+Operand = Code | Both | Pair
+
+
+def in_pairs(factor: Expr, codes: Codes) -> Operand | None:
+    """`factor` computed in pairs of its own type; None if that would round otherwise than it does."""
+    match factor:
+        case Cast(x, dtype) if dtype in WHOLE:
+            found = _Pairs(codes, dtype)
+            return found.rounded(x) if x.dtype is DType.F32 else found.exact(factor)
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    codes: Codes
+    dtype: DType
+
+    def rounded(self, e: Expr) -> Operand | None:
+        """`e`, a float32, rounded to the type once."""
+        match e:
+            case Binary("mul", a, b):
+                return self._all("mul", a, b)
+            case Binary("add", Binary("mul", a, b), c) | Binary("add", c, Binary("mul", a, b)):
+                return self._all("fma", a, b, c)
+            case Binary("sub", Binary("mul", a, b), c):
+                return self._all("fma", a, b, Unary("neg", c))
+            case Binary("add" | "sub" as op, a, b):
+                return self._all(op, a, b)
+            case _:
+                return self.exact(e)
+
+    def exact(self, e: Expr) -> Operand | None:
+        """`e` where the type holds it exactly."""
+        x = e.x if isinstance(e, Cast) else e
+        if x == self.codes.value:
+            return Code() if self._whole(e) else None
+        if not loads(e):
+            return Both(e) if isinstance(e, Const) and _representable(e, self.dtype) else None
+        match x:
+            case Binary("add" | "sub" as op, a, b) if self._whole(e) and x.dtype.is_int:
+                return self._all(op, Cast(a, DType.F32), Cast(b, DType.F32))
+            case Binary("add" | "sub" as op, a, b) if self._whole(e):
+                return self._all(op, a, b)
+            case Unary("neg", y):
+                inner = self.exact(y)
+                return Both(e) if isinstance(inner, Both) else None
+            case _:
+                pass
+        if any(part == self.codes.value for part in walk(e)):
+            return None
+        return Both(e) if x.dtype is self.dtype or self._whole(e) else None
+
+    def _all(self, op: str, *operands: Expr) -> Pair | None:
+        found = tuple(x for e in operands if (x := self.exact(e)) is not None)
+        return Pair(op, found) if len(found) == len(operands) else None
+
+    def _whole(self, e: Expr) -> bool:
+        """Whether `e` is an integer that the type holds."""
+        span = self._span(e)
+        most = WHOLE[self.dtype]
+        return span is not None and span.inside(-most, most)
+
+    def _span(self, e: Expr) -> Interval | None:
+        if e == self.codes.value:
+            ends = (0, self.codes.scale * ((1 << self.codes.bits) - 1))
+            return Interval(min(ends) + self.codes.offset, max(ends) + self.codes.offset)
+        match e:
+            case Cast(x, dtype) if dtype.is_float:
+                return self._span(x)
+            case Binary("add" | "sub" as op, a, b):
+                left, right = self._span(a), self._span(b)
+                if left is None or right is None:
+                    return None
+                low = left.lo + right.lo if op == "add" else left.lo - right.hi
+                high = left.hi + right.hi if op == "add" else left.hi - right.lo
+                own = type_range(e.dtype)
+                fits = e.dtype.is_float or (own is not None and own.lo <= low and high <= own.hi)
+                return Interval(low, high) if fits else None
+            case Const(value) if math.isfinite(float(value)) and float(value).is_integer():
+                return Interval(int(float(value)), int(float(value)))
+            case _:
+                return type_range(e.dtype) if e.dtype.is_int else None
+
+
+def _representable(c: Const, dtype: DType) -> bool:
+    value = float(c.value)
+    return float(dtype.numpy.type(value)) == value

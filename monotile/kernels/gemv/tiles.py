@@ -1,0 +1,151 @@
+"""Products with streamed weights on tensor cores: how rows, columns and on-chip memory are shared."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from monotile.analysis.codes import Codes, codes_in
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, children
+from monotile.kernels.common import cost
+from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.gemv.pairs import in_pairs
+from monotile.kernels.gemv.problem import Problem
+from monotile.targets.target import Target
+
+RUNS = (16, 8, 4)  # bytes that a lane decodes at once
+MOST_ELEMENTS = 32  # that these are
+SLOT = 1 << 14  # bytes of a slot, about
+MOST_SLOT = 1 << 15
+MOST_TILES = 2  # of 8 rows that a warp takes at once
+MOST_VECTORS = 96 << 10  # bytes of the vectors on chip
+ROW = 8  # rows of a tile
+
+
+@dataclass(frozen=True, slots=True)
+class SideArray:
+    """A scale, a zero: where a task has it on chip. count: values of a row. pitch: bytes from row to row."""
+
+    dtype: DType
+    count: int
+    pitch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a step keeps in its scratch: the vectors, sides of the rows, and sums."""
+
+    vector_pitch: int  # elements
+    sides: tuple[SideArray, ...]
+    sums: int
+    nbytes: int
+
+
+def elements(found: Problem, run: int) -> int:
+    """That so many bytes of a row hold."""
+    return run // found.matrix.dtype.itemsize * found.per
+
+
+def padded_rows(method: GemvMma, rows: int) -> int:
+    return cost.round_up(rows, method.slot_rows)
+
+
+def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
+    """Of a task with so many rows."""
+    columns = found.along.extent
+    pitch = columns + (8 if vectors > 1 else 0)
+    at = cost.round_up(vectors * pitch * found.factor.dtype.itemsize, 128)
+    many = padded_rows(method, rows)
+    sides: list[SideArray] = []
+    for s in found.codes.sides if found.codes else ():
+        count = columns // s.run if s.run else 1
+        words = -(-count * s.load.dtype.itemsize // 4)
+        line = 4 * (words + (words + 1) % 2)  # an odd number of words: rows meet in no bank
+        sides.append(SideArray(s.load.dtype, count, line, at))
+        at += cost.round_up(many * line, 128)
+    return Layout(pitch, tuple(sides), at, at + 4 * many * method.parts * vectors)
+
+
+def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:
+    """The method for so many rows a task; None where there is none."""
+    found_ways = list(ways(found, vectors, rows, target))
+    return min(found_ways, key=lambda w: padded_rows(w, rows), default=None)
+
+
+def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[GemvMma]:
+    """Every method for so many rows a task, the likeliest first."""
+    if "mma.sync" not in target.instructions or vectors > 2 * ROW:
+        return
+    columns, warps = found.along.extent, target.threads // target.warp
+    if vectors * columns * found.factor.dtype.itemsize > MOST_VECTORS:
+        return
+    for run in RUNS:
+        if not _fits(found, run):
+            continue
+        blocks = columns // (4 * elements(found, run))
+        parts = next((p for p in (8, 4, 2, 1) if p <= min(warps, blocks)), 1)
+        for tiles in (MOST_TILES, 1) if rows > ROW * (warps // parts) else (1,):
+            way = _cut(found, run, blocks, parts, tiles, target)
+            if way is not None:
+                yield way
+
+
+def _fits(found: Problem, run: int) -> bool:
+    """Whether a lane may decode so many bytes at once: it needs one value of each side, and whole products of 4 columns."""
+    size = found.matrix.dtype.itemsize
+    if run % size:
+        return False
+    count = elements(found, run)
+    sides = found.codes.sides if found.codes else ()
+    shared = all(s.run % count == 0 for s in sides)
+    return 4 <= count <= MOST_ELEMENTS and shared and found.along.extent % (4 * count) == 0
+
+
+def _cut(
+    found: Problem, run: int, blocks: int, parts: int, tiles: int, target: Target
+) -> GemvMma | None:
+    """With pieces of rows such that a slot has about the usual bytes."""
+    warps = target.threads // target.warp
+    rows = ROW * tiles * (warps // parts)
+    if rows > target.warp:
+        return None
+    sizes = [b for b in range(1, blocks + 1) if blocks % b == 0 and b * 4 * run % 16 == 0]
+    fitting = [b for b in sizes if b * 4 * run * rows <= SLOT] or sizes[:1]
+    if not fitting or fitting[-1] * 4 * run * rows > MOST_SLOT:
+        return None
+    taken = fitting[-1]
+    pieces, piece = blocks // taken, taken * 4 * run
+    return GemvMma(found.second, warps, parts, tiles, pieces, piece, run, decoding(found))
+
+
+def decoding(found: Problem) -> Literal["none", "elements", "codes", "pairs"]:
+    """How codes are decoded."""
+    if found.codes is None:
+        return "none"
+    codes = codes_in(found.factor, found.along, found.codes)
+    if codes is None or not _around(found, codes):
+        return "elements"
+    return "codes" if in_pairs(found.factor, codes) is None else "pairs"
+
+
+def _around(found: Problem, codes: Codes) -> bool:
+    """Whether nothing else than the codes and the sides differs along a row."""
+    assert found.codes is not None
+    shared = {s.load for s in found.codes.sides}
+
+    def differs(e: Expr) -> bool:
+        if e == codes.value or e in shared:
+            return False
+        return e == found.along or any(differs(c) for c in children(e))
+
+    return not differs(found.factor)
+
+
+def bytes_of(found: Problem, rows: int) -> int:
+    """That a task with so many rows streams, or reads besides."""
+    sides = sum(
+        (found.along.extent // s.run if s.run else 1) * s.load.dtype.itemsize
+        for s in (found.codes.sides if found.codes else ())
+    )
+    return rows * (found.row_bytes + sides)

@@ -1,0 +1,75 @@
+// Codes of a few bits, two at a time: code i of a word of 4 bytes, and the one half a word behind it; of bytes, two neighbours.
+//
+// A code becomes the low bits of a float that is a power of two, from which that is then subtracted: 1024 in float16, 128 in bfloat16, 2^23 in float32.
+// What it stands for is SCALE * (code ^ FLIP) + OFFSET.
+#pragma once
+#include "cuda/device/ptx/sm_90a.cuh"
+#include "cuda/device/types.cuh"
+
+namespace mt {
+
+// Word `number` of those in which a pack lies.
+template <class T, int N>
+__device__ __forceinline__ u32 word(const Pack<T, N>& x, int number) {
+  u32 words[sizeof(T) * N / 4];
+  memcpy(words, x.value, sizeof(words));
+  return words[number];
+}
+
+template <class T>
+__device__ __forceinline__ u32 pack_pair(float low, float high) {
+  return u32(cast<T>(low).bits) | u32(cast<T>(high).bits) << 16;
+}
+template <class T>
+__device__ __forceinline__ u32 both(float x) {
+  return pack_pair<T>(x, x);
+}
+
+template <int BITS, int FLIP, int SCALE, int OFFSET>
+struct CodePair {
+  u32 word;
+  int i;
+  // Which bits of the word.
+  __device__ __forceinline__ u32 bits(int second) const {
+    if constexpr (BITS == 8)
+      return word >> (16 * i + 8 * second) & 255;
+    else
+      return word >> (BITS * i + 16 * second) & ((1u << BITS) - 1);
+  }
+  __device__ __forceinline__ int integer(int second) const { return SCALE * int(bits(second) ^ FLIP) + OFFSET; }
+  __device__ __forceinline__ float number(int second) const {
+    constexpr u32 MAGIC = 0x4b000000;
+    const float x = __uint_as_float((bits(second) ^ FLIP) | MAGIC);
+    if constexpr (SCALE == 1)
+      return x - float(8388608 - OFFSET);
+    else
+      return float(SCALE) * (x - 8388608.0f) + float(OFFSET);
+  }
+};
+
+template <int BITS, int FLIP, int SCALE, int OFFSET>
+__device__ __forceinline__ CodePair<BITS, FLIP, SCALE, OFFSET> codes(u32 word, int i) {
+  return {word, i};
+}
+
+// What both stand for, as T; exact where T holds all of it.
+template <class T, int BITS, int FLIP, int SCALE, int OFFSET>
+__device__ __forceinline__ u32 code_pair(u32 word, int i) {
+  constexpr bool HALF = same<T, f16>;
+  if constexpr (BITS == 8 && !HALF) {
+    const auto two = codes<BITS, FLIP, SCALE, OFFSET>(word, i);
+    return pack_pair<T>(two.number(0), two.number(1));
+  } else {
+    constexpr u32 MAGIC = HALF ? 0x64006400 : 0x43004300, MASK = ((1u << BITS) - 1) * 0x10001;
+    constexpr int POWER = HALF ? 1024 : 128;
+    u32 x;
+    if constexpr (BITS == 8)
+      x = ptx::bytes_of(word, MAGIC, i == 0 ? 0x5150 : 0x5352) ^ FLIP * 0x10001u;
+    else
+      x = (word >> (BITS * i) & MASK) ^ (MAGIC ^ FLIP * 0x10001u);
+    if constexpr (SCALE == 1) return ptx::add_x2<T>(x, both<T>(float(OFFSET - POWER)));
+    return ptx::fma_x2<T>(ptx::sub_x2<T>(x, both<T>(float(POWER))), both<T>(float(SCALE)), both<T>(float(OFFSET)));
+  }
+}
+
+}  // namespace mt
