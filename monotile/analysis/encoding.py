@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from monotile.analysis.contraction import grain
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of, loads
 
+LONGEST = 256  # elements of a table
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -18,12 +20,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A factor along an axis. words: the codes, of which one word has `per` neighbours. sides: the rest that it reads, but for what codes
-    look up in tables."""
+    """A factor along an axis. words: the codes, of which one word has `per` neighbours. sides: the rest that it reads, but for `tables`, rows of which codes
+    look something up."""
 
     words: Load
     per: int
     sides: tuple[Side, ...]
+    tables: tuple[Load, ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -45,7 +48,21 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     sides = tuple(Side(x, run or 0) for x, run in runs.items() if x != words[0])
     per = runs[words[0]]
     assert per is not None
-    return Encoded(words[0], per, sides)
+    looked = dict.fromkeys(x for x in loads(factor) if x not in direct)
+    if not all(_looks_up(x, along) for x in looked):
+        return None
+    return Encoded(words[0], per, sides, tuple(looked))
+
+
+def _looks_up(x: Load, along: Axis) -> bool:
+    """Whether data says which element of a short row `x` is, and nothing else that differs along the axis."""
+    *before, last = x.index
+    alike = not any(loads(i) or along in axes_of(i) for i in before)
+    return (
+        alike
+        and x.tensor.shape[-1] <= LONGEST
+        and not any(loads(i) for y in loads(last) for i in y.index)
+    )
 
 
 def _run(x: Load, along: Axis) -> int | None:

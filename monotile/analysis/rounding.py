@@ -1,6 +1,7 @@
-"""Predicates that rounding may change: a value can be finite in float32 and infinite in float16."""
+"""Rounding to 16-bit floats: predicates that it may change, as a value can be finite in float32 and infinite in float16; and values before it."""
 
-from monotile.ir.expr import Unary, loads, walk
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Cast, Expr, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter
 
 
@@ -10,3 +11,12 @@ def rounding_sensitive_operands(s: Compute | Scatter) -> frozenset[str]:
         return frozenset(x.tensor.name for x in loads(s.value))
     asks = (e for e in walk(s.body) if isinstance(e, Unary) and e.op == "isinf")
     return frozenset(x.tensor.name for e in asks for x in loads(e))
+
+
+def unrounded(e: Expr) -> Expr:
+    """`e` before it is rounded to a 16-bit float, for those who do that when they store it."""
+    match e:
+        case Cast(x, DType.F16 | DType.BF16) if x.dtype is DType.F32:
+            return x
+        case _:
+            return e

@@ -25,7 +25,9 @@ class Coded(nn.Module):
         self.group = group
         self.decode = FORMATS[kind]
         self.kind = kind
-        per = {"int2": 4, "bits": 8, "int8": 1, "int8 a row": 1, "odd": 1}.get(kind, 2)
+        per = {"int2": 4, "bits": 8, "int8": 1, "int8 a row": 1, "odd": 1, "looked up": 1}.get(
+            kind, 2
+        )
         low, high, dtype = (-128, 128, torch.int8) if per == 1 else (0, 256, torch.uint8)
         self.register_buffer("codes", torch.randint(low, high, (n, k // per), dtype=dtype))
         self.register_buffer("scale", 0.1 + torch.rand(n, k // group))
@@ -80,6 +82,12 @@ def odd(m: Coded, dtype: torch.dtype) -> Tensor:
     return scaled(m, (codes * codes % 17).to(dtype))
 
 
+def looked_up(m: Coded, dtype: torch.dtype) -> Tensor:
+    """By what is no straight line of the codes."""
+    codes = m.codes.long()
+    return scaled(m, m.table[codes * codes % 16].to(dtype))
+
+
 FORMATS: dict[str, Callable[[Coded, torch.dtype], Tensor]] = {
     "int8": lambda m, dtype: scaled(m, m.codes.to(dtype)),
     "int8 a row": lambda m, dtype: m.codes.to(dtype) * m.scale[:, :1].to(dtype),
@@ -92,6 +100,7 @@ FORMATS: dict[str, Callable[[Coded, torch.dtype], Tensor]] = {
     "int2": lambda m, dtype: scaled(m, (unpacked(m.codes, 2).to(torch.int8) - 2).to(dtype)),
     "bits": lambda m, dtype: scaled(m, (2 * unpacked(m.codes, 1).to(torch.int8) - 1).to(dtype)),
     "odd": odd,
+    "looked up": looked_up,
 }
 
 
@@ -129,6 +138,7 @@ TYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["
 MODES = {  # with scales in float32, and in the type of the rest
     "int8": ("codes", "pairs"), "int8 a row": ("codes", "pairs"), "int4": ("codes", "pairs"), "asymmetric": ("codes", "codes"), "floats": ("codes", "pairs"),
     "sums": ("codes", "pairs"), "nf4": ("codes", "codes"), "high first": ("codes", "pairs"), "int2": ("codes", "pairs"), "bits": ("codes", "pairs"), "odd": ("elements", "elements"),
+    "looked up": ("elements", "elements"),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, masked
+from monotile.analysis.rounding import unrounded
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -128,7 +129,7 @@ def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> N
         point = placed(site.point, {row.name: line}) | unflatten(column, matrix.axes)
         e.writer.write(f"mt::Pack<{kind}, {width}> values;")
         with e.vector(width):
-            text = bare(e.body(matrix.factor, point))
+            text = bare(e.body(unrounded(matrix.factor), point))
             e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
         e.writer.write("return values;")
 

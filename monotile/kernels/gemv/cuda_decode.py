@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from monotile.analysis.codes import Codes, codes_in
+from monotile.analysis.rounding import unrounded
 from monotile.codegen.base import SMALL_FLOATS, STORAGE
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import lane_of
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild
+from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild, substitute
 from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_tasks import TaskRows
@@ -23,11 +24,12 @@ Given = Mapping[Expr, Expr]  # what stands for parts of the factor: variables of
 
 @dataclass(frozen=True, slots=True)
 class _Decode:
-    """kind: the element type in CUDA C++. count: elements of a run."""
+    """kind: the element type in CUDA C++. count: elements of a run. layout: where sides and tables lie."""
 
     e: BlockEmitter
     rows: TaskRows
     method: GemvMma
+    layout: tiles.Layout
     kind: str
     count: int
 
@@ -66,14 +68,17 @@ def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
     """Writes the functor. layout: where sides lie."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
-    d = _Decode(e, rows, method, ELEMENT[found.factor.dtype], tiles.elements(found, method.run))
-    stored, words = STORAGE[found.matrix.dtype], method.run // found.matrix.dtype.itemsize
-    head = f"auto decode = [&](const mt::Pack<{stored}, {words}>& words, idx row, idx run)"
+    d = _Decode(
+        e, rows, method, layout, ELEMENT[found.factor.dtype], tiles.elements(found, method.run)
+    )
+    head = (
+        f"auto decode = [&](const mt::Pack<uint32_t, {method.run // 4}>& words, idx row, idx run)"
+    )
     with w.open(head, ["row", "run"], fence=True, tail=";"), _registers(e):
         if method.decode == "none":
             w.write("return words;")
             return
-        given = _write_sides(d, layout)
+        given = _write_sides(d)
         match method.decode:
             case "elements":
                 _write_elements(d, given)
@@ -92,10 +97,10 @@ def _registers(e: BlockEmitter) -> Generator[None]:
     e.registers.update(before)
 
 
-def _write_sides(d: _Decode, layout: tiles.Layout) -> dict[Expr, Expr]:
+def _write_sides(d: _Decode) -> dict[Expr, Expr]:
     """Names the row's sides."""
     e, codes, given = d.e, d.found.codes, dict[Expr, Expr]()
-    for k, (s, array) in enumerate(zip(codes.sides if codes else (), layout.sides, strict=True)):
+    for k, (s, array) in enumerate(zip(codes.sides if codes else (), d.layout.sides, strict=True)):
         step = f" + run / {s.run // d.count}" if s.run else ""
         dtype, name = s.load.dtype, f"given{k}"
         at = f"(const {STORAGE[dtype]}*)(own + {array.offset} + row * {array.pitch}){step}"
@@ -105,13 +110,31 @@ def _write_sides(d: _Decode, layout: tiles.Layout) -> dict[Expr, Expr]:
     return given
 
 
+def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, Expr]:
+    """Names what the current element's code looks up."""
+    e, codes, found = d.e, d.found.codes, dict[Expr, Expr]()
+    for k, (x, array) in enumerate(
+        zip(codes.tables if codes else (), d.layout.tables, strict=True)
+    ):
+        place = substitute(_replaced(x.index[-1], given), dict(point))
+        at = bare(e.index(e.position(place, array.count, x.tensor)))
+        text = _value(f"(const {STORAGE[x.dtype]}*)(own + {array.offset}) + {at}", x.dtype)
+        e.writer.write(f"const {e.values[x.dtype]} looked{k} = {text};")
+        e.writer.define(f"looked{k}")
+        found[x] = _held(e, f"looked{k}", x.dtype)
+    return found
+
+
 def _write_elements(d: _Decode, given: Given) -> None:
     """Every element by itself."""
     e, w, found = d.e, d.e.writer, d.found
+    dtype = found.matrix.dtype
+    stored, size = STORAGE[dtype], d.method.run // dtype.itemsize
+    w.write(f"mt::Pack<{stored}, {size}> elements;")
+    w.write("memcpy(elements.value, words.value, sizeof(words.value));")
     w.write(f"mt::Pack<{d.kind}, {d.count}> values;")
     with e.vector(d.count):
-        dtype = found.matrix.dtype
-        word = _value(f"words.value + lane / {found.per}", dtype)
+        word = _value(f"elements.value + lane / {found.per}", dtype)
         w.write(f"const {e.values[dtype]} word = {word};")
         w.define("word")
         factor = _replaced(found.factor, {**given, found.matrix: _held(e, "word", dtype)})
@@ -125,9 +148,10 @@ def _write_elements(d: _Decode, given: Given) -> None:
 def _write_codes(d: _Decode, given: Given) -> None:
     """Codes two at a time, as integers and as floats; the rest for each."""
     e, w, codes = d.e, d.e.writer, d.codes
-    w.write(f"mt::Pack<{d.kind}, {d.count}> values;")
+    w.write(f"mt::Pack<uint32_t, {d.count // 2}> values;")
     with _each_pair(d, codes):
-        w.write(f"const auto both = mt::codes<{_codes(codes)}>(mt::word(words, w), i);")
+        w.write("float two[2];")
+        w.write(f"const auto both = mt::codes<{_codes(codes)}>(words[w], i);")
         with e.vector(2):
             w.write("const float code = both.number(lane);")
             w.write("const int integer = both.integer(lane);")
@@ -139,10 +163,10 @@ def _write_codes(d: _Decode, given: Given) -> None:
                 Cast(codes.value, DType.F32): number,
                 codes.value: _held(e, "integer", codes.value.dtype),
             }
-            text = bare(e.body(_replaced(d.found.factor, given), d.rows.point))
-            w.write(
-                f"values[(w * {16 // codes.bits} + i) * 2 + lane] = mt::cast<{d.kind}>({text});"
-            )
+            given |= _look_up(d, given, d.rows.point)
+            factor = _replaced(unrounded(d.found.factor), given)
+            w.write(f"two[lane] = {bare(e.body(factor, d.rows.point))};")
+        w.write(f"values[w * {16 // codes.bits} + i] = mt::ptx::pair_of<{d.kind}>(two[0], two[1]);")
 
 
 def _write_pairs(d: _Decode, given: Given) -> None:
@@ -158,9 +182,7 @@ def _write_pairs(d: _Decode, given: Given) -> None:
             text = bare(e.body(_replaced(both.value, given), d.rows.point))
             w.write(f"const uint32_t {texts[both.value]} = mt::both<{d.kind}>({text});")
     with _each_pair(d, codes):
-        w.write(
-            f"const uint32_t code = mt::code_pair<{d.kind}, {_codes(codes)}>(mt::word(words, w), i);"
-        )
+        w.write(f"const uint32_t code = mt::code_pair<{d.kind}, {_codes(codes)}>(words[w], i);")
         w.write(f"values[w * {16 // codes.bits} + i] = {_spelled(operand, d.kind, texts)};")
 
 

@@ -1,12 +1,13 @@
 """Tiles of rows that come through the ring, decoded and multiplied with the vectors on tensor cores."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import uncast
 from monotile.analysis.encoding import Side
+from monotile.analysis.rounding import unrounded
 from monotile.codegen.base import STORAGE
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, unflatten
@@ -29,6 +30,7 @@ from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.method import GemvMma
 
 WIDEST = 16  # bytes of one access
+ROUNDS = 8  # chunks of the vectors that a thread asks for before it stores any
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,31 @@ class _Asked:
     width: int
     packs: int
     rounds: int
+    rows: int
 
 
 def ask_sides(e: BlockEmitter, rows: TaskRows, many: int) -> list[_Asked]:
     """Asks for what the rows' decoding needs besides their codes: it is nobody's result. many: vectors."""
     method, codes = rows.method, rows.found.codes
     assert isinstance(method, GemvMma)
-    arrays = tiles.layout(rows.found, method, rows.count, many).sides
-    return [_ask(e, rows, s, a) for s, a in zip(codes.sides if codes else (), arrays, strict=True)]
+    if codes is None:
+        return []
+    layout = tiles.layout(rows.found, method, rows.count, many)
+    sides = [_ask(e, rows, s, a) for s, a in zip(codes.sides, layout.sides, strict=True)]
+    return sides + [
+        _ask_table(e, rows, x, a) for x, a in zip(codes.tables, layout.tables, strict=True)
+    ]
+
+
+def _ask_table(e: BlockEmitter, rows: TaskRows, load: Load, array: tiles.SideArray) -> _Asked:
+    """Each thread asks for an element."""
+    w, name = e.writer, e.writer.fresh("table")
+    asked = _Asked(name, array, 1, array.count, 1, rows=1)
+    w.write(f"mt::Pack<{STORAGE[array.dtype]}, 1> {name}[1];")
+    with _each(e, asked):
+        own = Load(load.tensor, (*load.index[:-1], Axis("pack", array.count)))
+        w.write(f"{name}[j] = mt::load_constant<1>({e.address_of(own, rows.point)});")
+    return asked
 
 
 def _ask(e: BlockEmitter, rows: TaskRows, side: Side, array: tiles.SideArray) -> _Asked:
@@ -58,9 +77,9 @@ def _ask(e: BlockEmitter, rows: TaskRows, side: Side, array: tiles.SideArray) ->
     width = contiguous_run(offset(load), value, WIDEST // array.dtype.itemsize)
     packs = array.count // width
     name, total = w.fresh("side"), rows.count * packs
-    asked = _Asked(name, array, width, packs, -(-total // threads))
+    asked = _Asked(name, array, width, packs, -(-total // threads), rows.count)
     w.write(f"mt::Pack<{STORAGE[array.dtype]}, {width}> {name}[{asked.rounds}];")
-    with _each(e, asked, threads, total):
+    with _each(e, asked):
         where = spread(Axis("row", rows.count), rows.ranges)
         at = placed(rows.point, where) | {"value": mul(Axis("pack", packs), idx(width))}
         address = e.address_of(load, at)
@@ -73,9 +92,10 @@ def _ask(e: BlockEmitter, rows: TaskRows, side: Side, array: tiles.SideArray) ->
     return asked
 
 
-def _each(e: BlockEmitter, asked: _Asked, threads: int, total: int) -> ExitStack:
+def _each(e: BlockEmitter, asked: _Asked) -> ExitStack:
     """Inside, `row` and `pack` are those of the thread's j-th pack, if there is one."""
     w, stack = e.writer, ExitStack()
+    threads, total = e.plan.launch.threads, asked.rows * asked.packs
     head = f"for (idx j = 0; j < {asked.rounds}; ++j)"
     stack.enter_context(w.open(head, ["j"], fence=True)).pragma = "#pragma unroll"
     w.write(f"const idx number = j * {threads} + threadIdx.x;")
@@ -103,7 +123,7 @@ def write_tiles(
     w.write(f"float* const sums = (float*)(own + {layout.sums});")
     _write_vectors(e, site, rows, vectors, layout)
     for asked in sides:
-        with _each(e, asked, e.plan.launch.threads, rows.count * asked.packs):
+        with _each(e, asked):
             size = asked.width * asked.array.dtype.itemsize
             to = f"own + {asked.array.offset} + row * {asked.array.pitch} + pack * {size}"
             w.write(f"mt::store_words({to}, {asked.name}[j]);")
@@ -115,8 +135,7 @@ def write_tiles(
         warps=method.warps, parts=method.parts, tiles=method.tiles, slots=-(-rows.count // method.slot_rows),
         pieces=method.pieces, blocks=method.piece // (4 * method.run), pitch=method.pitch,
     )  # fmt: skip
-    word = STORAGE[found.matrix.dtype]
-    w.write(f"mt::gemv_mma<{kind}, {fields}, {word}>(ring, vectors, decode, sums);")
+    w.write(f"mt::gemv_mma<{kind}, {fields}>(ring, vectors, decode, sums);")
 
 
 def _write_vectors(
@@ -128,25 +147,48 @@ def _write_vectors(
     many, kind = region(vectors), ELEMENT[found.factor.dtype]
     count = tiles.elements(found, method.run)
     width = min(8, count)
-    chunks = found.along.extent // width
-    head = f"for (idx number = threadIdx.x; number < {many * chunks}; number += {e.plan.launch.threads})"
-    with w.open(head, ["number"], fence=True):
-        at = unflatten(Axis("number", many * chunks), [Axis("m", many), Axis("chunk", chunks)])
-        w.write(f"const idx m = {bare(e.index(at['m']))}, chunk = {bare(e.index(at['chunk']))};")
-        w.define("m")
-        w.define("chunk")
-        column = add(mul(Axis("chunk", chunks), idx(width)), lane_of(width))
-        point = placed(site.point, spread(Axis("m", many), vectors)) | {found.along.name: column}
-        w.write(f"mt::Pack<{kind}, {width}> chunk_values;")
-        with e.vector(width):
-            text = bare(e.body(uncast(found.vectors), point))
-            w.write(f"chunk_values[lane] = mt::cast<{kind}>({text});")
-        order = place_of(found, method)
-        to = f"vectors + m * {layout.vector_pitch}"
-        if order == tuple(range(len(order))):
-            place = f"mt::vector_place<{count}, {width}>(chunk)"
-            w.write(f"mt::store({to} + {place}, chunk_values);")
-        else:
-            numbers = ", ".join(map(str, order))
-            w.write(f"constexpr int ORDER[] = {{{numbers}}};")
-            w.write(f"mt::store_ordered<{count}, {len(order)}>({to}, chunk, chunk_values, ORDER);")
+    chunks, threads = found.along.extent // width, e.plan.launch.threads
+    total = many * chunks
+    rounds = min(ROUNDS, -(-total // threads))
+    with w.open(
+        f"for (idx first = threadIdx.x; first < {total}; first += {rounds * threads})",
+        ["first"],
+        fence=True,
+    ):
+        w.write(f"mt::Pack<{kind}, {width}> chunks[{rounds}];")
+        with _each_chunk(e, rounds, total):
+            at = unflatten(Axis("number", total), [Axis("m", many), Axis("chunk", chunks)])
+            w.write(
+                f"const idx m = {bare(e.index(at['m']))}, chunk = {bare(e.index(at['chunk']))};"
+            )
+            w.define("m")
+            w.define("chunk")
+            column = add(mul(Axis("chunk", chunks), idx(width)), lane_of(width))
+            point = placed(site.point, spread(Axis("m", many), vectors)) | {
+                found.along.name: column
+            }
+            with e.vector(width):
+                text = bare(e.body(unrounded(uncast(found.vectors)), point))
+                w.write(f"chunks[j][lane] = mt::cast<{kind}>({text});")
+        with _each_chunk(e, rounds, total):
+            order = place_of(found, method)
+            w.write(f"{kind}* const to = vectors + number / {chunks} * {layout.vector_pitch};")
+            if order == tuple(range(len(order))):
+                place = f"mt::vector_place<{count}, {width}>(number % {chunks})"
+                w.write(f"mt::store(to + {place}, chunks[j]);")
+            else:
+                w.write(f"constexpr int ORDER[] = {{{', '.join(map(str, order))}}};")
+                w.write(
+                    f"mt::store_ordered<{count}, {len(order)}>(to, number % {chunks}, chunks[j], ORDER);"
+                )
+
+
+@contextmanager
+def _each_chunk(e: BlockEmitter, rounds: int, total: int) -> Generator[None]:
+    """For each chunk of a thread's round."""
+    w = e.writer
+    with w.open(f"for (idx j = 0; j < {rounds}; ++j)", ["j"], fence=True) as loop:
+        loop.pragma = "#pragma unroll"
+        w.write(f"const idx number = first + j * {e.plan.launch.threads};")
+        with w.open(f"if (number < {total})", ["number"], fence=True):
+            yield

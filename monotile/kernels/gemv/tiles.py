@@ -24,7 +24,7 @@ ROW = 8  # rows of a tile
 
 @dataclass(frozen=True, slots=True)
 class SideArray:
-    """A scale, a zero: where a task has it on chip. count: values of a row. pitch: bytes from row to row."""
+    """A scale, a zero, a table: where a task has it on chip. count: values of a row. pitch: bytes from row to row."""
 
     dtype: DType
     count: int
@@ -34,10 +34,11 @@ class SideArray:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step keeps in its scratch: the vectors, sides of the rows, and sums."""
+    """What a step keeps in its scratch: the vectors, sides of the rows, tables, and sums."""
 
     vector_pitch: int  # elements
     sides: tuple[SideArray, ...]
+    tables: tuple[SideArray, ...]
     sums: int
     nbytes: int
 
@@ -64,7 +65,13 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
         line = 4 * (words + (words + 1) % 2)  # an odd number of words: rows meet in no bank
         sides.append(SideArray(s.load.dtype, count, line, at))
         at += cost.round_up(many * line, 128)
-    return Layout(pitch, tuple(sides), at, at + 4 * many * method.parts * vectors)
+    tables: list[SideArray] = []
+    for x in found.codes.tables if found.codes else ():
+        count = x.tensor.shape[-1]
+        tables.append(SideArray(x.dtype, count, count * x.dtype.itemsize, at))
+        at += cost.round_up(tables[-1].pitch, 128)
+    nbytes = at + 4 * many * method.parts * vectors
+    return Layout(pitch, tuple(sides), tuple(tables), at, nbytes)
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:

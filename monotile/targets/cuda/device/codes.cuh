@@ -8,21 +8,20 @@
 
 namespace mt {
 
-// Word `number` of those in which a pack lies.
-template <class T, int N>
-__device__ __forceinline__ u32 word(const Pack<T, N>& x, int number) {
-  u32 words[sizeof(T) * N / 4];
-  memcpy(words, x.value, sizeof(words));
-  return words[number];
+// The bits of an integer as T, which holds it exactly, in both halves of a word.
+template <class T>
+__host__ __device__ constexpr u32 both_of(int x) {
+  u32 size = x < 0 ? -x : x, power = 0;
+  while (size >> (power + 1)) ++power;
+  const int digits = same<T, f16> ? 10 : 7, bias = same<T, f16> ? 15 : 127;
+  const u32 rest = int(power) > digits ? size >> (int(power) - digits) : size << (digits - int(power));
+  const u32 bits = size == 0 ? 0 : (x < 0 ? 0x8000u : 0u) | (power + bias) << digits | (rest & ((1u << digits) - 1));
+  return bits * 0x10001u;
 }
 
 template <class T>
-__device__ __forceinline__ u32 pack_pair(float low, float high) {
-  return u32(cast<T>(low).bits) | u32(cast<T>(high).bits) << 16;
-}
-template <class T>
 __device__ __forceinline__ u32 both(float x) {
-  return pack_pair<T>(x, x);
+  return ptx::pair_of<T>(x, x);
 }
 
 template <int BITS, int FLIP, int SCALE, int OFFSET>
@@ -58,7 +57,7 @@ __device__ __forceinline__ u32 code_pair(u32 word, int i) {
   constexpr bool HALF = same<T, f16>;
   if constexpr (BITS == 8 && !HALF) {
     const auto two = codes<BITS, FLIP, SCALE, OFFSET>(word, i);
-    return pack_pair<T>(two.number(0), two.number(1));
+    return ptx::pair_of<T>(two.number(0), two.number(1));
   } else {
     constexpr u32 MAGIC = HALF ? 0x64006400 : 0x43004300, MASK = ((1u << BITS) - 1) * 0x10001;
     constexpr int POWER = HALF ? 1024 : 128;
@@ -67,8 +66,9 @@ __device__ __forceinline__ u32 code_pair(u32 word, int i) {
       x = ptx::bytes_of(word, MAGIC, i == 0 ? 0x5150 : 0x5352) ^ FLIP * 0x10001u;
     else
       x = (word >> (BITS * i) & MASK) ^ (MAGIC ^ FLIP * 0x10001u);
-    if constexpr (SCALE == 1) return ptx::add_x2<T>(x, both<T>(float(OFFSET - POWER)));
-    return ptx::fma_x2<T>(ptx::sub_x2<T>(x, both<T>(float(POWER))), both<T>(float(SCALE)), both<T>(float(OFFSET)));
+    constexpr u32 FIRST = both_of<T>(OFFSET - POWER), POWERS = both_of<T>(POWER), SCALES = both_of<T>(SCALE), OFFSETS = both_of<T>(OFFSET);
+    if constexpr (SCALE == 1) return ptx::add_x2<T>(x, FIRST);
+    return ptx::fma_x2<T>(ptx::sub_x2<T>(x, POWERS), SCALES, OFFSETS);
   }
 }
 

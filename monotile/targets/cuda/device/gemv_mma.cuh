@@ -49,10 +49,10 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
 
 // sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, row, run): a lane's elements.
 // The products have the vectors as rows and the weights as columns: a lane takes 4 columns of its own at a time, in whatever order both have.
-template <class T, GemvConfig C, class Word, class Ring, class Decode>
+template <class T, GemvConfig C, class Ring, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Decode& decode, float* sums) {
   constexpr int STEPS = C.elements / 4, CHUNK = C.elements < 8 ? 4 : 8, OWN = C.elements / CHUNK;
-  constexpr int M = C.vectors, WORDS = C.run / int(sizeof(Word)), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
+  constexpr int M = C.vectors, SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
   const int warp = threadIdx.x / 32, part = warp % C.parts, first = warp / C.parts * 8 * C.tiles;
   const T* const low = vectors + min_of(line, M - 1) * C.vector_pitch + own * CHUNK;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Dec
         }
 #pragma unroll
         for (int t = 0; t < C.tiles; ++t) {
-          const auto read = load<WORDS>(reinterpret_cast<const Word*>(codes + t * 8 * C.pitch + b * 4 * C.run));
+          const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + t * 8 * C.pitch + b * 4 * C.run));
           const auto weights = decode(read, slot * SLOT_ROWS + first + t * 8 + line, block * 4 + own);
           u32 b[STEPS][2];
           memcpy(b, weights.value, sizeof(b));

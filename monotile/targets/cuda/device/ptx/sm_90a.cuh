@@ -201,6 +201,16 @@ __device__ __forceinline__ u32 fma_x2(u32 a, u32 b, u32 c) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
+// Two floats rounded to T, the first one in the low half.
+template <class T>
+__device__ __forceinline__ u32 pair_of(float low, float high) {
+  u32 both;
+  if constexpr (same<T, f16>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
 // The bytes of `low` (0 to 3) and `high` (4 to 7) that the digits of `which` name, the lowest first.
 __device__ __forceinline__ u32 bytes_of(u32 low, u32 high, u32 which) {
   u32 out;

@@ -89,7 +89,7 @@ inline void arrival_wait(u32 barrier, u32 parity) {
 }
 
 template <class T>
-u32 pair_of(u32 a, u32 b, u32 c, auto f) {
+u32 each_of(u32 a, u32 b, u32 c, auto f) {
   auto one = [&](int shift) {
     auto part = [&](u32 x) { return double(widen(T{u16(x >> shift)})); };
     const double exact = f(part(a), part(b), part(c));
@@ -99,13 +99,17 @@ u32 pair_of(u32 a, u32 b, u32 c, auto f) {
   return one(0) | one(16);
 }
 template <class T>
-u32 add_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x + y; }); }
+u32 add_x2(u32 a, u32 b) { return each_of<T>(a, b, 0, [](double x, double y, double) { return x + y; }); }
 template <class T>
-u32 sub_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x - y; }); }
+u32 sub_x2(u32 a, u32 b) { return each_of<T>(a, b, 0, [](double x, double y, double) { return x - y; }); }
 template <class T>
-u32 mul_x2(u32 a, u32 b) { return pair_of<T>(a, b, 0, [](double x, double y, double) { return x * y; }); }
+u32 mul_x2(u32 a, u32 b) { return each_of<T>(a, b, 0, [](double x, double y, double) { return x * y; }); }
 template <class T>
-u32 fma_x2(u32 a, u32 b, u32 c) { return pair_of<T>(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
+u32 fma_x2(u32 a, u32 b, u32 c) { return each_of<T>(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
+template <class T>
+u32 pair_of(float low, float high) {
+  return u32(cast<T>(low).bits) | u32(cast<T>(high).bits) << 16;
+}
 inline u32 bytes_of(u32 low, u32 high, u32 which) {
   const u64 all = u64(high) << 32 | low;
   u32 out = 0;
