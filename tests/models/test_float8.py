@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import monotile
+from monotile.runtime import accuracy
 from tests.models.accuracy import error
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu)
@@ -35,6 +36,14 @@ class Scaled(nn.Module):
             w = (w.view(64, groups, -1) * scale[:, :, None]).view(64, 64)
             y = F.linear(y, w) / 2
         return y, y.to(self.dtype)
+
+
+class Quantised(nn.Module):
+    """Rounds its argument to 8 bits and multiplies."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / 448
+        return F.linear((x / scale).to(FLOAT8[0]).to(x.dtype), w.to(x.dtype)) * scale
 
 
 def exact(model: Scaled, x: torch.Tensor) -> list[torch.Tensor]:
@@ -113,3 +122,11 @@ def test_states(dtype: torch.dtype) -> None:
         same.cache = torch.stack(rows)  # PyTorch has no index_copy_ of these
         assert torch.allclose(fast(row, torch.tensor([k])), same.cache.float().sum(0))
         assert torch.equal(model.cache.view(torch.uint8), same.cache.view(torch.uint8))
+
+
+def test_the_exact_answer_is_rounded_to_8_bits_too() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(5, 64), torch.randn(32, 64).to(FLOAT8[0])
+    fast = monotile.compile(Quantised(), (x, w), target="cpu")
+    right = accuracy.exact(Quantised(), ((x, w), {}))
+    assert accuracy.error(fast(x, w), right) < 1e-6
