@@ -79,6 +79,8 @@ def value_where(e: Expr, given: Given) -> Value | None:
     match e:
         case Const(Symbolic() | SymbolicNumber()):
             return None
+        case Const() if e.dtype.is_float8:
+            return None
         case Const(value):
             return (
                 float(value) if e.dtype.is_float else value if not isinstance(value, str) else None
@@ -137,6 +139,8 @@ def converted(x: Value, dtype: DType) -> Value | None:
     """As a value of `dtype`, where that does not round it."""
     if dtype is DType.BOOL:
         return bool(x)
+    if dtype.is_float8:  # not each has a zero, a sign, infinities
+        return None
     if dtype.is_float:
         return float(x) if x == 0 or math.isinf(x) or is_low(x) else None
     return None if math.isinf(x) else int(x) if x == int(x) else None

@@ -29,7 +29,7 @@ from monotile.codegen.address import (
 from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
 from monotile.codegen.site import Range, Site, Span, loop_axes, point_of, range_of
-from monotile.codegen.spelling import bare, combine, convert
+from monotile.codegen.spelling import SMALL_FLOATS, bare, combine, convert
 from monotile.config import Options
 from monotile.errors import PlanError
 from monotile.ir.dtype import DType
@@ -58,13 +58,11 @@ VALUES: Mapping[DType, str] = {
     DType.I16: "int16_t",
     DType.I32: "int32_t",
     DType.I64: "int64_t",
-    DType.F16: "float",
-    DType.BF16: "float",
+    **dict.fromkeys(SMALL_FLOATS, "float"),
     DType.F32: "float",
     DType.F64: "double",
 }
-STORAGE: Mapping[DType, str] = {**VALUES, DType.F16: "uint16_t", DType.BF16: "uint16_t"}
-SMALL_FLOATS: Mapping[DType, str] = {DType.F16: "f16", DType.BF16: "bf16"}
+STORAGE: Mapping[DType, str] = VALUES | {t: f"uint{8 * t.itemsize}_t" for t in SMALL_FLOATS}
 
 
 class Emitter(Expressions):
@@ -289,7 +287,8 @@ class Emitter(Expressions):
     def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
         """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
         small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
-        exactly = s.out.name in self._asked or not self.options.excess_precision
+        exactly = s.out.name in self._asked or s.out.dtype.is_float8
+        exactly = exactly or not self.options.excess_precision
         if not small or (used and exactly):
             text = convert(text, dtype, s.out.dtype)
         places = stored(self.plan.places[s.out.name])

@@ -5,9 +5,9 @@ step's axes substitutes them first. Each distinct value is named once, in the ou
 it can be computed, and a Load is executed once. What a Select or a logical operator may leave
 unevaluated stays behind a condition if it touches memory; the rest is computed eagerly, which vectorises.
 
-Names that the device headers define (`T` of f32 f64 i8 i16 i32 i64 u8; 16-bit floats compute in f32):
+Names that the device headers define (`T` of f32 f64 i8 i16 i32 i64 u8; smaller floats compute in f32):
 `mt_<op>_<T>(...)` for every operation that C has no operator for, with the semantics of `ir/expr.py`;
-`mt_round_f16`, `mt_round_bf16` (of a float, to float); `MT_INF`, `MT_NAN`.
+`mt_round_f16` and so on (`SMALL_FLOATS`; of a float, to float); `MT_INF`, `MT_NAN`.
 """
 
 from abc import ABC, abstractmethod

@@ -8,6 +8,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import COMPARE, Const, const
 from monotile.ir.intervals import type_range
+from monotile.ir.scalar import constant
 
 SUFFIX: Mapping[DType, str] = {
     DType.BOOL: "b1",
@@ -16,10 +17,21 @@ SUFFIX: Mapping[DType, str] = {
     DType.I16: "i16",
     DType.I32: "i32",
     DType.I64: "i64",
+    DType.F8E4M3: "f32",
+    DType.F8E5M2: "f32",
+    DType.F8E8M0: "f32",
     DType.F16: "f32",
     DType.BF16: "f32",
     DType.F32: "f32",
     DType.F64: "f64",
+}
+# Floats that are stored in fewer bits than their values have.
+SMALL_FLOATS: Mapping[DType, str] = {
+    DType.F8E4M3: "f8e4m3",
+    DType.F8E5M2: "f8e5m2",
+    DType.F8E8M0: "f8e8m0",
+    DType.F16: "f16",
+    DType.BF16: "bf16",
 }
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _FLOAT = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -57,9 +69,8 @@ def literal(e: Const) -> str:
             if not np.isfinite(value):
                 return f"(double){_special(value)}"
             return _signed(repr(value))
-        case DType.F16 | DType.BF16 | DType.F32:
-            with np.errstate(over="ignore"):
-                single = np.float32(np.asarray(float(e.value)).astype(e.dtype.numpy))
+        case _:
+            single = np.float32(constant(e.value, e.dtype))
             if not np.isfinite(single):
                 return _special(float(single))
             return _signed(f"{single!s}f")
@@ -74,8 +85,8 @@ def _special(value: float) -> str:
 
 
 def rounded(text: str, dtype: DType) -> str:
-    """A float rounded to a 16-bit type."""
-    return f"mt_round_{'f16' if dtype is DType.F16 else 'bf16'}({bare(text)})"
+    """A float rounded to a smaller type."""
+    return f"mt_round_{SMALL_FLOATS[dtype]}({bare(text)})"
 
 
 _PLAIN = {
@@ -96,10 +107,10 @@ def convert(text: str, source: DType, target: DType) -> str:
     match target:
         case DType.BOOL:
             return f"({text} != 0)"
-        case DType.F16 | DType.BF16:
+        case _ if target in SMALL_FLOATS:
             if source.compute is DType.F32:
                 return rounded(text, target)
-            if source is DType.F64:
+            if source is DType.F64 and not target.is_float8:
                 return rounded(f"mt_odd_f32({bare(text)})", target)
             return rounded(f"(float){text}", target)
         case DType.F32:

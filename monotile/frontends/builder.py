@@ -190,6 +190,8 @@ class Builder:
         value: Expr,
         combiner: str | None,
     ) -> None:
+        if combiner is not None and base.dtype.is_float8:
+            raise Unsupported(f"{combiner} of {base.dtype} in place")
         value = cast(value, base.dtype)
         self.append(Scatter(out, base, axes, index, value, combiner, self.origin))
 

@@ -16,6 +16,9 @@ class DType(enum.Enum):
     I16 = "int16"
     I32 = "int32"
     I64 = "int64"
+    F8E4M3 = "float8_e4m3fn"
+    F8E5M2 = "float8_e5m2"
+    F8E8M0 = "float8_e8m0fnu"
     F16 = "float16"
     BF16 = "bfloat16"
     F32 = "float32"
@@ -23,7 +26,12 @@ class DType(enum.Enum):
 
     @functools.cached_property
     def numpy(self) -> "np.dtype[np.generic]":
-        return np.dtype(ml_dtypes.bfloat16) if self is DType.BF16 else np.dtype(self.value)
+        return np.dtype(getattr(ml_dtypes, self.value, self.value))
+
+    @property
+    def is_numpys(self) -> bool:
+        """Whether NumPy itself has it; ml_dtypes has the others."""
+        return not hasattr(ml_dtypes, self.value)
 
     @functools.cached_property
     def itemsize(self) -> int:
@@ -32,7 +40,15 @@ class DType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+        wider = self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+        return wider or self.is_float8
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether it is for storage alone: its values are loaded, stored, selected and cast, and no operation takes them.
+
+        `F8E4M3` has no infinities, `F8E8M0` only powers of two: neither zero nor a sign."""
+        return self in (DType.F8E4M3, DType.F8E5M2, DType.F8E8M0)
 
     @property
     def is_int(self) -> bool:
@@ -41,8 +57,9 @@ class DType(enum.Enum):
 
     @property
     def compute(self) -> "DType":
-        """The type in which arithmetic on this element runs: float32 for 16-bit floats."""
-        return DType.F32 if self in (DType.F16, DType.BF16) else self
+        """The type in which arithmetic on this element runs: float32 for 8-bit and 16-bit floats."""
+        small = self in (DType.F16, DType.BF16) or self.is_float8
+        return DType.F32 if small else self
 
     def __repr__(self) -> str:
         return self.value
@@ -52,4 +69,4 @@ class DType(enum.Enum):
 
     @staticmethod
     def from_numpy(dtype: "np.dtype[np.generic]") -> "DType":
-        return DType.BF16 if dtype == ml_dtypes.bfloat16 else DType(dtype.name)
+        return DType(dtype.name)

@@ -9,7 +9,10 @@ Semantics
   a Load on the other side need not be in bounds.
 - A Load that is evaluated must be in bounds. An index computed from loaded data is checked when the
   kernel runs; every other index is guaranteed by the compiler and checked by the verifier where it can be.
-- `Cast` to an integer truncates towards zero, to `bool` tests for non-zero.
+- `Cast` to an integer truncates towards zero, to `bool` tests for non-zero, to a float rounds to nearest even.
+- 8-bit floats are Loads, Selects, literals and sides of a Cast, nothing else. A Cast to one goes by way of float32. What is
+  too large becomes infinity in float8_e5m2 and NaN in the others. float8_e8m0fnu drops the sign; what lies halfway goes up,
+  and below 2**-127 all becomes 2**-127: a zero, too, also as a literal.
 - Every Axis in a body is an axis of its Compute or Scatter, or the axis of an enclosing Loop.
 """
 

@@ -67,6 +67,8 @@ def _limits(dtype: DType) -> tuple[float, float]:
 
 
 def _rounded(lo: float, hi: float, dtype: DType) -> Span | None:
+    if dtype.is_float8:
+        return None
     unit, most = _limits(dtype)
     found = lo - unit * abs(lo), hi + unit * abs(hi)
     return found if -most < found[0] and found[1] < most else None

@@ -31,7 +31,18 @@ def convert(x: Array, dtype: DType) -> Array:
     if x.dtype == dtype.numpy:
         return x
     with np.errstate(**QUIET):
+        if dtype.is_float8:
+            x = x.astype(np.float32)
+            return _powers(x) if dtype is DType.F8E8M0 else x.astype(dtype.numpy)
         return x != 0 if dtype is DType.BOOL else x.astype(dtype.numpy)
+
+
+def _powers(x: Array) -> Array:
+    """float32 as float8_e8m0fnu, the exponent of float32, rounded as PyTorch does it: NaN and infinity are 255, and halfway is up,
+    but from 2**-127, which is halfway to zero in the bits, down to itself."""
+    size = np.ascontiguousarray(x).view(np.uint32) & 0x7FFFFFFF
+    nearest = (size + 0x3FFFFF + (size >= 0x800000)) >> 23
+    return np.minimum(nearest, 255).astype(np.uint8).view(DType.F8E8M0.numpy).reshape(x.shape)
 
 
 def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:

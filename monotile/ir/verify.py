@@ -95,7 +95,7 @@ def _watched(program: Program, at: "Scope") -> None:
         t = given.get(name)
         at.check(t is not None, f"watched {name!r} is no input")
         at.check(program.watched.count(name) == 1, f"{name!r} is watched twice")
-        small = t is not None and t.dtype in (DType.F16, DType.BF16)
+        small = t is not None and t.dtype.is_float and t.dtype.itemsize < 4
         at.check(not small, f"watched {name!r} has elements of {t and t.dtype}")
         scalar = t is not None and not t.shape
         at.check(name in program.states or scalar, f"watched {name!r} is neither scalar nor state")
@@ -174,6 +174,7 @@ def _compute(at: Scope, s: Compute) -> None:
     at.check(extents == s.out.shape, f"axes {extents} do not give the shape {s.out.shape}")
     _expression(at, s.body, known)
     body = s.body.dtype
+    at.check(s.combiner is None or not body.is_float8, f"{s.combiner!r} of {body}")
     match s.combiner:
         case None:
             at.check(not s.reduce, "reduce axes without a combiner")
@@ -228,6 +229,7 @@ def _scatter(at: Scope, s: Scatter) -> None:
         logical = s.combiner in ("any", "all")
         fits = s.combiner in COMBINERS and s.combiner not in ("argmax", "argmin")
         at.check(fits, f"a Scatter cannot combine with {s.combiner!r}")
+        at.check(not s.out.dtype.is_float8, f"{s.combiner!r} of {s.out.dtype}")
         number = s.combiner in ("max", "min") or logical == (s.out.dtype is DType.BOOL)
         at.check(number, f"{s.combiner!r} of {s.out.dtype}")
     _bounds(at, (Load(s.out, s.index), s.value), s.axes)
@@ -366,6 +368,8 @@ def _constant(e: Const) -> str | None:
 
 
 def _takes_unary(op: str, dtype: DType) -> bool:
+    if dtype.is_float8:
+        return False
     if op in FLOAT_UNARY or op in ("isnan", "isinf"):
         return dtype.is_float
     if op == "not":
@@ -374,6 +378,8 @@ def _takes_unary(op: str, dtype: DType) -> bool:
 
 
 def _takes_binary(op: str, dtype: DType) -> bool:
+    if dtype.is_float8:
+        return False
     if op in LOGIC:
         return dtype is DType.BOOL
     if op in FLOAT_BINARY:

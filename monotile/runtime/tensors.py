@@ -18,10 +18,12 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> torch.Tensor:
-    """A new tensor with the array's values; bfloat16 by way of ml_dtypes."""
+    """A new tensor with the array's values; bfloat16 and 8-bit floats by way of ml_dtypes."""
     array = np.array(array, order="C", copy=True)
-    if DType.from_numpy(array.dtype) is DType.BF16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    dtype = DType.from_numpy(array.dtype)
+    if not dtype.is_numpys:
+        bits = array.view(np.int16 if dtype.itemsize == 2 else np.int8)
+        return torch.from_numpy(bits).view(torch_dtype(dtype))
     return torch.from_numpy(array)
 
 

@@ -2,7 +2,6 @@
 
 import operator
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch import fx
@@ -17,7 +16,7 @@ DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The DType of a torch.dtype. Raises CaptureError for unsupported ones (complex, float8, ...)."""
+    """The DType of a torch.dtype. Raises CaptureError for unsupported ones (complex, unsigned int64, ...)."""
     if dtype not in DTYPES:
         raise CaptureError(f"element type {dtype} is not supported")
     return DTYPES[dtype]
@@ -54,8 +53,10 @@ def results_of(node: fx.Node, shapes: Shapes) -> tuple[Type, ...]:
 
 
 def to_numpy(x: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    """A copy on the host; bfloat16 through ml_dtypes."""
+    """A copy on the host; bfloat16 and 8-bit floats as ml_dtypes has them."""
     host = x.detach().to("cpu").contiguous()
-    if host.dtype is torch.bfloat16:
-        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    dtype = DTYPES.get(host.dtype)
+    if dtype is not None and not dtype.is_numpys:
+        bits = host.view(torch.int16 if dtype.itemsize == 2 else torch.int8)
+        return bits.numpy().view(dtype.numpy).copy()
     return host.numpy().copy()

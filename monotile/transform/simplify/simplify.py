@@ -230,15 +230,16 @@ def _constant_right(e: Binary) -> Binary:
 
 def lossless(source: DType, target: DType) -> bool:
     """Whether every value of `source` is representable in `target`."""
-    if source is target or source is DType.BOOL:
+    if source is target:
         return True
-    if target is DType.BOOL:
+    if target is DType.BOOL or target is DType.F8E8M0:  # which has no zero
         return False
+    if source is DType.BOOL:
+        return True
     if target.is_float:
         if source.is_float:
-            wider = {DType.F16: (DType.F32, DType.F64), DType.BF16: (DType.F32, DType.F64)}
-            return target in wider.get(source, (DType.F64,) if source is DType.F32 else ())
-        bits = {DType.BF16: 8, DType.F16: 11, DType.F32: 24, DType.F64: 53}[target]
+            return target in _WIDER.get(source, ())
+        bits = {DType.BF16: 8, DType.F16: 11, DType.F32: 24, DType.F64: 53}.get(target, 0)
         return source.itemsize * 8 - (source is not DType.U8) <= bits
     if source.is_float:
         return False
@@ -246,8 +247,19 @@ def lossless(source: DType, target: DType) -> bool:
     return inner is not None and outer is not None and inner.inside(outer.lo, outer.hi)
 
 
+_SINGLE = (DType.F32, DType.F64)
+_WIDER = {
+    DType.F8E4M3: (DType.F16, DType.BF16, *_SINGLE),
+    DType.F8E5M2: (DType.F16, DType.BF16, *_SINGLE),
+    DType.F8E8M0: (DType.BF16, *_SINGLE),
+    DType.F16: _SINGLE,
+    DType.BF16: _SINGLE,
+    DType.F32: (DType.F64,),
+}
+
+
 def _rounding_only(source: DType, middle: DType, target: DType) -> bool:
-    """Whether the cast to `middle` only rounds a value that is cast back to float32."""
+    """Whether the cast to `middle` only rounds a value that is cast back to float32. What is made of 8 bits, is so for its own sake."""
     return source is DType.F32 and middle in (DType.F16, DType.BF16) and target is DType.F32
 
 
@@ -270,7 +282,7 @@ def _fold(e: Expr) -> Expr | None:
             found = scalar.convert(values[0], dtype)
         case _:
             return None
-    return const(found.item() if e.dtype is not DType.BF16 else float(found), e.dtype)
+    return const(float(found) if e.dtype.is_float else found.item(), e.dtype)
 
 
 def _has_integer(x: scalar.Array, dtype: DType) -> bool:

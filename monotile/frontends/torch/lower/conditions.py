@@ -80,6 +80,9 @@ def nan_to_num(
 
 
 _LARGEST: Mapping[DType, float] = {
+    DType.F8E4M3: 448.0,
+    DType.F8E5M2: 57344.0,
+    DType.F8E8M0: 2.0**127,
     DType.F16: 65504.0,
     DType.BF16: 3.3895313892515355e38,
     DType.F32: 3.4028234663852886e38,

@@ -5,6 +5,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, Operand, Scalar, element
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.float8 import encoded
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
@@ -12,7 +13,9 @@ Lowering = Callable[..., Any]
 
 
 def filled(b: Builder, value: Operand) -> Tensor:
-    return b.result(lambda *i: element(value, i, b.dtype))
+    if not isinstance(value, Tensor):
+        return b.result(lambda *_: const(value, b.dtype))
+    return b.result(lambda *i: encoded(element(value, i, value.dtype), b.dtype))
 
 
 def _every(value: Scalar) -> Lowering:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from monotile.frontends.builder import Builder, broadcast, load, wrap
+from monotile.frontends.torch.lower.float8 import encoded
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import floordiv, lt, mod, select, sub
 from monotile.ir.expr import Expr, Tensor, add, const, idx, mul
@@ -15,7 +16,7 @@ def identity(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
 
 def convert(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
     """To the type that PyTorch says the result has."""
-    return x if x.dtype is b.dtype else b.result(lambda *i: load(x, i))
+    return x if x.dtype is b.dtype else b.result(lambda *i: encoded(load(x, i), b.dtype))
 
 
 def view(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:

@@ -4,7 +4,7 @@
 #pragma once
 #include <math.h>
 
-#include "cpu/device/float16.h"
+#include "cpu/device/float8.h"
 
 #define MT_INF __builtin_inff()
 #define MT_NAN __builtin_nanf("")

@@ -1,7 +1,7 @@
 // The operations of the language on scalars (monotile/ir/expr.py says what each means), by the names that generated code
-// uses: mt_<op>_<type>. float16 and bfloat16 compute in float; the functions of float are the device library's (1 to 2 ulp).
+// uses: mt_<op>_<type>. smaller floats compute in float; the functions of float are the device library's (1 to 2 ulp).
 #pragma once
-#include "cuda/device/types.cuh"
+#include "cuda/device/float8.cuh"
 
 #ifdef __CUDACC_RTC__
 using int8_t = signed char;
@@ -29,6 +29,15 @@ MT_FN void mt_store_bf16(uint16_t* p, float x) { *p = mt::to_bf16(x).bits; }
 // Rounds to 16 bits what the generated code keeps in float.
 MT_FN float mt_round_f16(float x) { return mt::widen(mt::to_f16(x)); }
 MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }
+// The same of 8-bit floats.
+#define MT_FLOAT8(name)                                                             \
+  MT_FN float mt_load_##name(const uint8_t* p) { return mt::widen(mt::name{*p}); } \
+  MT_FN void mt_store_##name(uint8_t* p, float x) { *p = mt::to_##name(x).bits; }  \
+  MT_FN float mt_round_##name(float x) { return mt::widen(mt::to_##name(x)); }
+MT_FLOAT8(f8e4m3)
+MT_FLOAT8(f8e5m2)
+MT_FLOAT8(f8e8m0)
+#undef MT_FLOAT8
 // To float, rounded to odd: rounding that again to 16 bits gives what one rounding from double would.
 MT_FN float mt_odd_f32(double x) {
   float y = __double2float_rz(x);

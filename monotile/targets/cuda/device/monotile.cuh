@@ -5,6 +5,7 @@
 #include "cuda/device/check.cuh"
 #include "cuda/device/contract.cuh"
 #include "cuda/device/copy.cuh"
+#include "cuda/device/float8.cuh"
 #include "cuda/device/gemv.cuh"
 #include "cuda/device/gemv_mma.cuh"
 #include "cuda/device/math.cuh"
