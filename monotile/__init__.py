@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
     from monotile.generation.batch import BatchGenerator
     from monotile.generation.generator import Generator, generator
+    from monotile.packing.pack import pack
+    from monotile.packing.report import PackingReport
     from monotile.runtime.module import CompiledModule, load
 
 __version__ = "0.1.0"
@@ -43,6 +45,8 @@ _HOME = {
     "Generator": "monotile.generation.generator",
     "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
+    "pack": "monotile.packing.pack",
+    "PackingReport": "monotile.packing.report",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
     "ChoiceError": "monotile.errors",
@@ -70,6 +74,7 @@ __all__ = [
     "InternalError",
     "MonotileError",
     "Options",
+    "PackingReport",
     "PlanError",
     "ScheduleError",
     "TargetError",
@@ -79,6 +84,7 @@ __all__ = [
     "explain",
     "generator",
     "load",
+    "pack",
 ]
 
 
