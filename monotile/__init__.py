@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from monotile.generation.batch import BatchGenerator
     from monotile.generation.generator import Generator, generator
+    from monotile.packing.checkpoints import load_packed
     from monotile.packing.pack import pack
     from monotile.packing.report import PackingReport
     from monotile.runtime.module import CompiledModule, load
@@ -45,6 +46,7 @@ _HOME = {
     "Generator": "monotile.generation.generator",
     "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
+    "load_packed": "monotile.packing.checkpoints",
     "pack": "monotile.packing.pack",
     "PackingReport": "monotile.packing.report",
     "BuildError": "monotile.errors",
@@ -84,6 +86,7 @@ __all__ = [
     "explain",
     "generator",
     "load",
+    "load_packed",
     "pack",
 ]
 

@@ -216,6 +216,23 @@ def test_conv1d() -> None:
     assert torch.equal(packed(rows()), expected)
 
 
+def test_a_language_model() -> None:
+    """GPT-2: Conv1D layers, and a head that is tied to the embedding."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None,
+        pad_token_id=0, use_cache=False,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).eval().requires_grad_(False)
+    packed = monotile.pack(model, "int4", 32)
+    assert len(report(packed).rows) == 8
+    assert "lm_head" in report(packed).left
+    ids = torch.arange(10).view(1, 10)
+    fast = monotile.compile(packed, (ids,), target="cpu", options=monotile.Options(cache=False))
+    torch.testing.assert_close(fast(ids).logits, packed(ids).logits, rtol=1e-4, atol=1e-4)
+
+
 def test_attention_reads_the_weight() -> None:
     torch.manual_seed(0)
     model = nn.MultiheadAttention(128, 4, batch_first=True).eval().requires_grad_(False)
