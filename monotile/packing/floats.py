@@ -7,10 +7,13 @@ from torch import Tensor
 
 from monotile.packing.format import Format, Tensors, group_refusal, grouped, scaled
 
+# What the largest magnitude of a group becomes: e4m3's largest. e5m2's would make scales that float16 has no digits for.
+LARGEST = 448.0
+
 
 @dataclass(frozen=True)
 class Floats(Format):
-    """codes: [n, k] in `element`. scale: [n, groups] in the layer's dtype; the largest magnitude is the element's largest."""
+    """codes: [n, k] in `element`. scale: [n, groups] in the layer's dtype."""
 
     element: torch.dtype
 
@@ -23,7 +26,7 @@ class Floats(Format):
 
     def encode(self, weight: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         w, largest = grouped(weight, self.group), torch.finfo(self.element).max
-        scale = (w.abs().amax(-1, keepdim=True) / largest).to(dtype)
+        scale = (w.abs().amax(-1, keepdim=True) / LARGEST).to(dtype)
         scale = torch.where(scale == 0, 1, scale)
         codes = (w / scale.to(torch.float32)).clamp(-largest, largest).flatten(-2)
         return {"codes": codes.to(self.element), "scale": scale.squeeze(-1)}

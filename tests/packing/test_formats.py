@@ -100,10 +100,11 @@ def test_bits(bits: int) -> None:
     assert [oracle.fields(row, bits) for row in packed.numpy()] == codes.tolist()
 
 
+@pytest.mark.parametrize("size", [1, 0.01])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ERRORS)
-def test_gaussian(name: str, dtype: torch.dtype) -> None:
-    weight, format = gaussian(64, 384).to(dtype), format_named(name)
+def test_gaussian(name: str, dtype: torch.dtype, size: float) -> None:
+    weight, format = (size * gaussian(64, 384)).to(dtype), format_named(name)
     tensors = {**format.encode(weight, dtype), **format.tables(weight.device)}
     decoded = format.decode(tensors, dtype)
     assert decoded.dtype == dtype
