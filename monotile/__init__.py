@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     )
     from monotile.generation.batch import BatchGenerator
     from monotile.generation.generator import Generator, generator
+    from monotile.packing.checkpoints import load_packed
+    from monotile.packing.pack import pack
+    from monotile.packing.report import PackingReport
     from monotile.runtime.module import CompiledModule, load
 
 __version__ = "0.1.0"
@@ -43,6 +46,9 @@ _HOME = {
     "Generator": "monotile.generation.generator",
     "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
+    "load_packed": "monotile.packing.checkpoints",
+    "pack": "monotile.packing.pack",
+    "PackingReport": "monotile.packing.report",
     "BuildError": "monotile.errors",
     "CaptureError": "monotile.errors",
     "ChoiceError": "monotile.errors",
@@ -70,6 +76,7 @@ __all__ = [
     "InternalError",
     "MonotileError",
     "Options",
+    "PackingReport",
     "PlanError",
     "ScheduleError",
     "TargetError",
@@ -79,6 +86,8 @@ __all__ = [
     "explain",
     "generator",
     "load",
+    "load_packed",
+    "pack",
 ]
 
 

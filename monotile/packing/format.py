@@ -1,0 +1,71 @@
+"""What a format of packed weights is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Format(ABC):
+    """How a weight [n, k] is stored as tensors. Each row is encoded for itself.
+
+    group: how many neighbours along k share a scale; None: a whole row.
+    """
+
+    name: str
+    group: int | None
+
+    @property
+    @abstractmethod
+    def in_dtype(self) -> frozenset[str]:
+        """Names of the tensors that have the layer's dtype, and change with it. All others keep theirs."""
+
+    @abstractmethod
+    def refusal(self, k: int) -> str | None:
+        """Why rows of k weights cannot be packed, and what to do about it; None: they can."""
+
+    @abstractmethod
+    def encode(self, weight: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """weight: [rows, k], finite. Each tensor has a row for each row of it."""
+
+    def tables(self, device: torch.device) -> dict[str, Tensor]:
+        """Tensors that decoding needs and that belong to no row."""
+        return {}
+
+    @abstractmethod
+    def decode(self, tensors: Tensors, dtype: torch.dtype) -> Tensor:
+        """The weight [n, k]. tensors: those of `encode` and `tables`."""
+
+
+def grouped(weight: Tensor, group: int | None) -> Tensor:
+    """[n, k] as [n, groups, group] float32."""
+    return weight.to(torch.float32).unflatten(-1, (-1, group or weight.shape[-1]))
+
+
+def scaled(values: Tensor, scale: Tensor) -> Tensor:
+    """Each group of `values`, [n, k], times its `scale`, [n, groups]."""
+    groups = scale.shape[-1]
+    return (values.unflatten(-1, (groups, -1)) * scale.unsqueeze(-1)).flatten(-2)
+
+
+def group_refusal(group: int | None, k: int) -> str | None:
+    """Why groups of this size do not fit rows of k."""
+    if group is None or k % group == 0:
+        return None
+    fits = next(g for g in range(min(group, k), 0, -1) if k % g == 0)
+    return (
+        f"groups of {group} do not divide its {k} inputs: take group={fits} or group=None (a row)"
+    )
+
+
+def byte_refusal(bits: int, k: int) -> str | None:
+    """Why codes of so many bits do not fill the bytes of a row of k."""
+    per = 8 // bits
+    if k % per == 0:
+        return None
+    return f"its {k} inputs do not fill bytes of {per} codes: take int8 or fp8"

@@ -1,0 +1,111 @@
+"""Which layers of a model can be packed."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from monotile.errors import InputError
+
+Where = Callable[[str, nn.Module], bool] | Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Layers:
+    """chosen: the linear layers to pack, by name. left: what is not packed, and why."""
+
+    chosen: dict[str, nn.Module]
+    left: dict[str, str]
+
+
+def layers_of(model: nn.Module, where: Where) -> Layers:
+    """Raises InputError if there is nothing to pack."""
+    chosen = dict[str, nn.Module]()
+    left = dict[str, str]()
+    owners = _owners(model)
+    for name, module in model.named_modules():
+        if not is_linear(module):
+            kind = type(module).__name__
+            for own, p in module.named_parameters(name, recurse=False):
+                if p.dim() > 1:
+                    left[own] = f"a parameter of {kind}, which is no linear layer"
+        elif not _wanted(name, module, where):
+            left[name] = "left out by where"
+        elif reason := _obstacle(module, owners):
+            left[name] = reason
+        else:
+            chosen[name] = module
+    if not chosen:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in left.items())
+        raise InputError(
+            f"nothing to pack: no nn.Linear, or Conv1D of transformers, is left to be packed{reasons}"
+        )
+    return Layers(chosen, left)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether it is nn.Linear, of any subclass, or the Conv1D of transformers."""
+    return isinstance(module, nn.Linear) or is_conv1d(module)
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """transformers' linear layer whose weight is [in, out]. Known by its name and look, as transformers need not be there."""
+    weight = getattr(module, "weight", None)
+    named = type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    return named and isinstance(weight, Tensor) and weight.dim() == 2
+
+
+def dense_weight(module: nn.Module) -> Tensor:
+    """[out, in], a view."""
+    weight = module.get_parameter("weight").detach()
+    return weight.T if is_conv1d(module) else weight
+
+
+def replace_in(model: nn.Module, packed: Mapping[nn.Module, nn.Module]) -> None:
+    """Puts each value where its key is, in every place."""
+    for parent in list(model.modules()):
+        # named_children leaves out a child's second place.
+        children: dict[str, nn.Module | None] = vars(parent)["_modules"]
+        for name, child in children.items():
+            if child is not None and child in packed:
+                children[name] = packed[child]
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """The names of each parameter, by its id; a module in several places counts once."""
+    found = dict[int, list[str]]()
+    for name, module in model.named_modules():
+        for own, p in module.named_parameters(name, recurse=False, remove_duplicate=False):
+            found.setdefault(id(p), []).append(own)
+    return found
+
+
+def _wanted(name: str, module: nn.Module, where: Where) -> bool:
+    if where is None:
+        return True
+    if callable(where):
+        return where(name, module)
+    patterns = [where] if isinstance(where, str) else where
+    return any(fnmatchcase(name, p) for p in patterns)
+
+
+def _obstacle(module: nn.Module, owners: dict[int, list[str]]) -> str | None:
+    """Why a layer cannot be replaced without changing what the model does."""
+    parts = dict(module.named_parameters(recurse=False)).keys()
+    rest = [*module.children(), *module.buffers(recurse=False)]
+    own_forward = isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
+    if not {"weight"} <= parts <= {"weight", "bias"} or rest or own_forward:
+        return f"{type(module).__name__} has a forward or tensors of its own"
+    if any(_hooks(module)):
+        return "it has hooks"
+    weight = module.get_parameter("weight")
+    names = owners[id(weight)]
+    if len(names) > 1:
+        return f"its weight is tied: it is also {' and '.join(names[:-1])}"
+    return None if weight.numel() else "its weight is empty"
+
+
+def _hooks(module: nn.Module) -> Iterator[object]:
+    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        yield getattr(module, name)

@@ -1,0 +1,132 @@
+"""`monotile.pack`: a model with its linear layers packed."""
+
+import copy
+from collections.abc import Iterator
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from monotile.errors import InputError
+from monotile.packing.format import Format
+from monotile.packing.formats import Group, format_named
+from monotile.packing.layer import PackedLinear
+from monotile.packing.layers import Where, dense_weight, layers_of, replace_in
+from monotile.packing.report import PackedRow, PackingReport
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+CHUNK = 1 << 22  # weights that are encoded at a time
+
+
+def pack(
+    model: nn.Module,
+    format: str = "int4",
+    group: Group = "default",
+    *,
+    symmetric: bool = True,
+    where: Where = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The model with each `nn.Linear`, and each `Conv1D` of transformers, as a `PackedLinear`; `packing` is its PackingReport.
+
+    format:     "int8", "int4", "int2", "int1", "nf4", "fp8" ("fp8_e4m3"), "fp8_e5m2", "mxfp4", "mxfp8", or N:M such as "2:4".
+    group:      how many neighbours along the inputs share a scale; None: a whole row. "default": 128, nf4 64.
+    symmetric:  False: each group of integers has a zero of its own.
+    where:      which layers: (name, module) -> bool, or patterns of names as in a shell: ["*.mlp.*"].
+    inplace:    change the model itself. Without it weights that are packed are not copied, all else is.
+
+    Left alone, each with a reason in the report: weights that are tied to another parameter, layers with hooks, and subclasses
+    with a forward or tensors of their own. Raises InputError, and changes nothing, if a layer does not fit the format.
+    """
+    made = format_named(format, group, symmetric)
+    layers = layers_of(model, where)
+    for name, module in layers.chosen.items():
+        _check(name, dense_weight(module), made)
+    before = size_of(model)
+    memo = dict[int, object]()
+    packed = dict[nn.Module, nn.Module]()
+    rows = list[PackedRow]()
+    for name, module in layers.chosen.items():
+        bias = dict(module.named_parameters(recurse=False)).get("bias")
+        bias = bias if inplace else copy.deepcopy(bias, memo)
+        layer, error = _packed(name, module, made)
+        layer.register_parameter("bias", bias)
+        layer.train(module.training)
+        packed[module] = layer
+        shape, dense = (layer.out_features, layer.in_features), _bytes(dense_weight(module))
+        rows.append(PackedRow(name, format, shape, error, dense, packed_bytes(layer)))
+    if inplace:
+        replace_in(model, packed)
+    else:
+        # What is in the memo counts as copied.
+        memo.update({id(old): new for old, new in packed.items()})
+        model = copy.deepcopy(model, memo)
+    found = packed.get(model, model)
+    report(found, PackingReport(tuple(rows), layers.left, before, size_of(found)))
+    return found
+
+
+def report(model: nn.Module, made: PackingReport) -> None:
+    """Makes the report the model's attribute."""
+    model.__dict__["packing"] = made
+
+
+def size_of(model: nn.Module) -> int:
+    """Bytes of all parameters and buffers."""
+    return sum(map(_bytes, chain(model.parameters(), model.buffers())))
+
+
+def packed_bytes(layer: PackedLinear) -> int:
+    """Bytes of a layer's weight."""
+    return sum(map(_bytes, layer.buffers()))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _check(name: str, weight: Tensor, format: Format) -> None:
+    what = f"{name or 'the model'} ({weight.shape[0]} × {weight.shape[1]})"
+    if weight.dtype not in DTYPES:
+        raise InputError(
+            f"{what} has weights of {weight.dtype}: only float32, float16, bfloat16 and float64 can be packed; leave it out with where="
+        )
+    if weight.is_meta:
+        raise InputError(f"{what} has no values, as it is on the meta device: load the model first")
+    if reason := format.refusal(weight.shape[1]):
+        raise InputError(
+            f"{what} cannot be packed as {format.name}: {reason}; or leave it out with where="
+        )
+
+
+def _packed(name: str, module: nn.Module, format: Format) -> tuple[PackedLinear, float]:
+    """The layer without its bias, and its relative error."""
+    weight = dense_weight(module)
+    n, k = weight.shape
+    tables = format.tables(weight.device)
+    parts = list[dict[str, Tensor]]()
+    lost = whole = 0.0
+    for some in _chunks(weight):
+        tensors = format.encode(some, weight.dtype)
+        exact = some.to(torch.float64)
+        decoded = format.decode({**tensors, **tables}, weight.dtype)
+        lost += float((exact - decoded).square().sum())
+        whole += float(exact.square().sum())
+        parts.append(tensors)
+    if whole != whole or whole == float("inf"):
+        raise InputError(
+            f"{name or 'the model'} ({n} × {k}) has weights that are not finite: leave it out with where="
+        )
+    joined = {key: _joined([p[key] for p in parts]) for key in parts[0]}
+    layer = PackedLinear(format, (n, k), {**joined, **tables}, weight.dtype)
+    return layer, (lost / whole) ** 0.5 if whole else 0.0
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _chunks(weight: Tensor) -> Iterator[Tensor]:
+    """Some rows at a time: encoding needs several times their memory."""
+    for some in weight.split(max(1, CHUNK // weight.shape[1])):
+        yield some.contiguous()
