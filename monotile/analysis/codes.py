@@ -1,6 +1,7 @@
 """Codes of a few bits: where they lie in their words, and which numbers they stand for.
 
-Both are found by trying all words, whatever arithmetic takes them apart: shifts and masks, quotients and remainders, a stack of both.
+Of integers both are found by trying all words, whatever arithmetic takes them apart: shifts and masks, quotients and remainders, a stack of both. 8-bit floats are what
+their type says.
 """
 
 import functools
@@ -34,7 +35,7 @@ WORDS = 256  # values of a word that are tried: all
 @dataclass(frozen=True, slots=True)
 class Codes:
     """value: the expression, an integer, that is `scale` * (code ^ flip) + `offset`; code: `bits` bits. order: the element of a word at each place, the
-    lowest bits first."""
+    lowest bits first. Or an 8-bit float, whose codes are its bits."""
 
     value: Expr
     bits: int
@@ -43,10 +44,16 @@ class Codes:
     offset: int
     order: tuple[int, ...]
 
+    @property
+    def is_float(self) -> bool:
+        return self.value.dtype.is_float
+
 
 @functools.lru_cache(maxsize=4096)
 def codes_in(factor: Expr, along: Axis, found: Encoded) -> Codes | None:
     """The codes that `factor` is computed of; None where words hold something else."""
+    if found.words.dtype in (DType.F8E4M3, DType.F8E5M2):
+        return Codes(found.words, 8, 0, 1, 0, (0,))
     values = dict.fromkeys(_integers(factor, found.words))
     if found.words.dtype not in (DType.U8, DType.I8) or len(values) != 1:
         return None

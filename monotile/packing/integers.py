@@ -66,10 +66,10 @@ class Integers(Format):
             signs = unpack_bits(codes, 1).to(torch.int8) * 2 - 1
             return scaled(signs.to(dtype), scale)
         if "zero" in tensors:
-            # int16: 8 bits without a sign do not fit int8, nor do their differences.
-            wide = torch.int16 if self.bits == 8 else torch.int8
-            words = unpack_bits(codes, self.bits).to(wide).unflatten(-1, (scale.shape[-1], -1))
-            centred = (words - tensors["zero"].to(wide).unsqueeze(-1)).flatten(-2)
+            # int16, which holds any difference: a compiler can see that.
+            words = unpack_bits(codes, self.bits).to(torch.int16)
+            words = words.unflatten(-1, (scale.shape[-1], -1))
+            centred = (words - tensors["zero"].to(torch.int16).unsqueeze(-1)).flatten(-2)
         elif self.bits == 8:
             centred = codes
         else:

@@ -16,10 +16,10 @@ LARGEST = {4: 2, 8: 8}  # exponents of the largest numbers of e2m1 and e4m3
 
 @dataclass(frozen=True)
 class Microscaling(Format):
-    """codes: of 4 bits (e2m1) uint8 [n, k / 2], of 8 bits float8_e4m3fn [n, k]. exponents: uint8 [n, k / 32], e8m0: 2 ** (e - 127),
-    NaN for 255. powers: float32 [256], these values; table: float32 [16], those of the codes of 4 bits.
+    """codes: of 4 bits (e2m1) uint8 [n, k / 2], of 8 bits float8_e4m3fn [n, k]. exponents: float8_e8m0fnu [n, k / 32]:
+    2 ** (e - 127), NaN for 255. table: float32 [16], the values of the codes of 4 bits.
 
-    The product is taken in float32 and rounded to the layer's dtype. Values come by index, as that is exact wherever it runs.
+    The product is taken in float32 and rounded to the layer's dtype.
     """
 
     bits: int
@@ -34,22 +34,18 @@ class Microscaling(Format):
         return f"blocks of {BLOCK} do not divide its {k} inputs: take another format"
 
     def tables(self, device: torch.device) -> dict[str, Tensor]:
-        exact = [2.0 ** (e - BIAS) for e in range(255)]
-        tables = {"powers": torch.tensor([*exact, torch.nan], dtype=torch.float32, device=device)}
-        if self.bits == 4:
-            signed = [*E2M1, *(-x for x in E2M1)]
-            tables["table"] = torch.tensor(signed, dtype=torch.float32, device=device)
-        return tables
+        signed = [*E2M1, *(-x for x in E2M1)]
+        values = torch.tensor(signed, dtype=torch.float32, device=device)
+        return {"table": values} if self.bits == 4 else {}
 
     def encode(self, weight: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         w = grouped(weight, BLOCK)
         # frexp's mantissas are in [0.5, 1).
         shared = torch.frexp(w.abs().amax(-1, keepdim=True)).exponent - 1 - LARGEST[self.bits]
-        exponents = (shared + BIAS).clamp(0, 254)
-        power = self.tables(weight.device)["powers"][exponents.long()]
-        elements = (w / power).flatten(-2)
+        exponents = (shared + BIAS).clamp(0, 254).to(torch.uint8).view(torch.float8_e8m0fnu)
+        elements = (w / exponents.to(torch.float32)).flatten(-2)
         codes = _e2m1(elements) if self.bits == 4 else _e4m3(elements)
-        return {"codes": codes, "exponents": exponents.squeeze(-1).to(torch.uint8)}
+        return {"codes": codes, "exponents": exponents.squeeze(-1)}
 
     def decode(self, tensors: Tensors, dtype: torch.dtype) -> Tensor:
         codes = tensors["codes"]
@@ -57,7 +53,7 @@ class Microscaling(Format):
             values = tensors["table"][unpack_bits(codes, 4).long()]
         else:
             values = codes.to(torch.float32)
-        return scaled(values, tensors["powers"][tensors["exponents"].long()]).to(dtype)
+        return scaled(values, tensors["exponents"].to(torch.float32)).to(dtype)
 
 
 def _e2m1(x: Tensor) -> Tensor:

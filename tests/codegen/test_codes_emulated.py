@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import monotile
 from monotile.kernels.gemv.method import GemvMma
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
@@ -168,6 +169,31 @@ def test_decoding_is_exact(kind: str, dtype: torch.dtype) -> None:
         else:
             right = model(x)
         torch.testing.assert_close(fast(x)[0], right, rtol=0, atol=0)
+
+
+PACKED = (
+    "int8",
+    "int4",
+    "int4 asymmetric",
+    "int2",
+    "int1",
+    "nf4",
+    "fp8",
+    "fp8_e5m2",
+    "mxfp4",
+    "mxfp8",
+)
+
+
+@TYPES
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_layers_stream(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    layers = [nn.Linear(256, 384), nn.SiLU(), nn.Linear(384, 128, bias=False)]
+    kind, _, asymmetric = name.partition(" ")
+    model = monotile.pack(nn.Sequential(*layers).to(dtype), kind, symmetric=not asymmetric)
+    fast = check(model.eval().requires_grad_(False), torch.randn(2, 256).to(dtype))
+    assert len(methods(fast)) == 2
 
 
 @pytest.mark.parametrize("vectors", [2, 3, 8])

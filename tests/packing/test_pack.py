@@ -13,7 +13,7 @@ from monotile.packing.layer import PackedLinear
 from monotile.packing.report import PackingReport
 
 FORMATS = ("int8", "int4", "int2", "int1", "nf4", "fp8", "fp8_e5m2", "mxfp4", "mxfp8", "2:4", "1:2", "3:32")  # fmt: skip
-FLOAT8 = ("fp8", "fp8_e5m2", "mxfp8")
+FLOAT8 = ()
 # Those whose tensors have element types that the compiler takes.
 COMPILED = tuple(f for f in FORMATS if f not in FLOAT8)
 

@@ -154,15 +154,12 @@ def _write_codes(d: _Decode, given: Given) -> None:
         w.write(f"const auto both = mt::codes<{_codes(codes)}>(words[w], i);")
         with e.vector(2):
             w.write("const float code = both.number(lane);")
-            w.write("const int integer = both.integer(lane);")
             w.define("code")
-            w.define("integer")
-            number = _held(e, "code", DType.F32)
-            given = {
-                **given,
-                Cast(codes.value, DType.F32): number,
-                codes.value: _held(e, "integer", codes.value.dtype),
-            }
+            given = {**given, Cast(codes.value, DType.F32): _held(e, "code", DType.F32)}
+            if not codes.is_float:
+                w.write("const int integer = both.integer(lane);")
+                w.define("integer")
+                given[codes.value] = _held(e, "integer", codes.value.dtype)
             given |= _look_up(d, given, d.rows.point)
             factor = _replaced(unrounded(d.found.factor), given)
             w.write(f"two[lane] = {bare(e.body(factor, d.rows.point))};")
@@ -199,6 +196,9 @@ def _each_pair(d: _Decode, codes: Codes) -> Generator[None]:
 
 
 def _codes(c: Codes) -> str:
+    """What the device headers know of them."""
+    if c.value.dtype.is_float:
+        return f"mt::{SMALL_FLOATS[c.value.dtype]}"
     return f"{c.bits}, {c.flip}, {c.scale}, {c.offset}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from monotile.analysis.codes import Codes
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Cast, Const, Expr, Unary, loads, walk
-from monotile.ir.intervals import Interval, type_range
+from monotile.ir.intervals import Interval, interval, type_range
 
 WHOLE = {DType.F16: 2048, DType.BF16: 256}  # integers up to which each is exact
 
@@ -67,7 +67,7 @@ class _Pairs:
         """`e` where the type holds it exactly."""
         x = e.x if isinstance(e, Cast) else e
         if x == self.codes.value:
-            return Code() if self._whole(e) else None
+            return Code() if self.codes.is_float or self._whole(e) else None
         if not loads(e):
             return Both(e) if isinstance(e, Const) and _representable(e, self.dtype) else None
         match x:
@@ -95,7 +95,7 @@ class _Pairs:
         return span is not None and span.inside(-most, most)
 
     def _span(self, e: Expr) -> Interval | None:
-        if e == self.codes.value:
+        if e == self.codes.value and not self.codes.is_float:
             ends = (0, self.codes.scale * ((1 << self.codes.bits) - 1))
             return Interval(min(ends) + self.codes.offset, max(ends) + self.codes.offset)
         match e:
@@ -113,7 +113,7 @@ class _Pairs:
             case Const(value) if math.isfinite(float(value)) and float(value).is_integer():
                 return Interval(int(float(value)), int(float(value)))
             case _:
-                return type_range(e.dtype) if e.dtype.is_int else None
+                return interval(e) if e.dtype.is_int else None
 
 
 def _representable(c: Const, dtype: DType) -> bool:

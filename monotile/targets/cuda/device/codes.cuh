@@ -3,6 +3,7 @@
 // A code becomes the low bits of a float that is a power of two, from which that is then subtracted: 1024 in float16, 128 in bfloat16, 2^23 in float32.
 // What it stands for is SCALE * (code ^ FLIP) + OFFSET.
 #pragma once
+#include "cuda/device/float8.cuh"
 #include "cuda/device/ptx/sm_90a.cuh"
 #include "cuda/device/types.cuh"
 
@@ -70,6 +71,27 @@ __device__ __forceinline__ u32 code_pair(u32 word, int i) {
     if constexpr (SCALE == 1) return ptx::add_x2<T>(x, FIRST);
     return ptx::fma_x2<T>(ptx::sub_x2<T>(x, POWERS), SCALES, OFFSETS);
   }
+}
+
+// The same of 8-bit floats, of which each 16-bit float holds all.
+template <class F>
+struct FloatPair {
+  u32 word;
+  int i;
+  __device__ __forceinline__ float number(int second) const { return widen(F{u8(word >> (16 * i + 8 * second))}); }
+};
+template <class F>
+__device__ __forceinline__ FloatPair<F> codes(u32 word, int i) {
+  return {word, i};
+}
+template <class T, class F>
+__device__ __forceinline__ u32 code_pair(u32 word, int i) {
+  if constexpr (same<T, f16> && same<F, f8e5m2>) return ptx::bytes_of(word, 0, i == 0 ? 0x1404 : 0x3424);
+#ifdef MT_HAS_FLOAT8
+  if constexpr (same<T, f16> && same<F, f8e4m3>) return ptx::f8e4m3x2_to_f16x2(u16(word >> 16 * i));
+#endif
+  const auto two = codes<F>(word, i);
+  return ptx::pair_of<T>(two.number(0), two.number(1));
 }
 
 }  // namespace mt
