@@ -22,7 +22,7 @@ def ring(steps: Iterable[Step], used: int, target: Target) -> Ring | None:
     warps = target.threads // target.warp
     offset = -(-used // Ring.ALIGN) * Ring.ALIGN
     size = -(-max(m.slot_bytes for m in methods) // Ring.ALIGN) * Ring.ALIGN
-    under_way = max(1, UNDER_WAY // size)
+    under_way = -(-UNDER_WAY // size)
     least = max(m.slots_at_once for m in methods)
     sizes = range(max(MOST // size, least), least - 1, -1)
     ways = (Ring(offset, slots, size, under_way) for slots in sizes)

@@ -45,23 +45,15 @@ class _Decode:
         return codes
 
 
-def place_of(found: Problem, method: GemvMma) -> tuple[int, ...]:
-    """Where the elements of 4 bytes of codes, or of one chunk, stand among those of a lane: codes are taken out of their words two at a time, half a word
-    apart."""
-    count = tiles.elements(found, method.run)
+def order_of(found: Problem, method: GemvMma) -> str:
+    """How the vectors' elements have to lie for the order in which codes are taken out of their words, as `mt::store_ordered` takes it; "" where they lie as they are."""
     if method.decode not in ("codes", "pairs"):
-        return tuple(range(min(8, count)))
+        return ""
     assert found.codes is not None
     codes = codes_in(found.factor, found.along, found.codes)
     assert codes is not None
-    fields = [
-        b * found.per + p for b in range(4) for p in codes.order
-    ]  # the element at each place of a word
-    half = len(fields) // 2
-    order = (
-        fields if codes.bits == 8 else [fields[i // 2 + i % 2 * half] for i in range(len(fields))]
-    )
-    return tuple(order.index(i) for i in range(len(order)))
+    places = sum(codes.order.index(i) << 4 * i for i in range(found.per))
+    return "" if codes.bits == 8 else f"{found.per}, {places}u"
 
 
 def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
@@ -178,9 +170,12 @@ def _write_pairs(d: _Decode, given: Given) -> None:
             texts[both.value] = w.fresh("both")
             text = bare(e.body(_replaced(both.value, given), d.rows.point))
             w.write(f"const uint32_t {texts[both.value]} = mt::both<{d.kind}>({text});")
-    with _each_pair(d, codes):
-        w.write(f"const uint32_t code = mt::code_pair<{d.kind}, {_codes(codes)}>(words[w], i);")
-        w.write(f"values[w * {16 // codes.bits} + i] = {_spelled(operand, d.kind, texts)};")
+    pairs = 16 // codes.bits  # of a word
+    with w.open(f"for (idx w = 0; w < {d.method.run // 4}; ++w)", ["w"], fence=True) as loop:
+        loop.pragma = "#pragma unroll"
+        for i in range(pairs):
+            code = f"mt::code_pair<{d.kind}, {i}, {_codes(codes)}>(words[w])"
+            w.write(f"values[w * {pairs} + {i}] = {_spelled(operand, d.kind, texts, code)};")
 
 
 @contextmanager
@@ -212,14 +207,14 @@ def _boths(operand: Operand) -> list[Both]:
             return []
 
 
-def _spelled(operand: Operand, kind: str, texts: Mapping[Expr, str]) -> str:
+def _spelled(operand: Operand, kind: str, texts: Mapping[Expr, str], code: str) -> str:
     match operand:
         case Code():
-            return "code"
+            return code
         case Both(value):
             return texts[value]
         case Pair(op, operands):
-            inner = ", ".join(_spelled(o, kind, texts) for o in operands)
+            inner = ", ".join(_spelled(o, kind, texts, code) for o in operands)
             return f"mt::ptx::{op}_x2<{kind}>({inner})"
 
 

@@ -25,7 +25,7 @@ from monotile.kernels.common.cuda_config import config
 from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.gemv import tiles
-from monotile.kernels.gemv.cuda_decode import place_of, write_decode
+from monotile.kernels.gemv.cuda_decode import order_of, write_decode
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.method import GemvMma
 
@@ -171,16 +171,13 @@ def _write_vectors(
                 text = bare(e.body(unrounded(uncast(found.vectors)), point))
                 w.write(f"chunks[j][lane] = mt::cast<{kind}>({text});")
         with _each_chunk(e, rounds, total):
-            order = place_of(found, method)
+            order = order_of(found, method)
             w.write(f"{kind}* const to = vectors + number / {chunks} * {layout.vector_pitch};")
-            if order == tuple(range(len(order))):
+            if order:
+                w.write(f"mt::store_ordered<{count}, {order}>(to, number % {chunks}, chunks[j]);")
+            else:
                 place = f"mt::vector_place<{count}, {width}>(number % {chunks})"
                 w.write(f"mt::store(to + {place}, chunks[j]);")
-            else:
-                w.write(f"constexpr int ORDER[] = {{{', '.join(map(str, order))}}};")
-                w.write(
-                    f"mt::store_ordered<{count}, {len(order)}>(to, number % {chunks}, chunks[j], ORDER);"
-                )
 
 
 @contextmanager

@@ -65,16 +65,14 @@ class _Pairs:
 
     def exact(self, e: Expr) -> Operand | None:
         """`e` where the type holds it exactly."""
-        x = e.x if isinstance(e, Cast) else e
+        x = _within(e)
         if x == self.codes.value:
             return Code() if self.codes.is_float or self._whole(e) else None
         if not loads(e):
             return Both(e) if isinstance(e, Const) and _representable(e, self.dtype) else None
         match x:
-            case Binary("add" | "sub" as op, a, b) if self._whole(e) and x.dtype.is_int:
-                return self._all(op, Cast(a, DType.F32), Cast(b, DType.F32))
             case Binary("add" | "sub" as op, a, b) if self._whole(e):
-                return self._all(op, a, b)
+                return self._all(op, *(Cast(y, DType.F32) if y.dtype.is_int else y for y in (a, b)))
             case Unary("neg", y):
                 inner = self.exact(y)
                 return Both(e) if isinstance(inner, Both) else None
@@ -82,7 +80,8 @@ class _Pairs:
                 pass
         if any(part == self.codes.value for part in walk(e)):
             return None
-        return Both(e) if x.dtype is self.dtype or self._whole(e) else None
+        held = e.x if isinstance(e, Cast) and e.dtype is DType.F32 else e
+        return Both(e) if held.dtype is self.dtype or self._whole(e) else None
 
     def _all(self, op: str, *operands: Expr) -> Pair | None:
         found = tuple(x for e in operands if (x := self.exact(e)) is not None)
@@ -114,6 +113,13 @@ class _Pairs:
                 return Interval(int(float(value)), int(float(value)))
             case _:
                 return interval(e) if e.dtype.is_int else None
+
+
+def _within(e: Expr) -> Expr:
+    """What is cast to floats."""
+    while isinstance(e, Cast) and e.dtype.is_float:
+        e = e.x
+    return e
 
 
 def _representable(c: Const, dtype: DType) -> bool:

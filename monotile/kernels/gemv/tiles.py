@@ -15,8 +15,8 @@ from monotile.targets.target import Target
 
 RUNS = (16, 8, 4)  # bytes that a lane decodes at once
 MOST_ELEMENTS = 32  # that these are
-SLOT = 1 << 14  # bytes of a slot, about
-MOST_SLOT = 1 << 15
+SLOT = 1 << 15  # bytes of a slot, about
+MOST_SLOT = 40 << 10
 MOST_TILES = 2  # of 8 rows that a warp takes at once
 MOST_VECTORS = 96 << 10  # bytes of the vectors on chip
 ROW = 8  # rows of a tile

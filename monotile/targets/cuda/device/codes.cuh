@@ -9,14 +9,14 @@
 
 namespace mt {
 
-// The bits of an integer as T, which holds it exactly, in both halves of a word.
+// The bits of x / 2^down as T, which holds it exactly, in both halves of a word.
 template <class T>
-__host__ __device__ constexpr u32 both_of(int x) {
+__host__ __device__ constexpr u32 both_of(int x, int down = 0) {
   u32 size = x < 0 ? -x : x, power = 0;
   while (size >> (power + 1)) ++power;
   const int digits = same<T, f16> ? 10 : 7, bias = same<T, f16> ? 15 : 127;
   const u32 rest = int(power) > digits ? size >> (int(power) - digits) : size << (digits - int(power));
-  const u32 bits = size == 0 ? 0 : (x < 0 ? 0x8000u : 0u) | (power + bias) << digits | (rest & ((1u << digits) - 1));
+  const u32 bits = size == 0 ? 0 : (x < 0 ? 0x8000u : 0u) | (power + bias - down) << digits | (rest & ((1u << digits) - 1));
   return bits * 0x10001u;
 }
 
@@ -52,24 +52,31 @@ __device__ __forceinline__ CodePair<BITS, FLIP, SCALE, OFFSET> codes(u32 word, i
   return {word, i};
 }
 
-// What both stand for, as T; exact where T holds all of it.
-template <class T, int BITS, int FLIP, int SCALE, int OFFSET>
-__device__ __forceinline__ u32 code_pair(u32 word, int i) {
+// What pair I stands for, as T, which holds all of it. Where the mantissa has room for several codes behind each other, only each first one is shifted: the
+// others are taken as they lie, so many times too large.
+template <class T, int I, int BITS, int FLIP, int SCALE, int OFFSET>
+__device__ __forceinline__ u32 code_pair(u32 word) {
   constexpr bool HALF = same<T, f16>;
+  constexpr u32 MAGIC = HALF ? 0x64006400 : 0x43004300;
+  constexpr int POWER = HALF ? 1024 : 128, ROOM = (HALF ? 10 : 7) / BITS, FIELDS = ROOM >= 8 ? 8 : ROOM >= 4 ? 4 : ROOM >= 2 ? 2 : 1;
   if constexpr (BITS == 8 && !HALF) {
-    const auto two = codes<BITS, FLIP, SCALE, OFFSET>(word, i);
+    const auto two = codes<BITS, FLIP, SCALE, OFFSET>(word, I);
     return ptx::pair_of<T>(two.number(0), two.number(1));
   } else {
-    constexpr u32 MAGIC = HALF ? 0x64006400 : 0x43004300, MASK = ((1u << BITS) - 1) * 0x10001;
-    constexpr int POWER = HALF ? 1024 : 128;
+    constexpr int LEFT = BITS == 8 ? 0 : BITS * (I % FIELDS), RIGHT = BITS * (I / FIELDS * FIELDS);
+    constexpr u32 MASK = ((1u << BITS) - 1) * 0x10001u << LEFT, BASE = MAGIC ^ (FLIP * 0x10001u << LEFT);
+    constexpr int OWN = OFFSET - (POWER * SCALE >> LEFT);  // what is then added
+    constexpr u32 FIRST = both_of<T>(OWN), TIMES = both_of<T>(SCALE, LEFT);
+    static_assert((POWER * SCALE >> LEFT) << LEFT == POWER * SCALE, "the power is no multiple of the place");
     u32 x;
     if constexpr (BITS == 8)
-      x = ptx::bytes_of(word, MAGIC, i == 0 ? 0x5150 : 0x5352) ^ FLIP * 0x10001u;
+      x = ptx::bytes_of(word ^ FLIP * 0x1010101u, MAGIC, I == 0 ? 0x5150 : 0x5352);
     else
-      x = (word >> (BITS * i) & MASK) ^ (MAGIC ^ FLIP * 0x10001u);
-    constexpr u32 FIRST = both_of<T>(OFFSET - POWER), POWERS = both_of<T>(POWER), SCALES = both_of<T>(SCALE), OFFSETS = both_of<T>(OFFSET);
-    if constexpr (SCALE == 1) return ptx::add_x2<T>(x, FIRST);
-    return ptx::fma_x2<T>(ptx::sub_x2<T>(x, POWERS), SCALES, OFFSETS);
+      x = ptx::and_xor(word >> RIGHT, MASK, BASE);
+    if constexpr (SCALE == 1 && LEFT == 0) return ptx::add_x2<T>(x, FIRST);
+    if constexpr (OWN < -2 * POWER || OWN > 2 * POWER)  // which T may not hold
+      return ptx::fma_x2<T>(ptx::sub_x2<T>(x, both_of<T>(POWER)), TIMES, both_of<T>(OFFSET));
+    return ptx::fma_x2<T>(x, TIMES, FIRST);
   }
 }
 
@@ -84,13 +91,13 @@ template <class F>
 __device__ __forceinline__ FloatPair<F> codes(u32 word, int i) {
   return {word, i};
 }
-template <class T, class F>
-__device__ __forceinline__ u32 code_pair(u32 word, int i) {
-  if constexpr (same<T, f16> && same<F, f8e5m2>) return ptx::bytes_of(word, 0, i == 0 ? 0x1404 : 0x3424);
+template <class T, int I, class F>
+__device__ __forceinline__ u32 code_pair(u32 word) {
+  if constexpr (same<T, f16> && same<F, f8e5m2>) return ptx::bytes_of(word, 0, I == 0 ? 0x1404 : 0x3424);
 #ifdef MT_HAS_FLOAT8
-  if constexpr (same<T, f16> && same<F, f8e4m3>) return ptx::f8e4m3x2_to_f16x2(u16(word >> 16 * i));
+  if constexpr (same<T, f16> && same<F, f8e4m3>) return ptx::f8e4m3x2_to_f16x2(u16(word >> 16 * I));
 #endif
-  const auto two = codes<F>(word, i);
+  const auto two = codes<F>(word, I);
   return ptx::pair_of<T>(two.number(0), two.number(1));
 }
 

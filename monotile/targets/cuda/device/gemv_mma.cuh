@@ -23,12 +23,16 @@ __device__ __forceinline__ int vector_place(int number) {
   return (block * 4 * OWN + own * 4 + lane) * CHUNK;
 }
 
-// The same for elements that are wanted in another order: of ORDER neighbours, element i is number order[i].
-template <int ELEMENTS, int ORDER, class T, int CHUNK>
-__device__ __forceinline__ void store_ordered(T* vector, int number, const Pack<T, CHUNK>& values, const int (&order)[ORDER]) {
+// The same where the elements that codes stand for come in another order: of a byte's PER codes, number i lies at place PLACES >> 4 * i & 7, and of those of 4
+// bytes two come at a time, half of them apart.
+template <int ELEMENTS, int PER, u32 PLACES, class T, int CHUNK>
+__device__ __forceinline__ void store_ordered(T* vector, int number, const Pack<T, CHUNK>& values) {
+  constexpr u32 ALL = 4 * PER;
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
-    const int element = number * CHUNK + i, place = element / ORDER * ORDER + order[element % ORDER];
+  for (u32 i = 0; i < CHUNK; ++i) {
+    const u32 element = u32(number) * CHUNK + i, own = element % ALL;
+    const u32 at = own / PER * PER + (PLACES >> 4 * (own % PER) & 7);
+    const u32 pair = PER == 1 ? at : at < ALL / 2 ? 2 * at : 2 * at - ALL + 1, place = element - own + pair;
     vector[vector_place<ELEMENTS, CHUNK>(place / CHUNK) + place % CHUNK] = values[i];
   }
 }
@@ -48,56 +52,63 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
 }
 
 // sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, row, run): a lane's elements.
-// The products have the vectors as rows and the weights as columns: a lane takes 4 columns of its own at a time, in whatever order both have.
+// The products have 16 rows, two tiles of 8, and 8 vectors as columns: a lane takes 4 columns of its own of a row at a time, in whatever order the vectors lie.
 template <class T, GemvConfig C, class Ring, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Decode& decode, float* sums) {
   constexpr int STEPS = C.elements / 4, CHUNK = C.elements < 8 ? 4 : 8, OWN = C.elements / CHUNK;
-  constexpr int M = C.vectors, SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
+  constexpr int M = C.vectors, GROUPS = ceil_div(M, 8), PAIRS = ceil_div(C.tiles, 2), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
   const int warp = threadIdx.x / 32, part = warp % C.parts, first = warp / C.parts * 8 * C.tiles;
-  const T* const low = vectors + min_of(line, M - 1) * C.vector_pitch + own * CHUNK;
-  const T* const high = vectors + min_of(line + 8, M - 1) * C.vector_pitch + own * CHUNK;
 #pragma unroll 1
   for (int slot = 0; slot < C.slots; ++slot) {
-    float total[C.tiles][4] = {};
+    float total[PAIRS][GROUPS][4] = {};
 #pragma unroll 1
     for (int piece = 0; piece < C.pieces; ++piece) {
       const u32 number = slot * C.pieces + piece;
       const char* const codes = ring.await(number) + (first + line) * C.pitch + own * C.run;
-#pragma unroll 1
+#pragma unroll 2
       for (int b = part; b < C.blocks; b += C.parts) {
         const int block = piece * C.blocks + b;
-        u32 a[STEPS][4];
+        u32 of_vectors[GROUPS][STEPS][2];
 #pragma unroll
-        for (int j = 0; j < OWN; ++j) {
-          u32 words[2][CHUNK / 2] = {};
-          memcpy(words[0], load<CHUNK>(low + (block * OWN + j) * 4 * CHUNK).value, 2 * CHUNK);
-          if (M > 8) memcpy(words[1], load<CHUNK>(high + (block * OWN + j) * 4 * CHUNK).value, 2 * CHUNK);
+        for (int h = 0; h < GROUPS; ++h) {
+          const T* const from = vectors + min_of(line + 8 * h, M - 1) * C.vector_pitch + own * CHUNK;
 #pragma unroll
-          for (int s = 0; s < CHUNK / 4; ++s)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-              a[j * CHUNK / 4 + s][h] = words[h][2 * s], a[j * CHUNK / 4 + s][2 + h] = words[h][2 * s + 1];
+          for (int j = 0; j < OWN; ++j)
+            memcpy(of_vectors[h][j * CHUNK / 4], load<CHUNK>(from + (block * OWN + j) * 4 * CHUNK).value, 2 * CHUNK);
         }
+        auto decoded = [&](int tile) {
+          const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + b * 4 * C.run));
+          return decode(read, slot * SLOT_ROWS + first + tile * 8 + line, block * 4 + own);
+        };
 #pragma unroll
-        for (int t = 0; t < C.tiles; ++t) {
-          const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + t * 8 * C.pitch + b * 4 * C.run));
-          const auto weights = decode(read, slot * SLOT_ROWS + first + t * 8 + line, block * 4 + own);
-          u32 b[STEPS][2];
-          memcpy(b, weights.value, sizeof(b));
+        for (int p = 0; p < PAIRS; ++p) {
+          u32 rows[2][2 * STEPS] = {};
+          const auto upper = decoded(2 * p);
+          memcpy(rows[0], upper.value, sizeof(rows[0]));
+          if (2 * p + 1 < C.tiles) {
+            const auto lower = decoded(2 * p + 1);
+            memcpy(rows[1], lower.value, sizeof(rows[1]));
+          }
 #pragma unroll
-          for (int s = 0; s < STEPS; ++s) ptx::mma_16816<T>(total[t], a[s], b[s]);
+          for (int s = 0; s < STEPS; ++s) {
+            const u32 a[4] = {rows[0][2 * s], rows[1][2 * s], rows[0][2 * s + 1], rows[1][2 * s + 1]};
+#pragma unroll
+            for (int h = 0; h < GROUPS; ++h) ptx::mma_16816<T>(total[p][h], a, of_vectors[h][s]);
+          }
         }
       }
       ring.template release<1>(number);
     }
 #pragma unroll
-    for (int t = 0; t < C.tiles; ++t)
+    for (int p = 0; p < PAIRS; ++p)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = slot * SLOT_ROWS + first + t * 8 + own * 2 + i % 2, m = line + i / 2 * 8;
-        if (m < M) sums[(row * C.parts + part) * M + m] = total[t][i];
-      }
+      for (int h = 0; h < GROUPS; ++h)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int tile = 2 * p + i / 2, row = slot * SLOT_ROWS + first + tile * 8 + line, m = 8 * h + own * 2 + i % 2;
+          if (tile < C.tiles && m < M) sums[(row * C.parts + part) * M + m] = total[p][h][i];
+        }
   }
   ring.leave(C.slots * C.pieces);
 }

@@ -211,6 +211,12 @@ __device__ __forceinline__ u32 pair_of(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
+// (a & b) ^ c in one instruction, whatever the compiler makes of two literals.
+__device__ __forceinline__ u32 and_xor(u32 a, u32 b, u32 c) {
+  u32 out;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
 // The bytes of `low` (0 to 3) and `high` (4 to 7) that the digits of `which` name, the lowest first.
 __device__ __forceinline__ u32 bytes_of(u32 low, u32 high, u32 which) {
   u32 out;

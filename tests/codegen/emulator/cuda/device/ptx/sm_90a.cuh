@@ -110,6 +110,7 @@ template <class T>
 u32 pair_of(float low, float high) {
   return u32(cast<T>(low).bits) | u32(cast<T>(high).bits) << 16;
 }
+inline u32 and_xor(u32 a, u32 b, u32 c) { return (a & b) ^ c; }
 inline u32 bytes_of(u32 low, u32 high, u32 which) {
   const u64 all = u64(high) << 32 | low;
   u32 out = 0;
