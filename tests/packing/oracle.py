@@ -18,15 +18,16 @@ NF4 = (
 )  # fmt: skip
 
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu)
+
+
 def array(tensor: Tensor) -> Array:
     """Floats of 8 bits as those of ml_dtypes, bfloat16 as float32."""
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy()
-    names = {torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2"}
-    if tensor.dtype in names:
-        return (
-            tensor.view(torch.uint8).numpy().view(np.dtype(getattr(ml_dtypes, names[tensor.dtype])))
-        )
+    if tensor.dtype in FLOAT8:
+        own = np.dtype(getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch.")))
+        return tensor.view(torch.uint8).numpy().view(own)
     return tensor.numpy()
 
 

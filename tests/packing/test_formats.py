@@ -50,7 +50,9 @@ def tensors_of(name: str, format: Format, dtype: torch.dtype, symmetric: bool) -
     n, groups = codes.shape[0], codes.shape[1] * per // 32
     tensors = {"codes": codes, **format.tables(torch.device("cpu"))}
     if name.startswith("mx"):
-        tensors["exponents"] = torch.arange(n * groups).view(n, groups).to(torch.uint8)
+        tensors["exponents"] = (
+            torch.arange(n * groups).view(n, groups).to(torch.uint8).view(torch.float8_e8m0fnu)
+        )
     elif name == "nf4":
         tensors["absmax"] = gaussian(n, groups).exp()
     else:
@@ -78,13 +80,18 @@ def test_every_shared_exponent(name: str) -> None:
     format = format_named(name)
     tensors = {
         "codes": torch.arange(256, dtype=torch.uint8).repeat(256, 1),
-        "exponents": torch.arange(256, dtype=torch.uint8).view(-1, 1).repeat(1, 8),
+        "exponents": torch.arange(256, dtype=torch.uint8)
+        .view(-1, 1)
+        .repeat(1, 8)
+        .view(torch.float8_e8m0fnu),
         **format.tables(torch.device("cpu")),
     }
     if name == "mxfp8":
         tensors["codes"] = tensors["codes"].view(torch.float8_e4m3fn)
     else:
-        tensors["exponents"] = tensors["exponents"].repeat(1, 2)
+        tensors["exponents"] = (
+            tensors["exponents"].view(torch.uint8).repeat(1, 2).view(torch.float8_e8m0fnu)
+        )
     found = format.decode(tensors, torch.float32)
     same(found, oracle.decode(name, tensors, torch.float32))
     assert found[255].isnan().all()
@@ -154,7 +161,7 @@ def test_mxfp4_rounds_ties_to_even(x: float, code: int) -> None:
     weight = torch.zeros(1, 32)
     weight[0, :2] = torch.tensor([x, 4.0])
     tensors = format_named("mxfp4").encode(weight, torch.float32)
-    assert tensors["exponents"].item() == 127
+    assert tensors["exponents"].view(torch.uint8).item() == 127
     assert int(tensors["codes"][0, 0]) % 16 == code
 
 
@@ -163,7 +170,7 @@ def test_mxfp8_shares_the_power_of_the_largest() -> None:
     weight[0, 0], weight[0, 1], weight[0, 32] = 500.0, 2.0**-9, 2.0**-140
     format = format_named("mxfp8")
     tensors = format.encode(weight, torch.float32)
-    assert tensors["exponents"].tolist() == [[127, 0]]
+    assert tensors["exponents"].view(torch.uint8).tolist() == [[127, 0]]
     decoded = format.decode({**tensors, **format.tables(weight.device)}, torch.float32)
     assert decoded[0, :2].tolist() == [448.0, 2.0**-9]
 

@@ -1,42 +1,95 @@
 """Products read weights as they are stored: what decodes them becomes part of their factors, so that no decoded copy is ever stored.
 
-A factor keeps the type that its decoding rounds to, which tensor cores may take; nothing simplifies that away afterwards.
+A factor keeps the type that its decoding rounds to, which tensor cores take.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
 
 from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.cost import cost
 from monotile.analysis.reuse import footprint
 from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, loads
-from monotile.ir.program import Compute, Program, Statement
+from monotile.ir.program import Compute, Program, Statement, statements
 from monotile.transform.fusion.inline import inline_chosen
+from monotile.transform.rewrite import map_exprs, map_program
 from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.simplify import simplify_expr
+
+MOST = 64.0  # cost of a decoding (`analysis.cost`)
 
 
 def inline_decoding(program: Program) -> Program:
-    """`program` with decoded weights inlined into the products that multiply them."""
+    """`program` with decoded weights inlined into the products that multiply them; the same object if there are none."""
+    made = _of_weights(program)
+    products = {
+        s.out.name: name
+        for s in statements(program.body)
+        if isinstance(s, Compute)
+        for name in _multiplied(s)
+        if name in made
+    }
+    if not products:
+        return program
+    whole = inline_chosen(
+        program, lambda p, s: isinstance(s, Compute) and {p.out.name, s.out.name} <= made.keys()
+    )
     steady = steady_weights(program)
+    wanted = {
+        s.out.name
+        for s in statements(whole.body)
+        if isinstance(s, Compute) and s.out.name in products.values() and _decodes(s, steady)
+    }
+    parts = _behind(wanted, made)
 
     def decide(p: Compute, consumer: Statement) -> bool:
-        return decodes(p, steady) and isinstance(consumer, Compute) and _multiplies(consumer, p)
+        if not isinstance(consumer, Compute):
+            return False
+        if consumer.out.name in parts:
+            return p.out.name in parts
+        return p.out.name in wanted and products.get(consumer.out.name) == p.out.name
 
-    return eliminate_dead_code(inline_chosen(program, decide))
+    def settled(s: Statement) -> Statement:
+        decoded = isinstance(s, Compute) and products.get(s.out.name) in wanted
+        return map_exprs(s, simplify_expr) if decoded else s
+
+    if not wanted:
+        return program
+    return eliminate_dead_code(map_program(inline_chosen(program, decide), settled))
 
 
-def decodes(p: Compute, steady: Set[str]) -> bool:
-    """Whether `p` is computed element by element of weights alone that take fewer bytes than it does. steady: weights that nothing changes."""
-    if p.combiner is not None or not p.out.dtype.is_float:
-        return False
+def _of_weights(program: Program) -> dict[str, Compute]:
+    """By name, what is computed element by element of weights alone that nothing changes."""
+    steady, found = steady_weights(program), dict[str, Compute]()
+    for s in statements(program.body):
+        if not isinstance(s, Compute) or s.combiner is not None:
+            continue
+        read = {x.tensor.name for x in loads(s.body)}
+        if read and read <= steady | found.keys():
+            found[s.out.name] = s
+    return found
+
+
+def _multiplied(s: Compute) -> Iterator[str]:
+    """The tensors that are factors of a sum of products."""
+    if contraction(s) is not None:
+        yield from (f.tensor.name for f in factors(s) if isinstance(f, Load))
+
+
+def _behind(names: Set[str], made: Mapping[str, Compute]) -> frozenset[str]:
+    """These, and all that they are made of."""
+    found, left = set(names), list(names)
+    while left:
+        inner = {x.tensor.name for x in loads(made[left.pop()].body)} & made.keys() - found
+        found |= inner
+        left.extend(inner)
+    return frozenset(found)
+
+
+def _decodes(p: Compute, steady: Set[str]) -> bool:
+    """Whether all that `p` is computed of takes fewer bytes than it does. steady: weights that nothing changes."""
     read = set(loads(p.body))
-    if not read or not {x.tensor.name for x in read} <= steady:
+    if not p.out.dtype.is_float or not {x.tensor.name for x in read} <= steady:
         return False
     extents = {a.name: a.extent for a in p.axes}
-    return sum(footprint(x, extents) for x in read) < p.out.nbytes
-
-
-def _multiplies(s: Compute, p: Compute) -> bool:
-    """Whether `s` is a sum of products, of which one factor is an element of `p`."""
-    if contraction(s) is None:
-        return False
-    return any(isinstance(f, Load) and f.tensor == p.out for f in factors(s))
+    return sum(footprint(x, extents) for x in read) < p.out.nbytes and cost(p.body) <= MOST

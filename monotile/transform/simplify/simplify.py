@@ -3,10 +3,12 @@
 One bottom-up traversal; conditions above an expression are facts inside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
+from monotile.analysis.contraction import contraction, uncast
 from monotile.config import Options
 from monotile.ir import scalar
 from monotile.ir.dtype import DType
@@ -19,6 +21,7 @@ from monotile.ir.expr import (
     Load,
     Select,
     Unary,
+    cast,
     children,
     const,
     idx,
@@ -50,7 +53,7 @@ def simplify(program: Program, options: Options) -> Program:
         return e if new == e else new
 
     def statement(s: Statement) -> Statement:
-        new = map_exprs(_unevaluated(s), body)
+        new = _factors_kept(s, body) or map_exprs(_unevaluated(s), body)
         if not isinstance(new, Compute):
             return new
         short = narrow(new)
@@ -62,6 +65,32 @@ def simplify(program: Program, options: Options) -> Program:
         return wide if wide is new else map_exprs(wide, body)
 
     return map_program(program, statement)
+
+
+def _factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Statement | None:
+    """A sum of products of which a factor is computed and rounded to 16 bits: that is what tensor cores take, and it stays. None for any other."""
+    if not isinstance(s, Compute) or contraction(s) is None:
+        return None
+    assert isinstance(s.body, Binary)
+    sides = (s.body.a, s.body.b)
+    rounded = [_rounded(side) for side in sides]
+    if rounded == [None, None]:
+        return None
+    new = [
+        simplified(side) if x is None else cast(cast(simplified(x), uncast(side).dtype), side.dtype)
+        for side, x in zip(sides, rounded, strict=True)
+    ]
+    body = Binary("mul", *new)
+    return s if body == s.body else msgspec.structs.replace(s, body=body)
+
+
+def _rounded(e: Expr) -> Expr | None:
+    """What is rounded to 16 bits and widened again."""
+    match e:
+        case Cast(Cast(x, middle), dtype) if _rounding_only(x.dtype, middle, dtype):
+            return x
+        case _:
+            return None
 
 
 def _unevaluated(s: Statement) -> Statement:
