@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from monotile.analysis.affine import Affine, affine
+from monotile.analysis.unconditional import unconditional
 from monotile.codegen.spelling import SUFFIX, bare, binary, convert, literal, rounded, unary
 from monotile.codegen.writer import Block, Writer
 from monotile.errors import InternalError
@@ -102,6 +103,7 @@ class Expressions(ABC):
                 known_truth = truth(cond, self.facts)
                 if known_truth is not None:
                     return self.value(then if known_truth else otherwise)
+                self._read_by_both(then, otherwise)
                 if self._touches(then) or self._touches(otherwise):
                     return self._guarded(e, cond, then, otherwise)
             case Binary("and", a, b) if self.facts and truth(a, self.facts):
@@ -119,6 +121,14 @@ class Expressions(ABC):
             return self.name(e, e.dtype, self._operation)
         text = self._operation(e)
         return text if len(text) <= LONGEST else self.name(e, e.dtype, lambda _: text)
+
+    def _read_by_both(self, then: Expr, otherwise: Expr) -> None:
+        """Reads what either side reads in any case, so that no branch is needed for it."""
+        if self.facts:
+            return
+        for x in unconditional(then):
+            if x in unconditional(otherwise):
+                self.value(x)
 
     def name(self, e: Expr, dtype: DType, make: Callable[[Expr], str]) -> str:
         """`make(e)` under a name, in the outermost block where it can be computed."""

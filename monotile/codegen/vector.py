@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from monotile.analysis.affine import affine
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.address import is_pack, others, readable
@@ -22,6 +23,8 @@ from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
+    Binary,
+    Const,
     Expr,
     Load,
     Select,
@@ -30,12 +33,14 @@ from monotile.ir.expr import (
     children,
     idx,
     loads,
+    rebuild,
     substitute,
+    walk,
 )
 from monotile.plan.nodes import Step
 from monotile.plan.places import ON_CHIP, Place
 
-LANE = "lane"
+LANE, WORD = "lane", "word"
 _PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
 
 
@@ -52,6 +57,22 @@ class _Vector:
 def lane_of(width: int) -> Expr:
     """The position inside a vector: 0 where it has one element."""
     return Axis(LANE, width) if width > 1 else idx(0)
+
+
+def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
+    """`e` with the axis `WORD` for its quotient of the lane, and the divisor, if its index has one and the lane nowhere else."""
+    index = [affine(i).expr for i in e.index]
+    quotients = {x for i in index for x in walk(i) if isinstance(x, Binary) and x.a == lane}
+    divisors = {int(x.b.value) for x in quotients if x.op == "floordiv" and isinstance(x.b, Const)}
+    if len(divisors) != 1 or len(quotients) != 1 or lane.extent % (per := divisors.pop()):
+        return None
+    (quotient,) = quotients
+
+    def go(x: Expr) -> Expr:
+        return Axis(WORD, lane.extent // per) if x == quotient else rebuild(x, go)
+
+    words = Load(e.tensor, tuple(go(i) for i in index))
+    return None if lane in axes_of(words) or lane.extent == per else (words, per)
 
 
 def _values(e: Expr) -> Iterator[Expr]:
@@ -99,7 +120,21 @@ class VectorEmitter(StageEmitter):
             return super().read(e)
         if pack is None and (first := self._first(e.tensor, e.index, place)) is not None:
             pack = self._pack(e, first, place, vector.lane.extent)
+        if pack is None and (words := self._words(e, place)) is not None:
+            return self.lane_value(words[0], e.dtype, f"{LANE} / {words[1]}")
         return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
+
+    def _words(self, e: Load, place: Place) -> tuple[str, int] | None:
+        """The name of a pack of which each element is that of several neighbouring lanes, and of how many."""
+        vector = self._vector
+        assert vector is not None
+        found = in_words(e, vector.lane)
+        if found is None or self.facts or e.tensor.name in self.watched:
+            return None
+        words, per = found
+        lane = Axis(WORD, vector.lane.extent // per)
+        first = self.first_of(e.tensor, words.index, place, lane, vector.inner.defines)
+        return None if first is None else (self._pack(words, first, place, lane.extent), per)
 
     def _pack_of(self, e: Expr) -> str | None:
         """The name of what holds the open vector's lanes of `e`, if that was loaded before."""
@@ -353,4 +388,4 @@ class VectorEmitter(StageEmitter):
             return None
         if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
             return None
-        return tuple(substitute(i, {LANE: idx(0)}) for i in safe)
+        return tuple(substitute(i, {lane.name: idx(0)}) for i in safe)

@@ -75,7 +75,9 @@ def close(model: Scaled, found: tuple[torch.Tensor, torch.Tensor], x: torch.Tens
     assert error(y, exact(model, x)) < {torch.float32: 1e-6, torch.float16: 2e-3}.get(x.dtype, 2e-2)
     assert small.dtype is model.dtype
     off = small.double() - y.to(model.dtype).double()
-    assert (off != 0).float().mean() < 0.05  # the other one may have been rounded before
+    assert (
+        off != 0
+    ).float().mean() < 0.2  # the other one may have been rounded before: one of 32, as bfloat16
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])

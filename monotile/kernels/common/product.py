@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
-from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.contraction import Contraction, contraction, grain
+from monotile.analysis.encoding import quotient
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
@@ -217,18 +218,35 @@ def _evaluated(
     nearer = _sectors(factor, along_side) < _sectors(factor, along_k)
     best = Operand("mn" if nearer else "none", 1, "element")
     found = masked(factor)
-    if found is None and any(isinstance(x, Select) for x in walk(factor)):
+    if found is None and any(isinstance(x, Select) and not _choosing(x) for x in walk(factor)):
         return best
     fixed = axes_of(found.cond) if found is not None else frozenset[Axis]()
     for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
         if axis in fixed:
             continue
-        read = [x for x in loads(factor) if offset(x).mentions(axis)]
+        along = [x for x in loads(factor) if not any(loads(i) for i in x.index)]
+        read = [x for x in along if offset(x).mentions(axis)]
         limit = 16 // max((x.dtype.itemsize for x in (*read, factor)), default=16)
-        run = min((contiguous_run(offset(x), axis, limit) for x in read), default=1)
+        run = min((_run(x, axis, limit) for x in read), default=1)
         if run > best.vector:
             best = Operand("k" if major == "k" else "mn", run, "element")
     return best
+
+
+def _choosing(x: Select) -> bool:
+    """Whether both sides read the same, whatever the axes say."""
+    return not loads(x.cond) and set(loads(x.then)) == set(loads(x.otherwise))
+
+
+def _run(x: Load, axis: Axis, limit: int) -> int:
+    """Neighbours along the axis whose elements of `x` lie in one vector, one for each or one for several: a power of two up to `limit`."""
+    run = contiguous_run(offset(x), axis, limit)
+    per = grain(x.index[-1], axis) if x.index and quotient(x.index[-1], axis) else 1
+    if per == 1 or any(axis in axes_of(i) for i in x.index[:-1]):
+        return run
+    word = Axis(axis.name, axis.extent // per)
+    words = Load(x.tensor, (*x.index[:-1], word))
+    return min(limit, per * contiguous_run(offset(words), word, max(1, limit // per)))
 
 
 @functools.lru_cache(maxsize=4096)

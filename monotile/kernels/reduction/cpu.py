@@ -4,12 +4,13 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from monotile.analysis.affine import normalised_indices
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, idx, substitute
+from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
 from monotile.kernels.reduction.simd import (
@@ -87,14 +88,14 @@ def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Along
     if simd.flat:
         flat = flattened(order)
         walk = walks[0] if len(order) == 1 else Walk(idx(0), str(flat.extent))
-        _run(e, c, point, order, Terms(flat, walk), total, simd.parts)
+        _run(e, c, point, order, Terms(flat, walk), total, simd)
     else:
         loops = [
             Terms(Axis(f"r{k}", a.extent), walk)
             for k, (a, walk) in enumerate(zip(order, walks, strict=True))
         ]
         inside = dict(point) | {a.name: t.position for a, t in zip(order, loops[:-1], strict=False)}
-        _nest(e, c, inside, loops, order[-1], total, simd.parts)
+        _nest(e, c, inside, loops, order[-1], total, simd)
     e.writer.define(total)
     return f"({total} != 0)" if c.body.dtype is DType.BOOL else total
 
@@ -106,18 +107,18 @@ def _nest(
     loops: list[Terms],
     last: Axis,
     total: str,
-    parts: tuple[int, ...],
+    simd: AlongTerms,
 ) -> None:
-    """Write `loops`, one inside the other and the last over `last`, which add to `total`; the last has `parts`."""
+    """Write `loops`, one inside the other and the last over `last`, which add to `total`."""
     first, *rest = loops
     if not rest:
-        _run(e, c, point, [last], replace(first, variable=flattened([last])), total, parts)
+        _run(e, c, point, [last], replace(first, variable=flattened([last])), total, simd)
         return
     with (
         e.writer.open(*e.counted(first.variable, first.walk.count)),
         _partial(e, c, total, wanted=len(rest) > 1) as into,
     ):
-        _nest(e, c, point, rest, last, into, parts)
+        _nest(e, c, point, rest, last, into, simd)
 
 
 @contextmanager
@@ -139,10 +140,11 @@ def _run(
     axes: list[Axis],
     terms: Terms,
     total: str,
-    parts: tuple[int, ...],
+    simd: AlongTerms,
 ) -> None:
     """Write the innermost loop of a reduction over `axes`, flattened to that of `terms`."""
     assert c.combiner is not None
+    parts = simd.parts
     real, kind = c.body.dtype.is_float, _kind(e, c)
     with ExitStack() as stack:
         origin, count, variable = terms.walk.first, terms.walk.count, terms.variable
@@ -178,11 +180,27 @@ def _run(
             else:
                 e.writer.write(f"{part} {'+' if c.combiner == 'sum' else '*'}= {bare(text)};")
 
-        row = Row(variable, "0", count, variable)
-        e.each(row, [substitute(c.body, here)], write, clauses)
+        if simd.apart > 1:
+            at = {**point, **unflatten(add(origin, Axis("k", variable.extent)), axes)}
+            _each_place(e, substitute(c.body, at), int(count), part, simd.apart)
+        else:
+            e.each(Row(variable, "0", count, variable), [substitute(c.body, here)], write, clauses)
         if bad:
             part = f"({bad} ? ({kind})MT_NAN : {part})"
         e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
+
+
+def _each_place(e: Loops, term: Expr, count: int, total: str, apart: int) -> None:
+    """Write a loop over words for each place in them, all of which add to `total`. term: at position `k` of so many."""
+    word = Axis("r", count // apart)
+    for place in range(apart):
+        position = add(mul(word, idx(apart)), idx(place))
+        body = normalised_indices(substitute(term, {"k": position}))
+
+        def write(body: Expr = body) -> None:
+            e.writer.write(f"{total} += {bare(e.root(body))};")
+
+        e.each(Row(word, "0", str(word.extent), word), [body], write, f" reduction(+ : {total})")
 
 
 def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:

@@ -13,15 +13,18 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
 
     flat: one loop runs over all reduce axes in the order; else a loop over each with a partial sum of its own, and vectors run along the last.
     parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
-    partial sums; () for a sum in one, as of all that is no sum of floats.
+    partial sums; () for a sum in one, as of all that is no sum of floats. apart: neighbours along the innermost loop that share a word of codes: it runs over words, once
+    for each place in them.
     """
 
     flat: bool = True
     parts: tuple[int, ...] = ()
+    apart: int = 1
 
     def describe(self) -> str:
         """In a few words."""
         text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
+        text += f", {self.apart} of a word" if self.apart > 1 else ""
         return f"{text}, partial sums of {' / '.join(map(str, self.parts))}" if self.parts else text
 
 

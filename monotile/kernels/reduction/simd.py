@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.encoding import encoded
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Expr, loads, substitute
@@ -33,8 +35,26 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     count = _outputs(site, c, _lanes(lines, body, run), lines)
     if count:
         return AlongOutputs(count, _part_of(flat.extent) if adds_floats(c) else 0)
-    parts = (n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
-    return AlongTerms(straight, tuple(parts))
+    parts = tuple(n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
+    words = _words(c, run) if straight or len(order) == 1 else None
+    if words is None:
+        return AlongTerms(straight, parts)
+    apart, shared = words
+    longer = tuple(n for n in parts if n > shared and n % shared == 0)
+    return AlongTerms(straight, (*longer[:1], shared) if shared < run.extent else longer[:1], apart)
+
+
+def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
+    """Of a sum of products of which a factor is stored as codes: how many are in a word, and for how many neighbours what they share is the same."""
+    if contraction(c) is None or len(c.reduce) != 1 or not adds_floats(c):
+        return None
+    found = [x for f in factors(c) if (x := encoded(f, c.reduce[0])) is not None]
+    if len(found) != 1:
+        return None
+    runs = [s.run for s in found[0].sides if s.run]
+    shared = min(PART, math.gcd(*runs)) if runs else PART
+    legal = shared % found[0].per == 0 and run.extent % shared == 0
+    return (found[0].per, shared) if legal else None
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
@@ -78,6 +98,9 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
     if len(parts) > 2 or any(n < 1 for n in parts) or list(parts) != sorted(set(parts))[::-1]:
         return f"partial sums of {parts} terms"
     if isinstance(simd, AlongTerms):
+        last = parts[-1] if parts else size(order)
+        if simd.apart < 1 or last % simd.apart or (simd.apart > 1 and not adds_floats(c)):
+            return f"{last} terms do not have words of {simd.apart}"
         one = c.combiner in POSITIONS or not order
         if simd.flat and len(order) > 1 and site.step.bounds:
             return "its terms are several loops, each from its first live position on"
