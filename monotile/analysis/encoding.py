@@ -4,8 +4,9 @@ what many of them share (scales, zeros, tables)."""
 import functools
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import grain
+from monotile.analysis.contraction import contraction, factors, grain
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of, loads
+from monotile.ir.program import Compute
 
 LONGEST = 256  # elements of a table
 
@@ -52,6 +53,14 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     if not all(_looks_up(x, along) for x in looked):
         return None
     return Encoded(words[0], per, sides, tuple(looked))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_coded(c: Compute) -> bool:
+    """Whether `c` is a sum of products of which a factor is stored as codes."""
+    if contraction(c) is None:
+        return False
+    return any(encoded(f, c.reduce[-1]) is not None for f in factors(c))
 
 
 def _looks_up(x: Load, along: Axis) -> bool:

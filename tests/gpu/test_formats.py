@@ -1,5 +1,7 @@
 """Packed weights on a GPU: streamed as codes, and taken by products of many rows."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -15,9 +17,7 @@ FORMATS = ("int8", "int4", "int4 asymmetric", "int2", "int1", "nf4", "fp8", "fp8
 
 def packed(name: str, dtype: torch.dtype, *sizes: int) -> nn.Module:
     torch.manual_seed(0)
-    layers = [
-        nn.Linear(k, n, dtype=dtype, device="cuda") for k, n in zip(sizes, sizes[1:], strict=False)
-    ]
+    layers = [nn.Linear(k, n, dtype=dtype, device="cuda") for k, n in itertools.pairwise(sizes)]
     kind, _, asymmetric = name.partition(" ")
     model = monotile.pack(nn.Sequential(*layers), kind, symmetric=not asymmetric, inplace=True)
     return model.eval().requires_grad_(False)

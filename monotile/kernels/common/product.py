@@ -8,7 +8,7 @@ import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
 from monotile.analysis.contraction import Contraction, contraction, grain
-from monotile.analysis.encoding import quotient
+from monotile.analysis.encoding import is_coded, quotient
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
@@ -33,7 +33,7 @@ class Product:
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
     runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
     part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
-    vectors; 0 for all.
+    vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory.
     """
 
     batch: tuple[int, ...]
@@ -50,6 +50,7 @@ class Product:
     part: int = 1
     near: int = 0
     swapped: bool = False
+    coded: bool = False
 
 
 def product(
@@ -92,8 +93,8 @@ def product(
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
     near = _near(found.left, c, k) if whole else 0
     return Product(
-        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped
-    )
+        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped, is_coded(c),
+    )  # fmt: skip
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:

@@ -15,10 +15,11 @@ from monotile.targets.target import Target
 
 RUNS = (16, 8, 4)  # bytes that a lane decodes at once
 MOST_ELEMENTS = 32  # that these are
-SLOT = 1 << 15  # bytes of a slot, about
+SLOT = 1 << 15  # bytes of a slot, about; less where the vectors take much of what there is
 MOST_SLOT = 40 << 10
 MOST_TILES = 2  # of 8 rows that a warp takes at once
-MOST_VECTORS = 96 << 10  # bytes of the vectors on chip
+MOST_VECTORS = 132 << 10  # bytes of the vectors on chip
+MANY_VECTORS = 64 << 10
 ROW = 8  # rows of a tile
 
 
@@ -85,7 +86,9 @@ def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[Ge
     if "mma.sync" not in target.instructions or vectors > 2 * ROW:
         return
     columns, warps = found.along.extent, target.threads // target.warp
-    if vectors * columns * found.factor.dtype.itemsize > MOST_VECTORS:
+    held = vectors * columns * found.factor.dtype.itemsize
+    slot = SLOT if held <= MANY_VECTORS else SLOT // 2
+    if held > MOST_VECTORS:
         return
     for run in RUNS:
         if not _fits(found, run):
@@ -93,7 +96,7 @@ def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[Ge
         blocks = columns // (4 * elements(found, run))
         parts = next((p for p in (8, 4, 2, 1) if p <= min(warps, blocks)), 1)
         for tiles in (MOST_TILES, 1) if rows > ROW * (warps // parts) else (1,):
-            way = _cut(found, run, blocks, parts, tiles, target)
+            way = _cut(found, run, blocks, (parts, tiles), slot, target)
             if way is not None:
                 yield way
 
@@ -110,15 +113,15 @@ def _fits(found: Problem, run: int) -> bool:
 
 
 def _cut(
-    found: Problem, run: int, blocks: int, parts: int, tiles: int, target: Target
+    found: Problem, run: int, blocks: int, shares: tuple[int, int], slot: int, target: Target
 ) -> GemvMma | None:
-    """With pieces of rows such that a slot has about the usual bytes."""
-    warps = target.threads // target.warp
+    """With pieces of rows such that a slot has about so many bytes. shares: warps that share a row, tiles of each."""
+    warps, (parts, tiles) = target.threads // target.warp, shares
     rows = ROW * tiles * (warps // parts)
     if rows > target.warp:
         return None
     sizes = [b for b in range(1, blocks + 1) if blocks % b == 0 and b * 4 * run % 16 == 0]
-    fitting = [b for b in sizes if b * 4 * run * rows <= SLOT] or sizes[:1]
+    fitting = [b for b in sizes if b * 4 * run * rows <= slot] or sizes[:1]
     if not fitting or fitting[-1] * 4 * run * rows > MOST_SLOT:
         return None
     taken = fitting[-1]

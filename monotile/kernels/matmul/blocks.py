@@ -49,7 +49,7 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
-    runs = (bool(p.grain_m), p.runs, p.part, p.near)
+    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded)
     return (p.k, p.left, p.right, p.dtype, p.half, *runs, size.m, size.n, size.k)
 
 
@@ -100,7 +100,8 @@ def _cuda_blocks(
     mma = instruction == "mma.m16n8k16"
     itemsize = p.dtype.itemsize
     chunks = (64, 32, 16) if mma else (32, 16)
-    least = 16 if mma and p.grain_m else 8  # runs are as short as they are
+    # Runs are as short as they are, and few rows of codes had better be decoded once.
+    least = 16 if mma and (p.grain_m or p.coded) else 8
     for block_k, slices, (warp_m, warp_n) in itertools.product(
         chunks, (8, 4, 2, 1), _WARP_TILES[mma]
     ):

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.encoding import is_coded
 from monotile.analysis.windows import sliding
 from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
 from monotile.ir.program import Compute
 from monotile.kernels.common import cost, flat
 from monotile.kernels.common.cost import SECTOR, Access, Extents
+from monotile.kernels.common.product import product
 from monotile.kernels.common.vectors import widest
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
@@ -48,6 +50,8 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     anchor = step[0]
     if len(group.steps) != 1 or not isinstance(anchor, Compute) or not anchor.reduce:
         return
+    if _decodes_again(anchor, context):
+        return
     total, after = math.prod(a.extent for a in anchor.axes), cost.following(step, target)
     method = choose(anchor, total, target.workers, target)
     if len(anchor.axes) > 1:
@@ -71,7 +75,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """As a step of a task with several."""
     anchor, target = site.anchor, context.target
-    if not isinstance(anchor, Compute) or not anchor.reduce:
+    if not isinstance(anchor, Compute) or not anchor.reduce or _decodes_again(anchor, context):
         return None
     extents, after = site.extents, cost.following(site.step, target)
     total = cost.product(extents, anchor.axes)
@@ -87,6 +91,14 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     return flat.in_rows(
         site, method, context, lambda e: access(anchor, method, e, after, target), scratch
     )
+
+
+def _decodes_again(c: Compute, context: Context) -> bool:
+    """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can take it instead."""
+    if "mma.sync" not in context.target.instructions or not is_coded(c):
+        return False
+    found = product(c, context.tables, context.target)
+    return found is not None and found.half
 
 
 def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
