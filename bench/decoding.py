@@ -21,6 +21,7 @@ from bench.zoo.decoders import gpt2, llama_1b
 from bench.zoo.weights import build
 from monotile.compare.results import Entry, Floor, Timing
 from monotile.generation.decoder import Decoder
+from monotile.packing.layer import PackedLinear
 from monotile.runtime.accuracy import error
 from monotile.runtime.measure import measure
 
@@ -60,8 +61,19 @@ def llama(dtype: torch.dtype) -> nn.Module:
     return llama_1b(dtype, max_position_embeddings=8192)[0]
 
 
+def packed(
+    make: Callable[[torch.dtype], nn.Module], kind: str
+) -> Callable[[torch.dtype], nn.Module]:
+    """The model with its linear layers packed, but for a head that is tied to the embedding."""
+    return lambda dtype: monotile.pack(make(dtype), kind, inplace=True)
+
+
 CASES = {
     "llama_1b": Case(llama, torch.bfloat16, 1024, 511),
+    "llama_1b_int4": Case(packed(llama, "int4"), torch.bfloat16, 1024, 511),
+    "llama_1b_int8": Case(packed(llama, "int8"), torch.bfloat16, 1024, 511),
+    "llama_1b_fp8": Case(packed(llama, "fp8"), torch.bfloat16, 1024, 511),
+    "llama_8b_int4": Case(packed(llama_8b, "int4"), torch.bfloat16, 1024, 511),
     "llama_1b_4000": Case(llama, torch.bfloat16, 4096, 4000),
     "llama_1b_answer": Case(llama, torch.bfloat16, 1024, 0),
     "llama_1b_prompt": Case(llama, torch.bfloat16, 1024, -128),
@@ -78,6 +90,12 @@ def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
     """The bytes of a token: weights, keys and values up to it, and all of those that it crosses."""
     looked_up = [decoder.decoder.embed_positions.weight] if isinstance(decoder, WhisperToken) else _apart(decoder.model)  # fmt: skip
     held = sum(p.nbytes for p in decoder.parameters() if not any(p is x for x in looked_up))
+    held += sum(
+        b.nbytes
+        for m in decoder.modules()
+        if isinstance(m, PackedLinear)
+        for b in m.packed.values()
+    )
     own, cross = (
         sum(b.nbytes for n, b in decoder.named_buffers() if n.startswith(names))
         for names in (CACHES, ("cross_keys", "cross_values"))
