@@ -49,6 +49,8 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     sides = tuple(Side(x, run or 0) for x, run in runs.items() if x != words[0])
     per = runs[words[0]]
     assert per is not None
+    if words[0].dtype.itemsize >= per * factor.dtype.itemsize:
+        return None
     looked = dict.fromkeys(x for x in loads(factor) if x not in direct)
     if not all(_looks_up(x, along) for x in looked):
         return None

@@ -17,12 +17,12 @@ class Operand(Frozen, frozen=True):
     vector: elements one copy moves.
     copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
-            direction allows it).
+            direction allows it), "decode" (codes, on the CPU decoded along k into a buffer).
     """
 
     major: Literal["k", "mn", "none"]
     vector: int
-    copy: Literal["direct", "async", "element"]
+    copy: Literal["direct", "async", "element", "decode"]
 
     def describe(self) -> str:
         """In a few words."""

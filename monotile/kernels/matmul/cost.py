@@ -165,7 +165,7 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * itemsize / target.worker_bandwidth
-        packed = (c.left.copy == "element") * m + (c.right.copy == "element") * n
+        packed = (c.left.copy != "direct") * m + (c.right.copy != "direct") * n
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
         return b.fill, packing + max(moved, blocks * b.work), 0.0
     model = fitted(target.model.matmul)

@@ -12,6 +12,7 @@ from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_decode import POSITION, write_decoded
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.tiles import COMPUTED, STORAGE_NAME, Side, tiles_of
 
@@ -95,6 +96,11 @@ class _Product:
         """Write the evaluation of a side into an array `into` of so many `lines` of block_k elements; gives its name."""
         e = self.e
         e.writer.write(f"_Alignas(64) {self.kind} {into}[{lines * self.bk}];")
+        method = self.method
+        if side.words and "decode" == (method.left if into == "left" else method.right).copy:
+            with e.writer.open(*e.counted(side.line, count)):
+                self._decode(side, side.line, f"({into} + {side.line.name} * {self.bk})", kc)
+            return into
 
         def write(here: Point, at: Expr) -> None:
             text = convert(e.body(side.factor, here), side.value.dtype, self.dtype)
@@ -104,6 +110,12 @@ class _Product:
         with e.writer.open(*e.counted(side.line, count)):
             e.along(side.depth, kc, side.start, side.at, [side.factor], write)
         return into
+
+    def _decode(self, side: Side, line: Expr, into: str, kc: str) -> None:
+        """Write the evaluation of a line of codes into `into`."""
+        assert side.words is not None
+        at = {side.depth.name: Axis(POSITION, self.bk), side.line.name: line}
+        write_decoded(self.e, substitute(side.value, at), kc, side.words, (into, self.dtype))
 
     def _dot(self, left: Side, right: Side, mc: str, nc: str, kc: str, first: str) -> None:
         e = self.e
@@ -152,6 +164,17 @@ class _Product:
     def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:
         """Write the taking in of block_n columns from `nb` on as `right`[depth][column - nb]."""
         e = self.e
+        if self.method.right.copy == "decode":
+            e.writer.write(f"_Alignas(64) {self.kind} decoded[{self.bn * self.bk}];")
+            e.writer.write(f"const {self.kind}* lines[{self.bn}];")
+            with e.writer.open(f"for (idx i = 0; i < {self.bn}; ++i)", ["i", right.line.name]):
+                name = right.line.name
+                e.writer.write(f"const idx {name} = mt_min_idx(nb + i, {nc} - 1);")
+                e.writer.write(f"lines[i] = decoded + i * {self.bk};")
+                self._decode(right, right.line, f"(decoded + i * {self.bk})", kc)
+            suffix = SUFFIX[self.dtype]
+            e.writer.write(f"mt_pack_transposed_{suffix}(lines, {self.bn}, {kc}, right);")
+            return
         if self.method.right.major == "k":
             self._lines(right, "lines", "", "nb", nc, self.bn)
             e.writer.write(

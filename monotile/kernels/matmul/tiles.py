@@ -11,6 +11,7 @@ from monotile.codegen.site import Point, Range, Site, at_start, unflatten
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, loads, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.method import Matmul
 
@@ -26,7 +27,7 @@ class Side:
     factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
     in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
     along_depth, along_line: elements from one depth to the next, and from one line to the next, where it is a Load that tiles can read;
-    None where that is no constant.
+    None where that is no constant. words: where it is stored as codes along the depth.
     """
 
     factor: Expr
@@ -37,6 +38,7 @@ class Side:
     depth: Axis
     along_depth: int | None
     along_line: int | None
+    words: Words | None = None
 
     @property
     def load(self) -> Load:
@@ -104,7 +106,8 @@ class Tiles:
         ):
             offset = lines.offset(value)
             along_depth, along_line = stride(offset, depth), stride(offset, line)
-        return Side(factor, k0, at, value, line, depth, along_depth, along_line)
+        words = words_of(factor, self.k[0], self.block_k) if len(self.k) == 1 else None
+        return Side(factor, k0, at, value, line, depth, along_depth, along_line, words)
 
 
 def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
@@ -121,7 +124,7 @@ def tile_sides(tiles: Tiles, lines: Lines) -> tuple[Operand, Operand]:
     method wants packed; else packed."""
     left, right = _ways(tiles, lines)
     wanted = tiles.method.instruction == "dot" or tiles.method.right.copy == "direct"
-    return left[0], next(w for w in right if wanted or w.copy == "element")
+    return left[0], next(w for w in right if wanted or w.copy != "direct")
 
 
 def why_not_read(tiles: Tiles, lines: Lines) -> str:
@@ -152,9 +155,10 @@ def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operan
 
 
 def _read(side: Side, *, in_place: bool) -> tuple[Operand, ...]:
-    """In place or packed: in the direction in which it lies, or value by value."""
+    """Decoded; in place or packed: in the direction in which it lies, or value by value."""
     copies: tuple[Literal["direct", "element"], ...] = ("direct", "element")
-    return tuple(
+    decoded = (Operand("k", 1, "decode"),) if side.words else ()
+    return decoded + tuple(
         Operand(major, 1, copy)
         for copy in copies[not in_place :]
         for major in dict.fromkeys((side.major, "none"))

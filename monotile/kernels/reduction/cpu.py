@@ -10,12 +10,14 @@ from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
 from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
+    coded_side,
     flattened,
     outputs_along,
     reduced,
@@ -180,9 +182,9 @@ def _run(
             else:
                 e.writer.write(f"{part} {'+' if c.combiner == 'sum' else '*'}= {bare(text)};")
 
-        if simd.apart > 1:
+        if simd.decoded:
             at = {**point, **unflatten(add(origin, Axis("k", variable.extent)), axes)}
-            _each_place(e, substitute(c.body, at), int(count), part, simd.apart)
+            _decoded(e, c, at, variable.extent, part, simd)
         else:
             e.each(Row(variable, "0", count, variable), [substitute(c.body, here)], write, clauses)
         if bad:
@@ -190,17 +192,23 @@ def _run(
         e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
 
 
-def _each_place(e: Loops, term: Expr, count: int, total: str, apart: int) -> None:
-    """Write a loop over words for each place in them, all of which add to `total`. term: at position `k` of so many."""
-    word = Axis("r", count // apart)
-    for place in range(apart):
-        position = add(mul(word, idx(apart)), idx(place))
-        body = normalised_indices(substitute(term, {"k": position}))
+def _decoded(e: Loops, c: Compute, at: Point, count: int, total: str, simd: AlongTerms) -> None:
+    """Decode so many terms of the factor that is stored as codes, and multiply them with the other. at: the point at position `k` of them."""
+    found = coded_side(c)
+    assert found is not None
+    assert isinstance(c.body, Binary)
+    sides = [substitute(side, dict(at)) for side in (c.body.a, c.body.b)]
+    coded, other = sides[found], sides[1 - found]
+    e.writer.write(f"{_kind(e, c)} decoded[{count}];")
+    assert simd.decoded is not None
+    write_decoded(e, coded, str(count), simd.decoded, ("decoded", c.body.dtype))
+    term = Axis("r", count)
+    body = normalised_indices(substitute(other, {"k": term}))
 
-        def write(body: Expr = body) -> None:
-            e.writer.write(f"{total} += {bare(e.root(body))};")
+    def multiply() -> None:
+        e.writer.write(f"{total} += {e.root(body)} * decoded[r];")
 
-        e.each(Row(word, "0", str(word.extent), word), [body], write, f" reduction(+ : {total})")
+    e.each(Row(term, "0", str(count), term), [body], multiply, f" reduction(+ : {total})")
 
 
 def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:

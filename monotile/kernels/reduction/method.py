@@ -13,18 +13,18 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
 
     flat: one loop runs over all reduce axes in the order; else a loop over each with a partial sum of its own, and vectors run along the last.
     parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
-    partial sums; () for a sum in one, as of all that is no sum of floats. apart: neighbours along the innermost loop that share a word of codes: it runs over words, once
-    for each place in them.
+    partial sums; () for a sum in one, as of all that is no sum of floats. decoded: of a factor that is stored as codes, how
+    many neighbours share a word, and how many what the words are decoded with; so many terms of it are decoded before any is multiplied. None: there is none.
     """
 
     flat: bool = True
     parts: tuple[int, ...] = ()
-    apart: int = 1
+    decoded: tuple[int, int] | None = None
 
     def describe(self) -> str:
         """In a few words."""
         text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
-        text += f", {self.apart} of a word" if self.apart > 1 else ""
+        text += ", codes decoded first" if self.decoded else ""
         return f"{text}, partial sums of {' / '.join(map(str, self.parts))}" if self.parts else text
 
 

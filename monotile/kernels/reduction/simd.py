@@ -9,6 +9,7 @@ from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Expr, loads, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_decode import words_of
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
 
 POSITIONS = ("argmax", "argmin")
@@ -39,22 +40,27 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     words = _words(c, run) if straight or len(order) == 1 else None
     if words is None:
         return AlongTerms(straight, parts)
-    apart, shared = words
-    longer = tuple(n for n in parts if n > shared and n % shared == 0)
-    return AlongTerms(straight, (*longer[:1], shared) if shared < run.extent else longer[:1], apart)
+    most = words[1] * max(
+        n for n in range(1, max(1, PART // words[1]) + 1) if run.extent % (words[1] * n) == 0
+    )
+    longer = tuple(n for n in parts[:-1] if n % most == 0)
+    return AlongTerms(straight, (*longer, most) if most < run.extent else (), words)
 
 
 def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
-    """Of a sum of products of which a factor is stored as codes: how many are in a word, and for how many neighbours what they share is the same."""
-    if contraction(c) is None or len(c.reduce) != 1 or not adds_floats(c):
+    """Of a sum of products of which one factor is stored as codes: how many are in a word, and for how many neighbours what they share is the same."""
+    found = coded_side(c)
+    if found is None or len(c.reduce) != 1 or not adds_floats(c):
         return None
-    found = [x for f in factors(c) if (x := encoded(f, c.reduce[0])) is not None]
-    if len(found) != 1:
+    return words_of(factors(c)[found], c.reduce[0], run.extent, PART)
+
+
+def coded_side(c: Compute) -> int | None:
+    """Which side of a product is stored as codes; None if not one is."""
+    if contraction(c) is None:
         return None
-    runs = [s.run for s in found[0].sides if s.run]
-    shared = min(PART, math.gcd(*runs)) if runs else PART
-    legal = shared % found[0].per == 0 and run.extent % shared == 0
-    return (found[0].per, shared) if legal else None
+    found = [k for k, f in enumerate(factors(c)) if encoded(f, c.reduce[-1]) is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
@@ -98,9 +104,10 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
     if len(parts) > 2 or any(n < 1 for n in parts) or list(parts) != sorted(set(parts))[::-1]:
         return f"partial sums of {parts} terms"
     if isinstance(simd, AlongTerms):
-        last = parts[-1] if parts else size(order)
-        if simd.apart < 1 or last % simd.apart or (simd.apart > 1 and not adds_floats(c)):
-            return f"{last} terms do not have words of {simd.apart}"
+        if simd.decoded and simd.decoded != _words(c, flattened(order)):
+            return f"words of {simd.decoded} are not what it reads"
+        if simd.decoded and size(order) % (parts[-1] if parts else 1):
+            return f"partial sums of {parts} terms, not all of them whole"
         one = c.combiner in POSITIONS or not order
         if simd.flat and len(order) > 1 and site.step.bounds:
             return "its terms are several loops, each from its first live position on"
