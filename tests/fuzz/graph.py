@@ -19,6 +19,7 @@ NARROW = SimpleNamespace(
     bf16=torch.bfloat16,
     i64=torch.int64,
     i32=torch.int32,
+    i16=torch.int16,
     i8=torch.int8,
     bool=torch.bool,
 )

@@ -51,6 +51,33 @@ def dense(b: Builder) -> None:
         (x,), k = b.emit(after.format(made)), n
 
 
+def coded(b: Builder) -> None:
+    """A layer whose weight is codes of a few bits in bytes, taken apart in one of several ways, with what groups of neighbours share."""
+    kind, bits = b.r.choice(("f16", "bf16", b.dtype)), b.r.choice((1, 2, 4, 4, 8))
+    rows, k, n = b.r.choice((1, 2, 5, 17, 33)), b.r.choice((32, 64, 96, 128)), b.r.choice((5, 24, 40, 64))  # fmt: skip
+    group, mask = b.r.choice((8, 16, 32, k)), (1 << bits) - 1
+    places = list(range(0, 8, bits))
+    if b.chance(0.3):
+        places.reverse()
+    codes = b.leaf(f"torch.randint(0, 256, ({n}, {k * bits // 8}), generator=g({b.seed()})).to(torch.uint8)", parameter=True)  # fmt: skip
+    part = b.r.choice((f"({codes} >> {{s}}) & {mask}", f"{codes} // {{p}} % {mask + 1}"))
+    parts = ", ".join(part.format(s=s, p=1 << s) for s in places)
+    numbers = codes if bits == 8 else f"torch.stack(({parts}), -1).flatten(-2)"
+    if b.chance(0.25):
+        values = (
+            f"{b.floats((256 if bits == 8 else mask + 1,), kind, parameter=True)}[{numbers}.long()]"
+        )
+    else:
+        zero = b.r.choice(("0", str(mask // 2 + 1), "zero"))
+        if zero == "zero":
+            zeros = b.integers(0, mask + 1, (n, k // group, 1), "i16")
+            zero = f"{zeros}.expand(-1, -1, {group}).flatten(1)"
+        values = f"({numbers}.to(torch.int16) - {zero}).to(t.{kind})"
+    scale = b.positive((n, k // group if k % group == 0 else 1, 1), kind)
+    scaled = f"({values}.unflatten(1, ({scale}.shape[1], -1)) * {scale}).flatten(1) * {(mask * k**0.5) ** -1:.3g}"
+    b.emit(f"F.linear({b.floats((rows, k), kind, parameter=False)}, {scaled})")
+
+
 def transposed(b: Builder) -> None:
     """A product with a value of its own kind: scores, Gram matrices."""
     x = b.pick(rank(2))
@@ -262,6 +289,6 @@ def by_itself(b: Builder) -> None:
 
 
 OPERATORS = (
-    (5, matmul), (5, linear), (4, dense), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
+    (5, matmul), (5, linear), (4, dense), (2, coded), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
     (3, attention), (2, resample), (2, other), (1, by_itself),
 )  # fmt: skip

@@ -47,7 +47,7 @@ class _Decode:
 
 def order_of(found: Problem, method: GemvMma) -> str:
     """How the vectors' elements have to lie for the order in which codes are taken out of their words, as `mt::store_ordered` takes it; "" where they lie as they are."""
-    if method.decode not in ("codes", "pairs"):
+    if method.decode == "elements":
         return ""
     assert found.codes is not None
     codes = codes_in(found.factor, found.along, found.codes)
@@ -67,9 +67,6 @@ def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
         f"auto decode = [&](const mt::Pack<uint32_t, {method.run // 4}>& words, idx row, idx run)"
     )
     with w.open(head, ["row", "run"], fence=True, tail=";"), _registers(e):
-        if method.decode == "none":
-            w.write("return words;")
-            return
         given = _write_sides(d)
         match method.decode:
             case "elements":
@@ -129,11 +126,12 @@ def _write_elements(d: _Decode, given: Given) -> None:
         word = _value(f"elements.value + lane / {found.per}", dtype)
         w.write(f"const {e.values[dtype]} word = {word};")
         w.define("word")
-        factor = _replaced(found.factor, {**given, found.matrix: _held(e, "word", dtype)})
-        column = add(
-            mul(Axis("run", found.along.extent // d.count), idx(d.count)), lane_of(d.count)
-        )
-        text = bare(e.body(factor, {**d.rows.point, found.along.name: column}))
+        runs = found.along.extent // d.count
+        column = add(mul(Axis("run", runs), idx(d.count)), lane_of(d.count))
+        point = {**d.rows.point, found.along.name: column}
+        given = {**given, found.matrix: _held(e, "word", dtype)}
+        given |= _look_up(d, given, point)
+        text = bare(e.body(_replaced(unrounded(found.factor), given), point))
         w.write(f"values[lane] = mt::cast<{d.kind}>({text});")
 
 

@@ -46,13 +46,12 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
 
 
 class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
-    """Rows of a matrix of weights, which may be stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
+    """Rows of a matrix of weights that are stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
 
     The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot: `parts`
     share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row; the vectors
     lie on chip. second: whether the matrix is the second factor. warps: of the worker.
-    decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one; "none":
-    the words are the elements.
+    decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one.
     """
 
     second: bool
@@ -62,7 +61,7 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     pieces: int
     piece: int
     run: int
-    decode: Literal["none", "elements", "codes", "pairs"]
+    decode: Literal["elements", "codes", "pairs"]
 
     @property
     def slot_rows(self) -> int:

@@ -129,10 +129,9 @@ def _cut(
     return GemvMma(found.second, warps, parts, tiles, pieces, piece, run, decoding(found))
 
 
-def decoding(found: Problem) -> Literal["none", "elements", "codes", "pairs"]:
+def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:
     """How codes are decoded."""
-    if found.codes is None:
-        return "none"
+    assert found.codes is not None
     codes = codes_in(found.factor, found.along, found.codes)
     if codes is None or not _around(found, codes):
         return "elements"
