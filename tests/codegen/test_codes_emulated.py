@@ -13,6 +13,7 @@ from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL
+from tests.conftest import wide
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -143,8 +144,11 @@ MODES = {  # with scales in float32, and in the type of the rest
 }  # fmt: skip
 
 
-@TYPES
-@pytest.mark.parametrize("scales", ["float32", "same"])
+@pytest.mark.parametrize(
+    ("scales", "dtype"),
+    [("float32", torch.float16), ("same", torch.bfloat16), wide("float32", torch.bfloat16), wide("same", torch.float16)],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_streams(kind: str, scales: str, dtype: torch.dtype) -> None:
     model = Chain(kind, 256, 384, 128).eval()

@@ -78,7 +78,7 @@ def test_logarithms_and_keys_that_are_used() -> None:
     found = monotile.compile(Packed((-1, -1), lse=True), args, target="cpu")(*args)
     wanted = right(args, (-1, -1))
     assert error(found[0], wanted[:1]) < 1e-5
-    torch.testing.assert_close(found[1][:, :28].double(), wanted[1][:, :28])
+    torch.testing.assert_close(found[1][:, :28].double(), wanted[1][:, :28], rtol=1e-5, atol=1e-5)
     used = torch.tensor([2, 0, 17], dtype=torch.int32)
     fast = monotile.compile(Packed((-1, 0)), (*args, used), target="cpu")
     assert error(fast(*args, used), right(args, (-1, 0), [2, 0, 17])[:1]) < 1e-5
