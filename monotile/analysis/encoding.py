@@ -36,19 +36,12 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     if isinstance(factor, Load) or along not in axes_of(factor):
         return None
     direct = dict.fromkeys(x for x in loads(factor) if not any(loads(i) for i in x.index))
-    runs = {x: _run(x, along) for x in direct}
-    if None in runs.values():
-        return None
-    words = [
-        x
-        for x, run in runs.items()
-        if run is not None and run == min(filter(None, runs.values()), default=0)
-    ]
-    if len(words) != 1 or not _in_rows(words[0], along):
+    runs = {x: run_along(x, along) for x in direct}
+    per = min(filter(None, runs.values()), default=0)
+    words = [x for x, run in runs.items() if run == per]
+    if None in runs.values() or not per or len(words) != 1:
         return None
     sides = tuple(Side(x, run or 0) for x, run in runs.items() if x != words[0])
-    per = runs[words[0]]
-    assert per is not None
     if words[0].dtype.itemsize >= per * factor.dtype.itemsize:
         return None
     looked = dict.fromkeys(x for x in loads(factor) if x not in direct)
@@ -58,11 +51,11 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def is_coded(c: Compute) -> bool:
-    """Whether `c` is a sum of products of which a factor is stored as codes."""
+def coded_sides(c: Compute) -> tuple[int, ...]:
+    """Which factors of a sum of products are stored as codes."""
     if contraction(c) is None:
-        return False
-    return any(encoded(f, c.reduce[-1]) is not None for f in factors(c))
+        return ()
+    return tuple(k for k, f in enumerate(factors(c)) if encoded(f, c.reduce[-1]) is not None)
 
 
 def _looks_up(x: Load, along: Axis) -> bool:
@@ -76,7 +69,7 @@ def _looks_up(x: Load, along: Axis) -> bool:
     )
 
 
-def _run(x: Load, along: Axis) -> int | None:
+def run_along(x: Load, along: Axis) -> int | None:
     """Neighbours along the axis for which `x` is the same: 0 for all; None if its index is no quotient."""
     if along not in axes_of(x):
         return 0
@@ -95,8 +88,3 @@ def quotient(e: Expr, along: Axis) -> bool:
             return x == along and along.extent % int(value) == 0
         case _:
             return False
-
-
-def _in_rows(words: Load, along: Axis) -> bool:
-    """Whether the words lie side by side along the axis."""
-    return bool(words.index) and along in axes_of(words.index[-1])

@@ -51,13 +51,20 @@ class Integers(Format):
             scale = w.abs().mean(-1).to(dtype)
             return {"codes": pack_bits((weight >= 0).to(torch.uint8), 1), "scale": scale}
         scale, zero = self._fitted(w, dtype)
-        codes = self._codes(w, scale, zero).flatten(-2)
-        tensors = {"scale": scale.squeeze(-1).to(dtype)}
-        if self.symmetric and self.bits == 8:
-            return tensors | {"codes": (codes - self.middle).to(torch.int8)}
-        tensors["codes"] = pack_bits(codes.to(torch.uint8), self.bits)
+        codes = self._codes(w, scale, zero).flatten(-2).to(torch.uint8)
+        return self.stored(codes, scale.squeeze(-1).to(dtype), zero.squeeze(-1))
+
+    def stored(self, codes: Tensor, scale: Tensor, zero: Tensor) -> dict[str, Tensor]:
+        """The tensors of codes, uint8 [n, k], with scales and zeros, [n, groups]. Zeros of a symmetric format are left out."""
+        signed = self.symmetric and self.bits == 8
+        packed = (
+            (codes.to(torch.int16) - self.middle).to(torch.int8)
+            if signed
+            else pack_bits(codes, self.bits)
+        )
+        tensors = {"scale": scale.contiguous(), "codes": packed.contiguous()}
         if not self.symmetric:
-            tensors["zero"] = zero.squeeze(-1).to(torch.uint8)
+            tensors["zero"] = zero.to(torch.uint8).contiguous()
         return tensors
 
     def decode(self, tensors: Tensors, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from monotile.errors import InputError
-from monotile.packing.bits import pack_bits
 from monotile.packing.format import Format
 from monotile.packing.integers import Integers
 
@@ -64,13 +63,6 @@ def integer_weight(
     format = Integers(f"int{bits}", group, bits, symmetric)
     if reason := format.refusal(parts.k):
         raise parts.wrong(reason)
-    tensors = {"scale": scale.contiguous()}
-    if symmetric and bits == 8:
-        tensors["codes"] = (codes.to(torch.int16) - 128).to(torch.int8)
-    else:
-        tensors["codes"] = codes.contiguous() if bits == 8 else pack_bits(codes, bits)
-    if not symmetric:
-        if int(zero.max()) > 255:
-            raise parts.wrong("a zero of 256 fits no byte: it is likely one of 0 that wrapped")
-        tensors["zero"] = zero.to(torch.uint8).contiguous()
-    return PackedWeight(format, tensors, scale.dtype)
+    if not symmetric and int(zero.max()) > 255:
+        raise parts.wrong("a zero of 256 fits no byte: it is likely one of 0 that wrapped")
+    return PackedWeight(format, format.stored(codes, scale, zero), scale.dtype)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
-from monotile.analysis.contraction import Contraction, contraction, grain
-from monotile.analysis.encoding import is_coded, quotient
+from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
@@ -93,7 +93,7 @@ def product(
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
     near = _near(found.left, c, k) if whole else 0
     return Product(
-        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped, is_coded(c),
+        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
     )  # fmt: skip
 
 
@@ -242,8 +242,8 @@ def _choosing(x: Select) -> bool:
 def _run(x: Load, axis: Axis, limit: int) -> int:
     """Neighbours along the axis whose elements of `x` lie in one vector, one for each or one for several: a power of two up to `limit`."""
     run = contiguous_run(offset(x), axis, limit)
-    per = grain(x.index[-1], axis) if x.index and quotient(x.index[-1], axis) else 1
-    if per == 1 or any(axis in axes_of(i) for i in x.index[:-1]):
+    per = run_along(x, axis) or 1
+    if per == 1:
         return run
     word = Axis(axis.name, axis.extent // per)
     words = Load(x.tensor, (*x.index[:-1], word))

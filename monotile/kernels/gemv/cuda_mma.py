@@ -23,7 +23,7 @@ from monotile.ir.expr import (
 )
 from monotile.kernels.common.cuda_config import config
 from monotile.kernels.common.cuda_operands import ELEMENT
-from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_decode import order_of, write_decode
 from monotile.kernels.gemv.cuda_tasks import TaskRows
@@ -83,11 +83,7 @@ def _ask(e: BlockEmitter, rows: TaskRows, side: Side, array: tiles.SideArray) ->
         where = spread(Axis("row", rows.count), rows.ranges)
         at = placed(rows.point, where) | {"value": mul(Axis("pack", packs), idx(width))}
         address = e.address_of(load, at)
-        with ExitStack() as stack:
-            for r in rows.ranges:
-                if r.count != str(r.variable.extent):
-                    text = bare(e.index(where[r.variable.name]))
-                    stack.enter_context(w.open(f"if ({text} < {r.count})", fence=True))
+        with inside(e, rows.ranges, where):
             w.write(f"{name}[j] = mt::load_constant<{width}>({address});")
     return asked
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import normalised_indices
+from monotile.analysis.encoding import coded_sides
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
@@ -17,7 +18,6 @@ from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
 from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
-    coded_side,
     flattened,
     outputs_along,
     reduced,
@@ -194,8 +194,7 @@ def _run(
 
 def _decoded(e: Loops, c: Compute, at: Point, count: int, total: str, simd: AlongTerms) -> None:
     """Decode so many terms of the factor that is stored as codes, and multiply them with the other. at: the point at position `k` of them."""
-    found = coded_side(c)
-    assert found is not None
+    (found,) = coded_sides(c)
     assert isinstance(c.body, Binary)
     sides = [substitute(side, dict(at)) for side in (c.body.a, c.body.b)]
     coded, other = sides[found], sides[1 - found]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
-from monotile.analysis.encoding import is_coded
+from monotile.analysis.encoding import coded_sides
 from monotile.analysis.windows import sliding
 from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
@@ -95,7 +95,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 
 def _decodes_again(c: Compute, context: Context) -> bool:
     """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can take it instead."""
-    if "mma.sync" not in context.target.instructions or not is_coded(c):
+    if "mma.sync" not in context.target.instructions or not coded_sides(c):
         return False
     found = product(c, context.tables, context.target)
     return found is not None and found.half

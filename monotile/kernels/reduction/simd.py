@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from monotile.analysis.contraction import contraction, factors
-from monotile.analysis.encoding import encoded
+from monotile.analysis.contraction import factors
+from monotile.analysis.encoding import coded_sides
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Expr, loads, substitute
@@ -49,18 +49,10 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
 
 def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
     """Of a sum of products of which one factor is stored as codes: how many are in a word, and for how many neighbours what they share is the same."""
-    found = coded_side(c)
-    if found is None or len(c.reduce) != 1 or not adds_floats(c):
+    sides = coded_sides(c)
+    if len(sides) != 1 or len(c.reduce) != 1 or not adds_floats(c):
         return None
-    return words_of(factors(c)[found], c.reduce[0], run.extent, PART)
-
-
-def coded_side(c: Compute) -> int | None:
-    """Which side of a product is stored as codes; None if not one is."""
-    if contraction(c) is None:
-        return None
-    found = [k for k, f in enumerate(factors(c)) if encoded(f, c.reduce[-1]) is not None]
-    return found[0] if len(found) == 1 else None
+    return words_of(factors(c)[sides[0]], c.reduce[0], run.extent, PART)
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:

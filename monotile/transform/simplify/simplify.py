@@ -52,13 +52,17 @@ def simplify(program: Program, options: Options) -> Program:
         new = known[e]
         return e if new == e else new
 
+    def simplified(s: Statement) -> Statement:
+        plain = _unevaluated(s)
+        return _factors_kept(plain, body) or map_exprs(plain, body)
+
     def statement(s: Statement) -> Statement:
-        new = _factors_kept(s, body) or map_exprs(_unevaluated(s), body)
+        new = simplified(s)
         if not isinstance(new, Compute):
             return new
         short = narrow(new)
         if short is not new:
-            new = map_exprs(_unevaluated(short), body)
+            new = simplified(short)
         if not isinstance(new, Compute):
             return new
         wide = _without_unit_axes(new)
@@ -69,12 +73,11 @@ def simplify(program: Program, options: Options) -> Program:
 
 def _factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Statement | None:
     """A sum of products of which a factor is computed and rounded to 16 bits: that is what tensor cores take, and it stays. None for any other."""
-    if not isinstance(s, Compute) or contraction(s) is None:
+    if not isinstance(s, Compute) or not isinstance(s.body, Binary):
         return None
-    assert isinstance(s.body, Binary)
     sides = (s.body.a, s.body.b)
     rounded = [_rounded(side) for side in sides]
-    if rounded == [None, None]:
+    if rounded == [None, None] or contraction(s) is None:
         return None
     new = [
         simplified(side) if x is None else cast(cast(simplified(x), uncast(side).dtype), side.dtype)
