@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         VerificationError,
     )
+    from monotile.frontends.torch.sparse import sparse
     from monotile.generation.batch import BatchGenerator
     from monotile.generation.generator import Generator, generator
     from monotile.packing.checkpoints import load_packed
@@ -47,6 +48,7 @@ _HOME = {
     "generator": "monotile.generation.generator",
     "load": "monotile.runtime.module",
     "load_packed": "monotile.packing.checkpoints",
+    "sparse": "monotile.frontends.torch.sparse",
     "pack": "monotile.packing.pack",
     "PackingReport": "monotile.packing.report",
     "BuildError": "monotile.errors",
@@ -88,6 +90,7 @@ __all__ = [
     "load",
     "load_packed",
     "pack",
+    "sparse",
 ]
 
 

@@ -57,6 +57,7 @@ from monotile.transform.roll.update_tables import update_tables
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
+from monotile.transform.sparse.list_nonzeros import list_nonzeros
 
 ROLLING = option("roll")
 ARRANGING = option("arrange_parameters")
@@ -73,6 +74,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("mask_stacks", rewrite(mask_stacks),
          "Before inlining: the masks of stacks are pointwise, and their readers may take them in.",
          sets=("stacks masked",)),
+    Pass("list_nonzeros", rewrite(list_nonzeros),
+         "First, while what is stated of zeros is a statement of its own, which inlining takes in. Layers go along lists alike, and roll.",
+         sets=("masks listed",)),
     Pass("inline_views", rewrite(inline_views),
          "Views between operators hide that layers are equal.",
          needs=("stacks masked",), sets=("views inlined",)),

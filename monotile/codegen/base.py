@@ -13,6 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
+from monotile.analysis.affine import affine
 from monotile.analysis.in_place import tables_of
 from monotile.analysis.rounding import rounding_sensitive_operands
 from monotile.analysis.states import old_values
@@ -28,7 +29,7 @@ from monotile.codegen.address import (
 )
 from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
-from monotile.codegen.site import Range, Site, Span, loop_axes, point_of, range_of
+from monotile.codegen.site import Point, Range, Site, Span, loop_axes, point_of, range_of
 from monotile.codegen.spelling import SMALL_FLOATS, bare, combine, convert
 from monotile.config import Options
 from monotile.errors import PlanError
@@ -40,14 +41,15 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     axes_of,
+    binary,
     idx,
     loads,
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Compute, Program, Scatter, statements, used
+from monotile.ir.program import Compute, Program, Scatter, ends_of, statements, used
 from monotile.plan.access import watched_tensors
-from monotile.plan.nodes import Dim, Plan, Stage, Step
+from monotile.plan.nodes import Bound, Dim, Plan, Stage, Step
 from monotile.plan.places import Place, Shared
 from monotile.targets.target import Target
 
@@ -217,25 +219,37 @@ class Emitter(Expressions):
             self._origin = anchor.origin
             self.forget()
             ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))
-            spans = self._spans(step, anchor) if bounded and isinstance(anchor, Compute) else {}
+            spans = dict[str, Span]()
+            if bounded and isinstance(anchor, Compute):
+                spans = self._spans(step, anchor, self.point(anchor, ranges))
             if spans:
                 ranges = tuple(self._bounded(r, anchor, spans) for r in ranges)
             yield Site(step, anchor, tuple(rest), ranges, self.point(anchor, ranges), spans)
 
-    def _spans(self, step: Step, anchor: Compute) -> dict[str, Span]:
-        """Reads the scalars that bound a step."""
+    def _spans(self, step: Step, anchor: Compute, point: Point) -> dict[str, Span]:
+        """Reads what bounds a step. point: of the task, in which the axes that bounds depend on have one value."""
         extents = {a.name: a.extent for a in (*anchor.axes, *anchor.reduce)}
+        ends = {t.name: t for t in ends_of(anchor)}
         out: dict[str, Span] = {}
+
+        def end(name: str, b: Bound, extent: int) -> Axis:
+            return self._end(Load(ends[name], tuple(start(*a) for a in b.at)), extent)
+
+        def start(axis: str, run: int) -> Expr:
+            here = point[axis]
+            first: dict[str, Expr] = {a.name: idx(0) for a in axes_of(here) if a not in self._task}
+            return affine(binary("floordiv", substitute(here, first), idx(run))).expr
+
         for b in step.bounds:
             n = extents[b.axis]
-            first = self._end(b.first, n) if b.first else idx(0)
-            out[b.axis] = Span(first, self._end(b.last, n + 1) if b.last else idx(n))
+            first = end(b.first, b, n) if b.first else idx(0)
+            out[b.axis] = Span(first, end(b.last, b, n + 1) if b.last else idx(n))
         return out
 
-    def _end(self, name: str, extent: int) -> Axis:
-        """A variable that has the value of the scalar `name`, which is less than `extent`."""
+    def _end(self, load: Load, extent: int) -> Axis:
+        """A variable that has the value of `load`, which is less than `extent`."""
         variable = self.writer.fresh("live")
-        text = bare(self.value(Load(Tensor(name, (), DType.I64), ())))
+        text = bare(self.value(load))
         self.writer.write(f"const idx {variable} = (idx)({text});")
         self.writer.define(variable)
         return Axis(variable, extent)

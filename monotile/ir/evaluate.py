@@ -4,6 +4,7 @@ A body is evaluated over the whole grid of its axes at once, by broadcasting; a 
 large for memory is split into blocks of the output.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -122,7 +123,8 @@ def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -
     out = np.full(s.out.shape, _undefined(s.out.dtype), s.out.dtype.numpy)
     reduced = tuple(a.extent for a in s.reduce)
     inner = tuple(slice(0, n) for n in reduced)
-    for box in _blocks(s.out.shape, int(np.prod(reduced))):
+    for box in _boxes(s, int(np.prod(reduced))):
+        at = {a: part.start for a, part in zip(s.axes, box, strict=True)}
         shape = tuple(part.stop - part.start for part in box) + reduced
         if 0 in shape[: len(box)]:
             continue
@@ -132,11 +134,11 @@ def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -
             points = grid((*s.axes, *s.reduce), (*box, *inner), loops)
             found = np.broadcast_to(Body(env, points, s.origin).value(s.body, None), shape)
             if s.combiner is not None:
-                terms = _span(s.reduce, s.live, env)
+                terms = _span(s.reduce, s.live, env, at)
                 found = scalar.reduce(s.combiner, found[..., *terms], len(reduced), s.body.dtype)
         inside = [
             slice(max(a.start, b.start), max(a.start, b.start, min(a.stop, b.stop)))
-            for a, b in zip(_span(s.axes, s.live, env), box, strict=True)
+            for a, b in zip(_span(s.axes, s.live, env, at), box, strict=True)
         ]
         here = [
             slice(a.start - b.start, a.stop - b.start) for a, b in zip(inside, box, strict=True)
@@ -145,15 +147,27 @@ def _compute(s: Compute, env: Mapping[str, Array], loops: Mapping[str, Array]) -
     return out
 
 
+def _boxes(s: Compute, inner: int) -> Iterator[tuple[slice, ...]]:
+    """The boxes of `s`: one for each point of axes that its bounds depend on."""
+    single = {a.axis for x in s.live for a in x.at}
+    for box in _blocks(s.out.shape, inner):
+        ways = (
+            [slice(i, i + 1) for i in range(part.start, part.stop)] if a in single else [part]
+            for a, part in zip(s.axes, box, strict=True)
+        )
+        yield from itertools.product(*ways)
+
+
 def _span(
-    axes: Sequence[Axis], live: Sequence[Live], env: Mapping[str, Array]
+    axes: Sequence[Axis], live: Sequence[Live], env: Mapping[str, Array], at: Mapping[Axis, int]
 ) -> tuple[slice, ...]:
-    """The live part of each axis."""
+    """The live part of each axis. at: where a box begins."""
     out: list[slice] = []
     for a in axes:
         x = next((x for x in live if x.axis == a), None)
-        first = 0 if x is None or x.first is None else int(lookup(env, x.first))
-        last = a.extent if x is None or x.last is None else int(lookup(env, x.last))
+        point = () if x is None else tuple(at[y.axis] // y.run for y in x.at)
+        first = 0 if x is None or x.first is None else int(lookup(env, x.first)[point])
+        last = a.extent if x is None or x.last is None else int(lookup(env, x.last)[point])
         if not 0 <= first < last <= a.extent and a.extent:
             raise VerificationError(f"axis {a.name!r} of {a.extent} is live from {first} to {last}")
         out.append(slice(first, last))

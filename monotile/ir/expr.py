@@ -128,6 +128,10 @@ class SizeTensor(Tensor, frozen=True, cache_hash=True):
     most: int = 0
 
 
+class MaskTensor(Tensor, frozen=True, cache_hash=True):
+    """Bools of which most are false, and what is false worth leaving out: somebody has stated so. `transform/sparse` makes plain Tensors of them."""
+
+
 class Load(msgspec.Struct, frozen=True, tag="load", cache_hash=True):
     """The element of `tensor` at `index`, one int64 expression per dimension."""
 

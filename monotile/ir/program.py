@@ -9,8 +9,8 @@ Semantics
   axes, the first of equals (NaN counts as the extreme); an empty reduction gives the
   combiner's identity. If `combiner` is None, `reduce` is empty.
 - Live: a Compute may be bounded along axes: elements of `out` beyond are undefined, terms beyond are left
-  out. The bounds are scalars of the call, 0 <= first < last <= extent, so one point at least is live. What is
-  undefined is read only by Computes that are bounded alike, at the axis itself.
+  out. The bounds are values of the call, 0 <= first < last <= extent, so one point at least is live: scalars, or one for each
+  point, or run of points, of other axes of the Compute (`Live.at`). What is undefined is read only by Computes that are bounded alike, at the axis itself.
 - Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
   last write wins; with a combiner, out[index] = combine(out[index], value). Written in place if
   `base` is dead afterwards.
@@ -39,12 +39,13 @@ By convention a Compute's axes are named i0, i1, ... and its reduce axes r0, r1,
 of equal structure have equal bodies except for the tensors that they load.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, SizeTensor, Tensor, loads
+from monotile.ir.expr import Axis, Binary, Expr, Load, SizeTensor, Tensor, idx, loads
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -58,12 +59,29 @@ class Weight(msgspec.Struct, frozen=True):
 Ends = tuple[Tensor | None, Tensor | None]
 
 
+class At(msgspec.Struct, frozen=True, cache_hash=True):
+    """The number of an aligned run of so many points of `axis`, whose extent is whole runs."""
+
+    axis: Axis
+    run: int = 1
+
+    @property
+    def index(self) -> Expr:
+        return self.axis if self.run == 1 else Binary("floordiv", self.axis, idx(self.run))
+
+    @property
+    def extent(self) -> int:
+        return self.axis.extent // self.run
+
+
 class Live(msgspec.Struct, frozen=True, cache_hash=True):
-    """The points of `axis` from `first` on and before `last`, scalar int64 tensors; None: from 0, to the extent."""
+    """The points of `axis` from `first` on and before `last`, int64 tensors; None: from 0, to the extent. They are scalars, or
+    have an element for each point of `at`, of axes that the Compute does not sum over."""
 
     axis: Axis
     first: Tensor | None
     last: Tensor | None
+    at: tuple[At, ...] = ()
 
     @property
     def ends(self) -> Ends:
@@ -73,12 +91,33 @@ class Live(msgspec.Struct, frozen=True, cache_hash=True):
     @property
     def known(self) -> bool:
         """Whether its ends are sizes of the call, which nobody waits for."""
-        return all(t is None or isinstance(t, SizeTensor) for t in self.ends)
+        return not self.at and all(t is None or isinstance(t, SizeTensor) for t in self.ends)
 
     @property
     def prefix(self) -> SizeTensor | None:
         """The size of the call that says how much of the axis is live, from its start; None where none does."""
         return self.last if self.first is None and isinstance(self.last, SizeTensor) else None
+
+    def part(self, index: Sequence[Expr]) -> "Part | None":
+        """What it says of a dimension of a tensor that is read, or written, at `index`; None where `at` is not among that."""
+        if not {x.axis for x in self.at} <= {i for i in index if isinstance(i, Axis)}:
+            return None
+        return Part(self.ends, tuple((index.index(x.axis), x.run) for x in self.at))
+
+
+class Part(NamedTuple):
+    """How much of a dimension of a tensor is defined. at: the dimensions, and their runs, which say which element of the ends counts."""
+
+    ends: Ends
+    at: tuple[tuple[int, int], ...] = ()
+
+    def behind(self, count: int) -> "Part":
+        """The same where so many dimensions more are in front."""
+        return Part(self.ends, tuple((p + count, run) for p, run in self.at))
+
+    def along(self, axis: Axis, axes: Sequence[Axis]) -> Live:
+        """The same of a Compute with these axes."""
+        return Live(axis, *self.ends, tuple(At(axes[p], run) for p, run in self.at))
 
 
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):
@@ -277,8 +316,13 @@ def used(s: Statement) -> tuple[Tensor, ...]:
 
 
 def ends_of(s: Compute) -> tuple[Tensor, ...]:
-    """The scalars that bound it, in order and with repetition."""
+    """What bounds it, in order and with repetition."""
     return tuple(t for x in s.live for t in x.ends if t is not None)
+
+
+def parts_of(s: Compute) -> tuple[Part | None, ...]:
+    """How much of each dimension of its result is defined; None for all."""
+    return tuple(x.part(s.axes) if (x := s.live_along(a)) else None for a in s.axes)
 
 
 def looked_at(s: Statement) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """What a statement of a Program may use, and how much of it is defined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 
 import msgspec
@@ -8,9 +8,9 @@ import msgspec
 from monotile.errors import VerificationError
 from monotile.ir import printer
 from monotile.ir.expr import Axis, Tensor
-from monotile.ir.program import Ends, Live
+from monotile.ir.program import Part
 
-Along = tuple[Live | None, ...]  # by dimension; None where all is defined
+Along = tuple[Part | None, ...]  # by dimension; None where all is defined
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -46,11 +46,11 @@ class Scope(msgspec.Struct, frozen=True):
             t.name not in self.partial, f"{t.name!r} is used where a part of it is undefined"
         )
 
-    def part(self, t: Tensor, along: Sequence[Ends | None]) -> None:
-        """What lies between these ends of `t`."""
+    def part(self, t: Tensor, along: Along) -> None:
+        """So much of `t`."""
         self.see(t)
-        for wanted, ends in zip(self.partial.get(t.name, ()), along, strict=False):
-            fits = wanted is None or wanted.ends == ends
+        for wanted, part in zip(self.partial.get(t.name, ()), along, strict=False):
+            fits = wanted is None or wanted == part
             self.check(fits, f"{t.name!r} is used where a part of it is undefined")
 
     def see(self, t: Tensor) -> None:
@@ -73,10 +73,6 @@ class Scope(msgspec.Struct, frozen=True):
 def joined(one: Along, other: Along) -> Along:
     """What is live of a value that is one tensor or another."""
     return tuple(a or b for a, b in zip_longest(one, other))
-
-
-def ends_along(along: Along) -> list[Ends | None]:
-    return [x and x.ends for x in along]
 
 
 def show_type(t: Tensor) -> str:

@@ -39,17 +39,18 @@ from monotile.ir.program import (
     Compute,
     Live,
     Loop,
+    Part,
     Program,
     Scatter,
     Statement,
-    ends_of,
     is_snapshot,
+    parts_of,
     statements,
     updates,
     used,
     wholes,
 )
-from monotile.ir.scope import Scope, ends_along, joined, show_type
+from monotile.ir.scope import Scope, joined, show_type
 
 
 def verify(program: Program) -> None:
@@ -71,7 +72,7 @@ def verify(program: Program) -> None:
         along = program.defined_along(k)
         at = msgspec.structs.replace(here, where=f"output {t.name!r}")
         at.check(len(along) == len(t.shape), f"{len(along)} sizes of {len(t.shape)} dimensions")
-        at.part(t, tuple((None, sizes[n]) if n else None for n in along))
+        at.part(t, tuple(Part((None, sizes[n])) if n else None for n in along))
     _states(program, here)
     _watched(program, here)
 
@@ -189,29 +190,35 @@ def _compute(at: Scope, s: Compute) -> None:
     for x in loads(s.body):
         _defined(at, x, s.live)
     at.define(s.out)
-    along = tuple(s.live_along(a) for a in s.axes)
+    along = parts_of(s)
     if any(along):
         at.partial[s.out.name] = along
 
 
 def _live(at: Scope, s: Compute) -> None:
-    for t in ends_of(s):
-        at.use(t)
-        at.check((t.shape, t.dtype) == ((), DType.I64), f"the bound {t.name!r} is {show_type(t)}")
     names = [x.axis.name for x in s.live]
     at.check(len(set(names)) == len(names), "an axis is bounded twice")
     for x in s.live:
         at.check(x.axis in (*s.axes, *s.reduce), f"axis {x.axis.name!r} is bounded and not its own")
         at.check(x.ends != (None, None), f"axis {x.axis.name!r} is bounded by nothing")
+        others = [a.axis for a in x.at]
+        apart = set(others) <= {*s.axes} - {x.axis} and len(set(others)) == len(others)
+        whole = all(a.run > 0 and a.axis.extent % a.run == 0 for a in x.at)
+        at.check(apart and whole, f"axis {x.axis.name!r} has no bounds for each of {others}")
+        shape = tuple(a.extent for a in x.at)
+        for t in (t for t in x.ends if t is not None):
+            at.use(t)
+            fits = (t.shape, t.dtype) == (shape, DType.I64)
+            at.check(fits, f"the bound {t.name!r} is {show_type(t)}")
         positions = x.axis in s.reduce and s.combiner in ("argmax", "argmin")
         at.check(not positions, f"{s.combiner!r} over a part of axis {x.axis.name!r}")
 
 
 def _defined(at: Scope, x: Load, live: Sequence[Live]) -> None:
     """What is undefined of the tensor of `x` is not read under these bounds."""
-    by_axis = {y.axis: y.ends for y in live}
+    by_axis: dict[Expr, Part | None] = {y.axis: y.part(x.index) for y in live}
     for i, wanted in zip(x.index, at.partial.get(x.tensor.name, ()), strict=False):
-        bounded = isinstance(i, Axis) and wanted is not None and by_axis.get(i) == wanted.ends
+        bounded = isinstance(i, Axis) and wanted is not None and by_axis.get(i) == wanted
         at.check(wanted is None or bounded, f"an undefined part of {x.tensor.name!r} may be read")
 
 
@@ -253,15 +260,15 @@ def _loop(at: Scope, s: Loop) -> None:
         inside.define(c.param)
         # Of all four tensors of a carry the same is undefined: what the body gives says what.
         result = made.get(c.result)
-        along = () if result is None else tuple(result.live_along(a) for a in result.axes)
+        along = () if result is None else parts_of(result)
         known = at.partial.get(c.init.name, ())
         both = joined(along, known)
         if any(both):
             at.partial[c.param.name] = at.partial[c.out.name] = both
-        at.part(c.init, ends_along(both))
+        at.part(c.init, both)
     _body(inside, s.body)
     for c in s.carried:
-        inside.part(c.result, ends_along(at.partial.get(c.param.name, ())))
+        inside.part(c.result, at.partial.get(c.param.name, ()))
         for other in (c.param, c.result, c.out):
             at.same_type(c.init, other)
         at.define(c.out)
@@ -273,7 +280,7 @@ def _loop(at: Scope, s: Loop) -> None:
     for k in s.stacked:
         inside.see(k.value)
         if known := at.partial.get(k.value.name):
-            at.partial[k.out.name] = (None, *known)
+            at.partial[k.out.name] = (None, *(x and x.behind(1) for x in known))
         want = Tensor(k.out.name, (s.axis.extent, *k.value.shape), k.value.dtype)
         at.check(
             k.out == want, f"stack {k.out.name!r} is {show_type(k.out)}, not {show_type(want)}"
@@ -295,8 +302,8 @@ def _branch(at: Scope, s: Branch) -> None:
         both = joined(*sides)
         if any(both):
             at.partial[o.out.name] = both
-            then.part(o.then, ends_along(both))
-            otherwise.part(o.otherwise, ends_along(both))
+            then.part(o.then, both)
+            otherwise.part(o.otherwise, both)
         at.same_type(o.then, o.otherwise)
         at.same_type(o.then, o.out)
         at.define(o.out)

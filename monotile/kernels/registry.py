@@ -18,6 +18,7 @@ from monotile.kernels.rowwise.family import ROWWISE
 from monotile.kernels.scatter.family import SCATTER
 from monotile.kernels.transpose.family import TRANSPOSE
 from monotile.plan.nodes import Method, Plan, Stage, Step
+from monotile.plan.one_point import one_point
 from monotile.targets.target import Target
 
 FAMILIES: tuple[Family, ...] = (
@@ -59,10 +60,14 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 def suits(step: Step, statements: Iterable[Compute | Scatter], target: Target) -> bool:
     """Whether its family leaves out the terms of `statements`, which are the step's, that are dead."""
-    dead = [
-        s for s in statements if isinstance(s, Compute) and any(x.axis in s.reduce for x in s.live)
-    ]
-    return all(family_of(step.method).bounded(s, step.method, target) for s in dead)
+
+    def leaves_out(s: Compute) -> bool:
+        terms = [x for x in s.live if x.axis in s.reduce]
+        anchor = s.out.name == step.computes[step.anchor]
+        apart = all(not x.at or (anchor and one_point(step, s, x.at)) for x in terms)
+        return not terms or (apart and family_of(step.method).bounded(s, step.method, target))
+
+    return all(leaves_out(s) for s in statements if isinstance(s, Compute))
 
 
 def finer_copy(stage: Stage, threads: int) -> Stage:

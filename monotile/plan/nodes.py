@@ -136,14 +136,15 @@ Methods = Mapping[str, type[Method]]  # by the tag that JSON gives them
 
 
 class Bound(Frozen, frozen=True):
-    """A step's walk along an axis, or reduce axis, of its anchor: from the value of the scalar tensor `first` on and before that of `last`
-    ("": from 0, to the extent). All workers read them, behind a hand-off after whoever wrote them. known: the launch has them by value: they wait
-    for nobody."""
+    """A step's walk along an axis, or reduce axis, of its anchor: from the value of the tensor `first` on and before that of `last`
+    ("": from 0, to the extent). They are scalars, or have an element for each run of so many points of the axes `at` of the anchor: each task lies within one.
+    All workers read them, behind a hand-off after whoever wrote them. known: the launch has them by value: they wait for nobody."""
 
     axis: str
     first: str
     last: str
     known: bool = False
+    at: tuple[tuple[str, int], ...] = ()
 
 
 class Step(Frozen, frozen=True):

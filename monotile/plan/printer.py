@@ -7,7 +7,18 @@ stage_y: grid [3, 32], workers from 0, after grid barrier
 from collections.abc import Iterator, Mapping
 from typing import assert_never
 
-from monotile.plan.nodes import Choose, Dim, Handoff, LiveTasks, Plan, PlanNode, Repeat, Stage, Step
+from monotile.plan.nodes import (
+    Bound,
+    Choose,
+    Dim,
+    Handoff,
+    LiveTasks,
+    Plan,
+    PlanNode,
+    Repeat,
+    Stage,
+    Step,
+)
 from monotile.plan.places import (
     Final,
     Place,
@@ -111,8 +122,14 @@ def _tasks(x: LiveTasks) -> str:
 def _step(s: Step) -> str:
     wait = "(block barrier) " if s.barrier else ""
     dims = "; ".join(_dim(d) for d in s.dims) or "one element"
-    live = "".join(f"; {b.axis} in [{b.first}:{b.last}]" for b in s.bounds)
+    live = "".join(f"; {_bound(b)}" for b in s.bounds)
     return f"{wait}{', '.join(s.computes)}: {dims}{live}; {s.method.describe()}"
+
+
+def _bound(b: Bound) -> str:
+    runs = ", ".join(axis if run == 1 else f"{axis} // {run}" for axis, run in b.at)
+    at = f"[{runs}]" if runs else ""
+    return f"{b.axis} in [{b.first and b.first + at}:{b.last and b.last + at}]"
 
 
 def _dim(d: Dim) -> str:

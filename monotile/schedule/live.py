@@ -1,22 +1,24 @@
 """Which Computes leave out what is dead, and which walks of a Plan do."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import mentions
-from monotile.ir.program import Compute, Live, Program, Scatter, statements
+from monotile.ir.program import At, Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import family_of, match, tiled
 from monotile.plan.live_tasks import live_tasks
 from monotile.plan.nodes import Bound, Choose, PlanNode, Repeat, Stage, Step
+from monotile.plan.one_point import one_point
 from monotile.plan.places import Place
 from monotile.plan.walk import each_stage, with_bodies
 from monotile.targets.target import Target
 from monotile.transform.live.bound import bound_live
 
+LEAST_ROWS = 16  # of a matrix of a batch, or of a run
 FEW_ROWS = 32  # of a product that tensor cores would compute, all of K
 
 
@@ -36,7 +38,18 @@ def bound(program: Program, target: Target, context: Context) -> Program:
             return len(c.reduce) == 1
         return _rows(c) <= FEW_ROWS or streamed(c)
 
-    return bound_live(program, may)
+    return bound_live(program, may, lambda c, at: _apart(c, at, context))
+
+
+def _apart(c: Compute, at: Sequence[At], context: Context) -> bool:
+    """Whether `c` is a product of which each matrix of a batch, or run of rows, may end elsewhere along k, with enough rows for tiles of its own."""
+    found = contraction(c)
+    if found is None or len(c.reduce) != 1 or not tiled(c, context):
+        return False
+    runs = {(c.axes[p], size) for p, size in found.grains}
+    batch = {(c.axes[p], 1) for p in found.batch}
+    rows = min((size for _, size in runs), default=_rows(c))
+    return {(x.axis, x.run) for x in at} <= runs | batch and rows >= LEAST_ROWS
 
 
 def _rows(c: Compute) -> int:
@@ -63,7 +76,8 @@ def bound_walks(
             return step
         if not family_of(step.method).bounded(anchor, step.method, target):
             return step
-        bounds = tuple(_bound(x) for x in anchor.live if not by_tasks(step, anchor, x))
+        known = (x for x in anchor.live if one_point(step, anchor, x.at))
+        bounds = tuple(_bound(x) for x in known if not by_tasks(step, anchor, x))
         return msgspec.structs.replace(step, bounds=bounds)
 
     def each(stage: Stage) -> Stage:
@@ -94,4 +108,4 @@ def bound_tasks(
 
 def _bound(x: Live) -> Bound:
     first, last = (t.name if t is not None else "" for t in x.ends)
-    return Bound(x.axis.name, first, last, x.known)
+    return Bound(x.axis.name, first, last, x.known, tuple((a.axis.name, a.run) for a in x.at))

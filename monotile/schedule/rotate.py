@@ -158,7 +158,7 @@ def _copies(
             lambda x: Load(renamed.get(x.tensor.name, x.tensor), x.index),
         )
         live = tuple(
-            Live(x.axis, *(None if t is None else renamed.get(t.name, t) for t in x.ends))
+            Live(x.axis, *(None if t is None else renamed.get(t.name, t) for t in x.ends), at=x.at)
             for x in s.live
         )
         out.append(msgspec.structs.replace(s, out=tensor, body=body, live=live))

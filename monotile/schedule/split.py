@@ -31,7 +31,7 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Branch, Compute, Program, Scatter, Statement, statements
+from monotile.ir.program import At, Branch, Compute, Live, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
@@ -203,7 +203,10 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     reduce = (*c.reduce[:at], *inner, *c.reduce[at + 1 :])
     moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
     moved[c.reduce[at].name] = add(mul(axes[0], idx(share)), inner[0] if inner else idx(0))
-    live = tuple(msgspec.structs.replace(x, axis=axes[1 + c.axes.index(x.axis)]) for x in c.live)
+    own = dict(zip(c.axes, axes[1:], strict=True))
+    live = tuple(
+        Live(own[x.axis], *x.ends, tuple(At(own[a.axis], a.run) for a in x.at)) for x in c.live
+    )
     first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin, live)
     if parts > PARTS[-1]:
         part = Axis("r0", parts)

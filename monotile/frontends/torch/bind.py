@@ -129,7 +129,8 @@ class _Binder:
     # What statements are made of.
 
     def tensor(self, t: Tensor) -> Tensor:
-        return self.inputs.get(t) or Tensor(t.name, tuple(map(int, t.shape)), t.dtype)
+        extents = tuple(map(int, t.shape))
+        return self.inputs.get(t) or msgspec.structs.replace(t, shape=extents)
 
     def expr(self, e: Expr) -> Expr:
         known: dict[int, Expr] = {}

@@ -1,9 +1,10 @@
 """Steps whose axes may be flattened freely: whole waves of tasks, in one dimension."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from monotile.analysis.dependence import loads_of
+from monotile.ir.expr import Axis
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
@@ -52,12 +53,31 @@ def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
     sides = (tuple(range(p)), tuple(range(p + 1, len(s.axes))))
     outer, inner = (math.prod(s.axes[q].extent for q in side) for side in sides)
     rows = Dim(sides[0], outer, -(-outer // target.workers), 0)
+    if at := {y.axis: y.run for x in s.live for y in x.at}:
+        yield _within_runs(s, p, at, target)
+        return
     rest = (Dim(sides[1], inner, inner, None),) if sides[1] else ()
     parts = max(1, target.workers // -(-outer // rows.tile))
     for n in dict.fromkeys((1, parts)):
         tile = cost.round_up(-(-extent // n), LIVE_STEP)
         along = Dim((p,), extent, min(extent, tile), 1 if sides[0] else 0)
         yield (*((rows,) if sides[0] else ()), along, *rest)
+
+
+def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> tuple[Dim, ...]:
+    """Axis p whole; of those before it that its bounds depend on as much as each worker has one task of, within one run of each."""
+    tasks, before = 1, list[Dim]()
+    for q, a in enumerate(s.axes[:p]):
+        most = -(-a.extent * tasks // target.workers) if a in at else 1
+        tile = next(
+            n for n in range(max(1, min(most, at.get(a, 1))), 0, -1) if at.get(a, 1) % n == 0
+        )
+        before.append(Dim((q,), a.extent, tile, q))
+        tasks *= -(-a.extent // tile)
+    rest = tuple(range(p + 1, len(s.axes)))
+    inner = math.prod(s.axes[q].extent for q in rest)
+    after = (Dim(rest, inner, inner, None),) if rest else ()
+    return (*before, Dim((p,), s.axes[p].extent, s.axes[p].extent, None), *after)
 
 
 def _tiles(total: int, at_once: int, vector: int, target: Target) -> Iterator[int]:

@@ -21,6 +21,7 @@ from monotile.targets.target import Target
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
 ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
+LINE = 8  # elements side by side from which on a line is worth a copy of its own
 RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
 
 
@@ -33,7 +34,8 @@ class Product:
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
     runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
     part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
-    vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory.
+    vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory. bounded: how much of k counts is known
+    in the call.
     """
 
     batch: tuple[int, ...]
@@ -51,6 +53,7 @@ class Product:
     near: int = 0
     swapped: bool = False
     coded: bool = False
+    bounded: bool = False
 
 
 def product(
@@ -94,6 +97,7 @@ def product(
     near = _near(found.left, c, k) if whole else 0
     return Product(
         batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
+        any(x.axis in c.reduce for x in c.live),
     )  # fmt: skip
 
 
@@ -267,6 +271,11 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
 
 
 def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    """Whether data decides where rows of `x`, or parts of them, lie: within one product."""
-    own = {*(c.axes[p] for p in side), *(c.reduce[p] for p in k)}
-    return any(own & axes_of(y) for i in x.index for y in loads(i))
+    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but for whole lines along its side, where it decides
+    which values of k these are of."""
+    rows, depth = {c.axes[p] for p in side}, {c.reduce[p] for p in k}
+    chosen = {a for i in x.index for y in loads(i) for a in axes_of(y)}
+    lines = (
+        c.axes[side[-1]].extent > 1 and contiguous_run(offset(x), c.axes[side[-1]], LINE) == LINE
+    )
+    return bool(chosen & (rows | depth)) and not (not chosen & rows and lines)

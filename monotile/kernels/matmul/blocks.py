@@ -49,7 +49,7 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
-    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded)
+    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded)
     return (p.k, p.left, p.right, p.dtype, p.half, *runs, size.m, size.n, size.k)
 
 

@@ -116,9 +116,14 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
     return None
 
 
-def bounded(anchor: Compute, _method: Method, target: Target) -> bool:
-    """Where one thread walks all of K in a loop."""
-    return not target.has.lockstep and len(anchor.reduce) == 1
+def bounded(anchor: Compute, method: Method, target: Target) -> bool:
+    """Where one thread walks all of K in a loop; where warps do, of K that ends elsewhere for each matrix of a batch. One end for all is that of
+    a cache, of which a few rows are multiplied: reductions walk that better."""
+    assert isinstance(method, Matmul)
+    if len(anchor.reduce) != 1 or not target.has.lockstep:
+        return len(anchor.reduce) == 1
+    x = anchor.live_along(anchor.reduce[0])
+    return x is not None and bool(x.at) and x.first is None and method.runs == 1
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:

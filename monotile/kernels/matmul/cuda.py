@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.kernels.common.cuda_asked_rows import ask_next, take, write_ahead
 from monotile.kernels.common.cuda_config import PRODUCT, config
@@ -55,7 +56,8 @@ def write_product(
             if isinstance(p.method, MatmulRows)
             else _write_elements(e, p, sides)
         )
-        call = f"mt::contract<Product>(scratch + {p.site.step.scratch}, m0, {p.m.count}, n0, {p.n.count}, left, right, {await_}, {after}"
+        operands = ", ".join(_bounded(e, p, name) for name in ("left", "right"))
+        call = f"mt::contract<Product>(scratch + {p.site.step.scratch}, m0, {p.m.count}, n0, {p.n.count}, {operands}, {await_}, {after}"
         if sequence is None:
             e.writer.write(f"{call});")
         else:
@@ -69,6 +71,12 @@ def write_operands(e: VectorEmitter, p: ProductSite) -> Sides:
         sides = write_sides(e, p)
         e.writer.write(f"use(left, right, 0, {p.m.count}, 0, {p.n.count});")
     return sides
+
+
+def _bounded(e: VectorEmitter, p: ProductSite, name: str) -> str:
+    """Text of the functor `name`, as far as k is live."""
+    span = p.site.spans.get(p.k[0].name)
+    return name if span is None else f"mt::bounded({name}, {bare(e.index(span.end))})"
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
             if c.teams > 1 and rounds <= 1:
                 continue
             method, scratch = c, nbytes
-            if rounds > 1:
+            if rounds > 1 and not p.bounded:
                 method = followed(c, size.k, target)
                 scratch = scratch_bytes(method, target)
             task = Size(*tile, size.k)

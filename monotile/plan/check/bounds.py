@@ -1,28 +1,37 @@
 """What a Plan says of dead elements and terms: as the Program does."""
 
 from monotile.codegen.view import View
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, Live
 from monotile.kernels.registry import family_of, suits
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Step
+from monotile.plan.one_point import one_point
 from monotile.plan.places import Value
 from monotile.targets.target import Target
+
+
+def _key(x: Live) -> tuple[str, str, str, tuple[tuple[str, int], ...]]:
+    first, last = (t.name if t is not None else "" for t in x.ends)
+    return x.axis.name, first, last, tuple((a.axis.name, a.run) for a in x.at)
 
 
 def check_bounds(step: Step, view: View, target: Target) -> None:
     """Nothing live is left out, and no undefined term counts."""
     anchor = view.statements[step.computes[step.anchor]]
     live = anchor.live if isinstance(anchor, Compute) else ()
-    said = {(x.axis.name, *(t.name if t is not None else "" for t in x.ends)): x for x in live}
-    own_bounds = {(b.axis, b.first, b.last) for b in step.bounds}
+    said = {_key(x): x for x in live}
+    own_bounds = {(b.axis, b.first, b.last, b.at) for b in step.bounds}
     for b in step.bounds:
         ends = [view.places[n] for n in (b.first, b.last) if n]
         if b.known and not all(isinstance(p, Value) for places in ends for p in places):
             fail(f"{view.stage.name}: a bound of {anchor.out.name} is not known by value")
-        if (b.axis, b.first, b.last) not in said:
+        x = said.get((b.axis, b.first, b.last, b.at))
+        if x is None or not isinstance(anchor, Compute):
             fail(
                 f"{view.stage.name}: {anchor.out.name} is not live along {b.axis} as its step says"
             )
+        elif not one_point(step, anchor, x.at):
+            fail(f"{view.stage.name}: a task of {anchor.out.name} has several bounds")
     if step.bounds and not (
         isinstance(anchor, Compute) and family_of(step.method).bounded(anchor, step.method, target)
     ):

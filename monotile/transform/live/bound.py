@@ -2,14 +2,16 @@
 
 `where(key <= position, x, -inf)` is dead from position + 1 on. Forward, that makes `exp` of it 0 there, and what a sum adds of
 that; so the sum is bounded. Backward, what is read by bounded Computes alone is bounded as they are: the products of queries and keys.
-The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken.
+The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken, or
+each row's own where whoever computes them can (`Apart`).
 """
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Iterator, Sequence
+from math import gcd, prod
 
 import msgspec
 
+from monotile.analysis.contraction import grain
 from monotile.analysis.dead import (
     Side,
     Value,
@@ -38,27 +40,34 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import Compute, Ends, Live, Program, Statement, scalar, statements
+from monotile.ir.program import At, Compute, Ends, Live, Part, Program, Statement, statements
 from monotile.transform.live.demand import demands
 from monotile.transform.live.places import START, Place, Places, inserted
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program
+from monotile.transform.simplify.simplify import simplify_expr
 
 May = Callable[[Compute], bool]
+Rows = tuple[At, ...]
+Apart = Callable[[Compute, Rows], bool]
 LEAST = 8  # points of an axis from which on bounds are worth it
 MOST = 1 << 20  # points of the rows whose bounds are compared
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Beyond `ends` along an axis all elements, or terms, have the same value."""
+    """Beyond `ends` along an axis all elements, or terms, have the same value. at: as of `Live`."""
 
     ends: Ends
     value: Value
+    at: Rows = ()
 
 
-def bound_live(program: Program, may: May = lambda _: True) -> Program:
-    """`program` with Computes bounded by scalars of the call. may: whether one may leave out terms."""
-    finder = _Finder(program, may)
+def bound_live(
+    program: Program, may: May = lambda _: True, apart: Apart = lambda _c, _at: False
+) -> Program:
+    """`program` with Computes bounded by values of the call. may: whether one may leave out terms. apart: whether one may leave out others for
+    each point of some of its axes."""
+    finder = _Finder(program, may, apart)
     for s in statements(program.body):
         if isinstance(s, Compute):
             finder.forward(s)
@@ -86,15 +95,15 @@ def bound_live(program: Program, may: May = lambda _: True) -> Program:
 class _Finder:
     """terms: bounds of what is combined, by the name of the Compute. live: all bounds that follow from these. scalars: those that there may be, with their places."""
 
-    def __init__(self, program: Program, may: May) -> None:
-        self.program, self.may = program, may
+    def __init__(self, program: Program, may: May, apart: Apart) -> None:
+        self.program, self.may, self.apart = program, may, apart
         self.places, self.names = Places(program), Names(program)
         self.mixed: set[tuple[str, int]] = set()
         self.terms: dict[str, list[Live]] = {}
         self.live: dict[str, list[Live]] = {}
         self.scalars: dict[Compute, Place] = {}
-        self._dead: dict[str, dict[int, list[Dead]]] = {}  # by tensor and dimension
-        self._known: dict[tuple[Place, Expr], Tensor] = {}
+        self._dead: dict[str, dict[int, list[tuple[Part, Value]]]] = {}  # by tensor and dimension
+        self._known: dict[tuple[Place, Expr, str], Tensor] = {}
 
     def forward(self, c: Compute) -> None:
         """What is dead of `c`, and which of its terms."""
@@ -106,33 +115,40 @@ class _Finder:
             found = [*self._inherited(c, axis), *self._stated(c, axis)]
             if axis in c.reduce:
                 good = [d for d in found if left_out(c.combiner, c.body, d.value)]
-                good = good if self.may(c) else []
-                best = max(good, key=lambda d: sum(t is not None for t in d.ends), default=None)
+                good = [d for d in good if (self.apart(c, d.at) if d.at else self.may(c))]
+                best = max(
+                    good,
+                    key=lambda d: (bool(d.at), sum(t is not None for t in d.ends)),
+                    default=None,
+                )
                 if best is not None:
-                    self.terms.setdefault(c.out.name, []).append(Live(axis, *best.ends))
+                    self.terms.setdefault(c.out.name, []).append(Live(axis, *best.ends, best.at))
                 continue
             for d in found:
                 value = d.value if c.combiner is None else combined(c.combiner, d.value)
                 if value is not None and c.out.dtype is not c.body.dtype:
                     value = converted(value, c.out.dtype)
-                if value is not None:
+                part = Live(axis, *d.ends, d.at).part(c.axes)
+                if value is not None and part is not None:
                     by_axis = self._dead.setdefault(c.out.name, {})
-                    by_axis.setdefault(p, []).append(Dead(d.ends, value))
+                    by_axis.setdefault(p, []).append((part, value))
 
     def _inherited(self, c: Compute, axis: Axis) -> list[Dead]:
         """Where what `c` loads is dead along `axis`."""
-        values: dict[Ends, dict[Load, Value]] = {}
+        values: dict[tuple[Ends, Rows], dict[Load, Value]] = {}
         for x in loads_of(c):
             for p, found in self._dead.get(x.tensor.name, {}).items():
-                for d in found:
-                    if x.index[p] == axis:
-                        values.setdefault(d.ends, {})[x] = d.value
+                for part, value in found:
+                    own = ((x.index[q], run) for q, run in part.at)
+                    at = tuple(At(i, run) for i, run in own if isinstance(i, Axis) and i in c.axes)
+                    if x.index[p] == axis and len(at) == len(part.at):
+                        values.setdefault((part.ends, at), {})[x] = value
         out: list[Dead] = []
-        for ends, known in values.items():
+        for (ends, at), known in values.items():
             value = value_where(
                 c.body, lambda e, known=known: known.get(e) if isinstance(e, Load) else None
             )
-            out += [Dead(ends, value)] if value is not None else []
+            out += [Dead(ends, value, at)] if value is not None else []
         return out
 
     def _stated(self, c: Compute, axis: Axis) -> list[Dead]:
@@ -147,14 +163,18 @@ class _Finder:
             low = is_low(value)
             if low and not alone(c.body, [x.term for x in s]):
                 continue
-            ends = self._ends(c, axis, s, guarded=low)
-            out += [Dead(ends, value)] if ends is not None else []
+            for part in self._ends(c, axis, s, guarded=low):
+                out.append(Dead(part[0], value, part[1]))
         return out
 
-    def _ends(self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool) -> Ends | None:
-        """Scalars for the sides: the widest bounds that any row of `c` has. guarded: all is live where some row has nothing live."""
+    def _ends(
+        self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool
+    ) -> Iterator[tuple[Ends, Rows]]:
+        """Scalars for the sides: the widest bounds that any row of `c` has. And those of each row, where they depend on some. guarded: all is
+        live where some row has nothing live."""
         if len(found) == 1 and (size := self._size(found[0], axis)) is not None:
-            return None, size
+            yield (None, size), ()
+            return
         first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
         if guarded:
             some = Binary("lt", first or idx(0), last or idx(axis.extent))
@@ -167,11 +187,17 @@ class _Finder:
             *c.reduce,
         }
         if prod(a.extent for a in rows) > MOST:
-            return None
-        order = [a for a in (*c.axes, *c.reduce) if a in rows]
+            return
+        order = tuple(At(a) for a in (*c.axes, *c.reduce) if a in rows)
+        yield self._both(first, last, order, kept=False), ()
+        if rows and rows <= {*c.axes}:
+            kept = tuple(_run(x.axis, (first, last)) for x in order)
+            yield self._both(first, last, kept, kept=True), kept
+
+    def _both(self, first: Expr | None, last: Expr | None, rows: Rows, *, kept: bool) -> Ends:
         return (
-            None if first is None else self._scalar("live_first", first, order, "min"),
-            None if last is None else self._scalar("live_end", last, order, "max"),
+            None if first is None else self._end("live_first", first, rows, "" if kept else "min"),
+            None if last is None else self._end("live_end", last, rows, "" if kept else "max"),
         )
 
     def _size(self, side: Side, axis: Axis) -> Tensor | None:
@@ -183,15 +209,22 @@ class _Finder:
             case _:
                 return None
 
-    def _scalar(self, name: str, e: Expr, rows: list[Axis], combiner: str) -> Tensor:
-        axes = tuple(Axis(f"r{k}", a.extent) for k, a in enumerate(rows))
-        body = substitute(e, {a.name: b for a, b in zip(rows, axes, strict=True)})
+    def _end(self, name: str, e: Expr, rows: Rows, combiner: str) -> Tensor:
+        """`e`, which depends on `rows`: combined over these, or of each of them."""
+        own = tuple(Axis(f"{'r' if combiner else 'i'}{k}", x.extent) for k, x in enumerate(rows))
+        at: dict[str, Expr] = {
+            x.axis.name: mul(a, idx(x.run)) for x, a in zip(rows, own, strict=True)
+        }
+        body = substitute(e, at)
+        body = body if combiner else simplify_expr(body)
         place = self.places.earliest((body,))
-        key = place, body
+        key = place, body, combiner if own else ""
         if key not in self._known:
-            out = scalar(self.names.fresh(name), DType.I64)
+            shape = () if combiner else tuple(a.extent for a in own)
+            out = Tensor(self.names.fresh(name), shape, DType.I64)
             self._known[key] = out
-            self.scalars[Compute(out, (), axes, combiner if axes else None, body)] = place
+            made = ((), own, combiner if own else None) if combiner else (own, (), None)
+            self.scalars[Compute(out, *made, body)] = place
         return self._known[key]
 
     def backward(self) -> None:
@@ -216,6 +249,12 @@ class _Finder:
         """Whether the scalars are there where the Compute `name` is made."""
         made = {c.out: p for c, p in self.scalars.items()}
         return all(made.get(t, START).before(self.places.at[name]) for t in ends if t is not None)
+
+
+def _run(axis: Axis, ends: Sequence[Expr | None]) -> At:
+    """The longest runs of `axis` within which the ends are the same."""
+    run = gcd(*(grain(e, axis) for e in ends if e is not None))
+    return At(axis, run if run and axis.extent % run == 0 else 1)
 
 
 def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Expr, Tensor
+from monotile.ir.expr import Expr, Load, Tensor
 from monotile.ir.program import (
     Branch,
     Compute,
     Ends,
     Live,
     Loop,
+    Part,
     Program,
     Scatter,
     Statement,
@@ -23,7 +24,7 @@ from monotile.ir.program import (
 )
 from monotile.transform.rewrite import Body
 
-Read = tuple[Ends | None, ...]  # along each dimension; None for all
+Read = tuple[Part | None, ...]  # along each dimension; None for all
 Seen = Callable[[Ends, str], bool]  # whether scalars are there where a tensor is made
 
 
@@ -40,7 +41,7 @@ def demands(program: Program, terms: Mapping[str, list[Live]], seen: Seen) -> De
     sizes = {t.name: t for t in program.inputs}
     for k, t in enumerate(program.outputs):
         along = program.defined_along(k)
-        finder.read(t, tuple((None, sizes[n]) if n else None for n in along))
+        finder.read(t, tuple(Part((None, sizes[n])) if n else None for n in along))
     finder.body(program.body)
     return Demands(finder.live, finder.mixed)
 
@@ -66,7 +67,7 @@ class _Finder:
     def along(self, t: Tensor) -> Read:
         """What all readers together read of `t`."""
         found = self.reads.get(t.name, [])
-        out: list[Ends | None] = []
+        out: list[Part | None] = []
         for p in range(len(t.shape)):
             ways = {r[p] for r in found}
             out.append(ways.pop() if len(ways) == 1 else None)
@@ -103,9 +104,9 @@ class _Finder:
                 if len({r[p] for r in self.reads.get(name, [])}) > 1
             }
         if not c.out.dtype.is_int:  # what is an index has to be one everywhere
-            for axis, ends in zip(c.axes, self.along(c.out), strict=True):
-                if ends is not None and self.seen(ends, name):
-                    live.append(Live(axis, *ends))
+            for axis, part in zip(c.axes, self.along(c.out), strict=True):
+                if part is not None and self.seen(part.ends, name):
+                    live.append(part.along(axis, c.axes))
         if live:
             self.live[name] = live
         for t in ends_of(c):
@@ -113,11 +114,11 @@ class _Finder:
         self._loads(c, live)
 
     def _loads(self, s: Compute | Scatter, live: list[Live]) -> None:
-        def part(index: Expr) -> Ends | None:
-            return next((x.ends for x in live if x.axis == index), None)
+        def part(index: Expr, read: Load) -> Part | None:
+            return next((x.part(read.index) for x in live if x.axis == index), None)
 
         for x in loads_of(s):
-            self._read(x.tensor, tuple(map(part, x.index)))
+            self._read(x.tensor, tuple(part(i, x) for i in x.index))
 
     def _loop(self, s: Loop) -> None:
         if s.count is not None:
@@ -130,7 +131,7 @@ class _Finder:
             for c in s.carried:
                 self.read(c.result, None if c.result == s.predicate else assumed[c.param.name])
             for k in s.stacked:
-                self.read(k.value, self.along(k.out)[1:])
+                self.read(k.value, tuple(x and x.behind(-1) for x in self.along(k.out)[1:]))
             self.body(s.body)
             found = {
                 c.param.name: tuple(

@@ -60,7 +60,7 @@ struct NoWait {
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of a team. S: a `Product`.
 //
 // await: waits for the hand-off of the operands and of what `fetch` reads. All threads call it once; not for a task that is
-// prefetched. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that
+// prefetched. Operands may be `Bounded`, both by the same end of k. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that
 // is prefetched some steps ahead, at first while the operands are copied. Where not `valid` nothing may be stored: predicated
 // stores instead of branches let the steps of the epilogue hide each other's latency. For rows at any alignment the epilogue is
 // `UnalignedStores`; where rows are finished as wholes it is a `RowEpilogue`, and `fetch` fetches nothing. When this returns shared
@@ -95,7 +95,9 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     left_feed.finish(to);
     right_feed.finish(to + S::LeftPanel::BYTES);
   };
-  int count = slice < S::CHUNKS ? (S::CHUNKS - slice + S::SLICES - 1) / S::SLICES : 0;
+  int chunks = S::CHUNKS;
+  if constexpr (IS_BOUNDED<Left>) chunks = ceil_div(left.k_end, S::BLOCK_K);
+  int count = slice < chunks ? (chunks - slice + S::SLICES - 1) / S::SLICES : 0;
   typename Core::Accumulator acc;
   Core::clear(acc);
 
@@ -209,8 +211,8 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   if constexpr (S::WARPGROUPS && FILL == 0 && DEPTH > 1) Core::finish();
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
-  if constexpr (S::SLICE_WARPS > 1 && S::CHUNKS % S::SLICES != 0) {
-    for (int t = count * (DEPTH == 1 ? 2 : 1); t < ceil_div(S::CHUNKS, S::SLICES) * (DEPTH == 1 ? 2 : 1); ++t)
+  if constexpr (S::SLICE_WARPS > 1 && (IS_BOUNDED<Left> ? S::SLICES > 1 : S::CHUNKS % S::SLICES != 0)) {
+    for (int t = count * (DEPTH == 1 ? 2 : 1); t < ceil_div(chunks, S::SLICES) * (DEPTH == 1 ? 2 : 1); ++t)
       warps_barrier<S::SLICE_WARPS>(barrier);
   }
 

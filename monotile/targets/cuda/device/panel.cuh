@@ -11,7 +11,8 @@
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
 //   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
-// The first two need Copy::ASYNC or Copy::DIRECT, the last Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
+//   Bounded    one of these, of which only the values of k before `k_end` count
+// The first two need Copy::ASYNC or Copy::DIRECT, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/device/copy.cuh"
 #include "cuda/device/ptx/sm_80.cuh"
@@ -80,6 +81,30 @@ struct Evaluated {
   F f;
   __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
 };
+template <class Operand>
+struct Bounded {
+  static constexpr bool LINEAR = false, GUARDED = true;
+  static constexpr int ROW_STEP = 0, K_STEP = 0;
+  const Operand& operand;
+  int k_end;
+  __device__ __forceinline__ auto source(int row, int k) const {
+    auto from = operand.source(row, k < k_end ? k : 0);  // an address may depend on data, which ends there too
+    from.valid &= k < k_end;
+    return from;
+  }
+  __device__ __forceinline__ auto values(int row, int k) const {
+    auto none = decltype(operand.values(row, k)){};
+    return k < k_end ? operand.values(row, k) : none;
+  }
+};
+template <class Operand>
+inline constexpr bool IS_BOUNDED = false;
+template <class Operand>
+inline constexpr bool IS_BOUNDED<Bounded<Operand>> = true;
+template <class Operand>
+__device__ __forceinline__ Bounded<Operand> bounded(const Operand& operand, int k_end) {
+  return {operand, k_end};
+}
 template <class T, int ROW_STEP, int K_STEP>
 __device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
   return {base};

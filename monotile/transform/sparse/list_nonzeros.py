@@ -1,0 +1,191 @@
+"""Products of an operand that is mostly zero, as a mask says in the call, go along lists of what is not (PIT, SOSP'23).
+
+    out[m, n] = sum over k of x[m, k] * y[k, n],   x[m, k] = 0 where not mask[m // r, k // g]
+
+becomes, with the list of what is true in each row of the mask (`nonzeros.py`),
+
+    kept[m, j] = x[m, at(m, j)] for j < count[m // r] * g, else 0      at(m, j) = list[m // r, j // g] * g + j % g
+    out[m, n] = sum over j of kept[m, j] * y[at(m, j), n]
+
+whose sum the pass `bound_live` ends at the count. Lists are in order, so sums do not depend on how the kernel is run.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from monotile.analysis.affine import affine
+from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.zeros import Patterns, patterns_of, read_patterns
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    MaskTensor,
+    Select,
+    Tensor,
+    add,
+    axes_of,
+    binary,
+    const,
+    idx,
+    map_loads,
+    mul,
+    substitute,
+)
+from monotile.ir.program import At, Compute, Program, Statement, compute
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program, with_body
+from monotile.transform.sparse.nonzeros import Nonzeros
+
+LEAST_TERMS = 128  # of a sum
+LEAST_RUN = 16  # rows that share a list: what tensor cores take at once
+MOST_RUN = 256
+LEAST_SIDE = 16  # columns of the other operand
+
+
+class _Walk(NamedTuple):
+    """How a product goes along lists. x: the operand that is mostly zero. at: which list; mask: of its rows and what they are of. grain: terms of
+    an entry."""
+
+    x: Load
+    at: tuple[At, ...]
+    mask: Load
+    k: Axis
+    grain: int
+
+    def listed(self, rows: Sequence[Expr], entry: Expr) -> Load:
+        """The mask at an entry of K, in terms of the numbers of the rows' runs."""
+        where: dict[str, Expr] = {
+            x.axis.name: mul(r, idx(x.run)) for x, r in zip(self.at, rows, strict=True)
+        }
+        where[self.k.name] = mul(entry, idx(self.grain))
+        index = tuple(affine(substitute(i, where)).expr for i in self.mask.index)
+        return Load(self.mask.tensor, index)
+
+
+def list_nonzeros(program: Program) -> Program:
+    """`program` with such products going along lists; of masks only their values are left."""
+    found = _Lists(program)
+    return map_program(with_body(program, found.body(program.body, {})), _plain)
+
+
+class _Lists:
+    def __init__(self, program: Program) -> None:
+        self.names = Names(program)
+
+    def body(self, body: Body, known: Patterns) -> Body:
+        """`body`; known: what is zero of the tensors around it."""
+        here, made, out = dict(known), dict[Load, Nonzeros](), list[Statement]()
+        for s in body:
+            s = map_bodies(s, lambda inner: self.body(inner, here))
+            if not isinstance(s, Compute):
+                out.append(s)
+            elif s.combiner is None:
+                if patterns := patterns_of(s, here):
+                    here[s.out.name] = s.axes, patterns
+                out.append(s)
+            else:
+                walk = next(_walks(s, here), None)
+                out += [s] if walk is None else self._along(s, walk, made)
+        return tuple(out)
+
+    def _along(self, c: Compute, walk: _Walk, made: dict[Load, Nonzeros]) -> Iterator[Statement]:
+        """`c` by way of lists, and what it needs besides `made`."""
+        rows = [x.extent for x in walk.at]
+        named = [Axis(f"row{p}", n) for p, n in enumerate(rows)]
+        key = walk.listed(named, Axis("entry", walk.k.extent // walk.grain))
+        lists = made.get(key)
+        if lists is None:
+            size = walk.k.extent // walk.grain
+            lists = made[key] = Nonzeros(rows, size, walk.listed, self.names, c.origin)
+            yield from lists.made
+        index = tuple(x.index for x in walk.at)
+        entry, inner = (binary(op, walk.k, idx(walk.grain)) for op in ("floordiv", "mod"))
+        k = add(mul(Load(lists.positions, (*index, entry)), idx(walk.grain)), inner)
+        moved = substitute(c.body, {walk.k.name: k})
+        x = substitute(walk.x, {walk.k.name: k})
+        kept = self._kept(c, walk, x, Load(lists.count, index))
+        yield kept
+        own = tuple(a for a in c.axes if a in axes_of(walk.x))
+        put = Load(kept.out, (*own, walk.k))
+        yield msgspec.structs.replace(c, body=map_loads(moved, lambda y: put if y == x else y))
+
+    def _kept(self, c: Compute, walk: _Walk, x: Expr, count: Load) -> Compute:
+        """What is left of the operand."""
+        own = tuple(a for a in c.axes if a in axes_of(walk.x))
+        out = Tensor(
+            self.names.fresh("kept"), tuple(a.extent for a in (*own, walk.k)), walk.x.dtype
+        )
+
+        def body(*axes: Expr) -> Expr:
+            at = {a.name: i for a, i in zip((*own, walk.k), axes, strict=True)}
+            there = Binary("lt", walk.k, mul(count, idx(walk.grain)))
+            return substitute(Select(there, x, const(0, x.dtype)), at)
+
+        return compute(out, body, origin=c.origin)
+
+
+def _walks(c: Compute, known: Patterns) -> Iterator[_Walk]:
+    """The ways in which a product can go along lists, the longest first."""
+    found = contraction(c)
+    if found is None or len(c.reduce) != 1 or c.reduce[0].extent < LEAST_TERMS:
+        return
+    for x, pattern in read_patterns(c, known):
+        sides = [s for s in (found.left, found.right) if s == x]
+        if len(sides) == 1 and (walk := _walk(c, found, x, pattern.mask)) is not None:
+            yield walk
+
+
+def _walk(c: Compute, found: Contraction, x: Load, mask: Load) -> _Walk | None:
+    (k,) = c.reduce
+    along = [i for i in mask.index if k in axes_of(i)]
+    rows = [a for a in c.axes if any(a in axes_of(i) for i in mask.index)]
+    if len(along) != 1 or not rows or any(a != k for a in axes_of(along[0])) or not {*rows} <= axes_of(x):
+        return None
+    m, n = ({c.axes[p] for p in side} for side in (found.m, found.n))
+    own, other = (m, n) if x == found.left else (n, m)
+    at: list[At] = []
+    for a in rows:
+        run = _run_of(mask.index, a)
+        if a in own and run < LEAST_RUN and a.extent != run:
+            return None
+        if a in other:
+            return None
+        at.append(At(a, run if a in own else 1))
+    if math.prod(a.extent for a in other) < LEAST_SIDE:
+        return None
+    return _Walk(x, tuple(at), mask, k, _run_of(along, k))
+
+
+def _run_of(index: Sequence[Expr], axis: Axis) -> int:
+    """The longest aligned runs of `axis`, a power of two that divides it, within which these are the same."""
+    run = math.gcd(axis.extent, MOST_RUN)
+    while run > 1 and not _same_within(index, axis, run):
+        run //= 2
+    return run
+
+
+def _same_within(index: Sequence[Expr], axis: Axis, run: int) -> bool:
+    start = mul(Axis("run", axis.extent // run), idx(run))
+    inside = [add(start, i) for i in (Axis("inside", run), idx(0))]
+    first, second = ([affine(substitute(e, {axis.name: i})) for e in index] for i in inside)
+    return first == second
+
+
+def _plain(s: Statement) -> Statement:
+    """`s` with plain Tensors for MaskTensors."""
+
+    def plain(t: Tensor) -> Tensor:
+        return Tensor(t.name, t.shape, t.dtype) if isinstance(t, MaskTensor) else t
+
+    def load(x: Load) -> Load:
+        return Load(plain(x.tensor), x.index) if isinstance(x.tensor, MaskTensor) else x
+
+    s = map_exprs(s, lambda e: map_loads(e, load))
+    if isinstance(s, Compute) and isinstance(s.out, MaskTensor):
+        return msgspec.structs.replace(s, out=plain(s.out))
+    return s

@@ -1,0 +1,118 @@
+"""Lists of what is true in the rows of a mask, made by the kernel, in order.
+
+within[row, k]  = how many are true of its chunk up to k      chunk[row, c] = how many of chunk c
+upto[row, c]    = how many up to the end of chunk c           count[row]    = all of them, 1 where there are none
+list[row, j]    = the k of number j: found by bisection; the last k for j beyond them
+"""
+
+from collections.abc import Callable, Sequence
+
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Tensor,
+    add,
+    binary,
+    cast,
+    const,
+    idx,
+    mul,
+)
+from monotile.ir.program import Compute, compute
+from monotile.transform.names import Names
+
+CHUNK = 64
+
+Mask = Callable[[Sequence[Expr], Expr], Expr]  # whether position k of a row counts
+
+
+class Nonzeros:
+    """The positions at which `mask` holds along `extent`, of each row of `rows`. made: what computes `count` and `positions`."""
+
+    def __init__(
+        self, rows: Sequence[int], extent: int, mask: Mask, names: Names, origin: str
+    ) -> None:
+        self._rows, self._extent, self._mask = tuple(rows), extent, mask
+        self._names, self._origin = names, origin
+        self.made: list[Compute] = []
+        self._size = min(CHUNK, extent)
+        self._chunks = -(-extent // self._size)
+        within = self._emit("within", (extent,), self._within, DType.I32, self._size)
+        chunk = self._emit("chunk", (self._chunks,), self._chunk, DType.I32, self._size)
+        upto = self._emit("upto", (self._chunks,), self._upto(chunk), DType.I32, self._chunks)
+        last = idx(self._chunks - 1)
+
+        def count(*row: Expr) -> Expr:
+            return binary("max", cast(Load(upto, (*row, last)), DType.I64), idx(1))
+
+        self.count = self._emit("nonzeros", (), count)
+        self.positions = self._bisect(within, chunk, upto)
+
+    def _emit(
+        self,
+        name: str,
+        shape: Sequence[int],
+        body: Callable[..., Expr],
+        dtype: DType = DType.I64,
+        terms: int = 0,
+    ) -> Tensor:
+        out = Tensor(self._names.fresh(name), (*self._rows, *shape), dtype)
+        reduce, combiner = ((terms,), "sum") if terms else ((), None)
+        self.made.append(compute(out, body, reduce=reduce, combiner=combiner, origin=self._origin))
+        return out
+
+    def _one(self, row: Sequence[Expr], k: Expr, *conditions: Expr) -> Expr:
+        """1 where `k` counts and the conditions hold."""
+        inside: Expr = self._mask(row, k)
+        for c in conditions:
+            inside = Binary("and", c, inside)
+        return Select(inside, const(1, DType.I32), const(0, DType.I32))
+
+    def _start(self, k: Expr) -> Expr:
+        return mul(binary("floordiv", k, idx(self._size)), idx(self._size))
+
+    def _within(self, *axes: Expr) -> Expr:
+        *row, k, u = axes
+        return self._one(row, add(self._start(k), u), Binary("le", u, binary("mod", k, idx(self._size))))  # fmt: skip
+
+    def _chunk(self, *axes: Expr) -> Expr:
+        *row, c, u = axes
+        k = add(mul(c, idx(self._size)), u)
+        return self._one(row, k, Binary("lt", k, idx(self._extent)))
+
+    def _upto(self, chunk: Tensor) -> Callable[..., Expr]:
+        def body(*axes: Expr) -> Expr:
+            *row, c, r = axes
+            return Select(Binary("le", r, c), Load(chunk, (*row, r)), const(0, DType.I32))
+
+        return body
+
+    def _bisect(self, within: Tensor, chunk: Tensor, upto: Tensor) -> Tensor:
+        """How many positions have no more than j true ones up to them: the position of number j."""
+        found: Tensor | None = None
+        step = 1 << max(0, self._extent.bit_length() - 1)
+        while step:
+
+            def body(*axes: Expr, step: int = step, found: Tensor | None = found) -> Expr:
+                *row, j = axes
+                at: Expr = idx(0) if found is None else cast(Load(found, axes), DType.I64)
+                seen = binary("min", add(at, idx(step - 1)), idx(self._extent - 1))
+                c = binary("floordiv", seen, idx(self._size))
+                before = Binary("sub", Load(upto, (*row, c)), Load(chunk, (*row, c)))
+                total = Binary("add", before, Load(within, (*row, seen)))
+                fits = Binary("le", add(at, idx(step)), idx(self._extent))
+                low = Binary("le", cast(total, DType.I64), j)
+                return add(at, Select(Binary("and", fits, low), idx(step), idx(0)))
+
+            found = self._emit("position", (self._extent,), body)
+            step //= 2
+        assert found is not None
+        whole = found
+
+        def clamped(*axes: Expr) -> Expr:
+            return binary("min", Load(whole, axes), idx(self._extent - 1))
+
+        return self._emit("listed", (self._extent,), clamped)
