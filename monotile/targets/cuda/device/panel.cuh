@@ -88,14 +88,9 @@ struct Bounded {
   const Operand& operand;
   int k_end;
   __device__ __forceinline__ auto source(int row, int k) const {
-    auto from = operand.source(row, k < k_end ? k : 0);  // an address may depend on data, which ends there too
-    from.valid &= k < k_end;
-    return from;
+    return operand.source(row, k < k_end ? k : 0);  // an address may depend on data, which ends there too
   }
-  __device__ __forceinline__ auto values(int row, int k) const {
-    auto none = decltype(operand.values(row, k)){};
-    return k < k_end ? operand.values(row, k) : none;
-  }
+  __device__ __forceinline__ auto values(int row, int k) const { return operand.values(row, k < k_end ? k : 0); }
 };
 template <class Operand>
 inline constexpr bool IS_BOUNDED = false;
@@ -225,7 +220,11 @@ struct PanelCopies {
       Piece p = piece(first, i, thread);
       int row = row0 + p.row, k = k0 + p.k;
       Source<T> from = operand.source(row, k);
-      if constexpr (CHECKS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
+      if constexpr (IS_BOUNDED<Operand>) {
+        int elements = K_MAJOR ? max_of(min_of(operand.k_end - k, VECTOR), 0) : k < operand.k_end ? VECTOR : 0;
+        bool inside = !CHECKS || row < row_end;
+        ptx::copy_async_part<BYTES>(base + p.offset, from.address, from.valid & inside ? elements * int(sizeof(T)) : 0);
+      } else if constexpr (CHECKS || K_TAIL || Operand::GUARDED) {  // no branches: copies are all that such a loop waits for
         bool inside = (!CHECKS || row < row_end) & (!K_TAIL || k < K);
         ptx::copy_async_or_zero<BYTES>(base + p.offset, from.address, from.valid & inside);
       } else {
@@ -328,6 +327,11 @@ struct PanelCopies {
       int row = row0 + p.row, k = k0 + p.k;
       bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
       values.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
+      if constexpr (IS_BOUNDED<Operand>) {
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+          if (k + (K_MAJOR ? e : 0) >= operand.k_end) values.value[i][e] = T{};
+      }
     }
   }
   static __device__ __forceinline__ void store(char* panel, const Values& values, int thread) {

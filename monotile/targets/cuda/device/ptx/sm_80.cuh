@@ -31,10 +31,9 @@ __device__ __forceinline__ void copy_async_with_policy(u32 to, const void* from,
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 
-// The same. If not `valid`, zeros are written and nothing is read.
+// The same of the first `size` bytes; zeros are written for the others, which are not read.
 template <int BYTES>
-__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool valid) {
-  u32 size = valid ? BYTES : 0;
+__device__ __forceinline__ void copy_async_part(u32 to, const void* from, u32 size) {
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size)
                  : "memory");
@@ -44,6 +43,12 @@ __device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, boo
                  "n"(BYTES), "r"(size)
                  : "memory");
   }
+}
+
+// The same. If not `valid`, zeros are written and nothing is read.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_or_zero(u32 to, const void* from, bool valid) {
+  copy_async_part<BYTES>(to, from, valid ? BYTES : 0);
 }
 
 __device__ __forceinline__ void copy_async_commit() {

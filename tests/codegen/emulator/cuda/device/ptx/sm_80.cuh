@@ -17,9 +17,13 @@ inline void copy_async_with_policy(u32 to, const void* from, u64 policy) {
   copy_async<16>(to, from);
 }
 template <int BYTES>
-void copy_async_or_zero(u32 to, const void* from, bool there) {
+void copy_async_part(u32 to, const void* from, u32 size) {
   if (reinterpret_cast<uintptr_t>(from) % BYTES || to % BYTES) emulator::fail("misaligned asynchronous copy");
-  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, there ? BYTES : 0});
+  emulator::copy({emulator::shared(to), static_cast<const char*>(from), BYTES, size});
+}
+template <int BYTES>
+void copy_async_or_zero(u32 to, const void* from, bool there) {
+  copy_async_part<BYTES>(to, from, there ? BYTES : 0);
 }
 inline void copy_async_commit() { emulator::commit_copies(); }
 template <int PENDING>
