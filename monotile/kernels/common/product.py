@@ -271,11 +271,10 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
 
 
 def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but for whole lines along its side, where it decides
-    which values of k these are of."""
+    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but where it decides which values of k these are of, in
+    whole lines along its side or in whole vectors along k."""
     rows, depth = {c.axes[p] for p in side}, {c.reduce[p] for p in k}
     chosen = {a for i in x.index for y in loads(i) for a in axes_of(y)}
-    lines = (
-        c.axes[side[-1]].extent > 1 and contiguous_run(offset(x), c.axes[side[-1]], LINE) == LINE
-    )
-    return bool(chosen & (rows | depth)) and not (not chosen & rows and lines)
+    along = (c.axes[side[-1]], c.reduce[k[-1]]) if k else ()
+    lines = any(contiguous_run(offset(x), a, LINE) == LINE for a in along)
+    return bool(chosen & (rows | depth)) and (bool(chosen & rows) or not lines)

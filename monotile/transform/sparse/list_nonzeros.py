@@ -144,7 +144,12 @@ def _walk(c: Compute, found: Contraction, x: Load, mask: Load) -> _Walk | None:
     (k,) = c.reduce
     along = [i for i in mask.index if k in axes_of(i)]
     rows = [a for a in c.axes if any(a in axes_of(i) for i in mask.index)]
-    if len(along) != 1 or not rows or any(a != k for a in axes_of(along[0])) or not {*rows} <= axes_of(x):
+    if (
+        len(along) != 1
+        or not rows
+        or any(a != k for a in axes_of(along[0]))
+        or not {*rows} <= axes_of(x)
+    ):
         return None
     m, n = ({c.axes[p] for p in side} for side in (found.m, found.n))
     own, other = (m, n) if x == found.left else (n, m)
