@@ -164,9 +164,25 @@ def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
     return rest + Affine(((flat, step),)), flat
 
 
-def _runs(e: Affine, axis: Axis, v: int) -> bool:
+def constant_run(e: Affine, axis: Axis, limit: int) -> int:
+    """The largest power of two v <= limit that divides the extent such that e is constant over each aligned group of v values of `axis`."""
+    v = 1
+    while v * 2 <= limit and axis.extent % (v * 2) == 0:
+        split, lane = _split(e, axis, v * 2)
+        if split.mentions(lane):
+            break
+        v *= 2
+    return v
+
+
+def _split(e: Affine, axis: Axis, v: int) -> tuple[Affine, Axis]:
+    """`e` in groups of v values of `axis`, and the axis within them."""
     group, lane = Axis(f"{axis.name}'group", axis.extent // v), Axis(f"{axis.name}'lane", v)
-    split = affine(normalised_indices(_replace(e.expr, axis, add(mul(group, idx(v)), lane))))
+    return affine(normalised_indices(_replace(e.expr, axis, add(mul(group, idx(v)), lane)))), lane
+
+
+def _runs(e: Affine, axis: Axis, v: int) -> bool:
+    split, lane = _split(e, axis, v)
     rest = Affine(tuple((a, c) for a, c in split.terms if a != lane), split.constant)
     if split.coefficient(lane) != 1 or rest.mentions(lane):
         return False

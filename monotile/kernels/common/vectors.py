@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from monotile.analysis.affine import contiguous_run, offset
-from monotile.ir.expr import Axis, Load, loads
+from monotile.analysis.affine import constant_run, contiguous_run, offset
+from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
@@ -41,13 +41,25 @@ def narrowed(width: int, elements: int, threads: int) -> int:
 
 
 def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True) -> int:
-    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is."""
+    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is. What is
+    looked up neighbour by neighbour is read one by one, whatever the width."""
     if axis is None:
         return 1
-    moved: list[Load] = [x for x in loads(s.body) if offset(x).mentions(axis)]
-    width = max((x.dtype.itemsize for x in moved), default=s.out.dtype.itemsize)
+    found = dict.fromkeys(x for x in loads(s.body) if offset(x).mentions(axis))
+    moved = [x for x in found if not _looked_up(x, axis, target)]
+    near = [x for x in moved if constant_run(offset(x), axis, target.vector_bytes) == 1]
+    width = max((x.dtype.itemsize for x in near), default=s.out.dtype.itemsize)
     if axis in s.axes and stored:
         width = max(width, s.out.dtype.itemsize)
     limit = max(1, target.vector_bytes // width)
-    runs = [contiguous_run(offset(x), axis, limit) for x in moved]
+    runs = (
+        max(contiguous_run(offset(x), axis, limit), constant_run(offset(x), axis, limit))
+        for x in moved
+    )
     return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def _looked_up(x: Load, axis: Axis, target: Target) -> bool:
+    """Whether data says where each neighbour along the axis lies."""
+    named = any(axis in axes_of(y) for i in x.index for y in loads(i))
+    return named and contiguous_run(offset(x), axis, target.vector_bytes) == 1

@@ -2,13 +2,14 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
-from monotile.ir.expr import Axis, idx, substitute
+from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_prefetch import known_ahead, read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
@@ -42,9 +43,49 @@ def write(e: VectorEmitter, site: Site) -> None:
     method = site.step.method
     assert isinstance(method, Map)
     own = thread_map(e, site, method.vector)
-    if together := method.ahead("loop"):
+    together = method.ahead("loop")
+    if not together and (block := _live_block(site, own)):
+        with _each_block(e, site, block) as part:
+            _write(e, part, thread_map(e, part, method.vector))
+    elif together:
         _write_together(e, site, own, together)
-        return
+    else:
+        _write(e, site, own)
+
+
+def _live_block(site: Site, own: ThreadMap) -> int:
+    """How much of the last range, of which a part is live, all threads take of all rows at once: one vector each; 0 where they take all."""
+    if not site.ranges or own.groups <= own.threads:
+        return 0
+    last = site.ranges[-1]
+    rows = own.groups * own.width // last.variable.extent
+    block = own.width * max(1, own.threads // rows)
+    fits = last.variable.extent % block == 0 and block < last.variable.extent
+    return block if fits and last.count != str(last.variable.extent) and not last.first else 0
+
+
+@contextmanager
+def _each_block(e: VectorEmitter, site: Site, block: int) -> Generator[Site]:
+    """A loop over the parts of `block` neighbours of the last range that are live, with the site of each."""
+    last, w = site.ranges[-1], e.writer
+    number = f"{last.variable.name}_block"
+    first = f"{last.low} / {block}" if last.low else "0"
+    start = mul(Axis(number, last.variable.extent // block), idx(block))
+    text = f"{number} * {block}"
+    head = f"for (idx {number} = {first}; {text} < {last.count}; ++{number})"
+    with w.open(head, [number], fence=True):
+        part = replace(
+            last,
+            variable=Axis(last.variable.name, block),
+            origin=add(last.origin, start),
+            count=f"({last.count} - {text})",
+            low=f"({last.low} - {text})" if last.low else "",
+        )
+        moved: dict[str, Expr] = {last.variable.name: add(start, part.variable)}
+        yield replace(site, ranges=(*site.ranges[:-1], part), point=placed(site.point, moved))
+
+
+def _write(e: VectorEmitter, site: Site, own: ThreadMap) -> None:
     with (
         e.writer.open(own.head, ["e"], fence=True) as block,
         inside(e, site.ranges, own.element(site.ranges, idx(0))),

@@ -40,7 +40,9 @@ from monotile.kernels.matmul.rows import (
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
+LEAST_COLUMNS = 16  # of a block
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
+LIVE_TERMS = 8  # terms for each that is assumed to count in a call where that is known only then
 ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns, how lanes share its rows of sums.
@@ -118,7 +120,8 @@ def _problem(
     if 0 in (m, n, k, batches):
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
-    size = Size(p.grain_m or m, p.grain_n or n, k, batches * runs)
+    terms = max(1, k // LIVE_TERMS) if p.bounded else k
+    size = Size(p.grain_m or m, p.grain_n or n, terms, batches * runs)
     common = context.target.model.common
     stored = next(s.out.dtype.itemsize for s in reversed(statements) if isinstance(s, Compute))
     memory = _from_memory(anchor, p, context.target)
@@ -157,7 +160,7 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
     out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
     best = math.inf
     for c, nbytes in ways(p, size, context):
-        if nbytes > target.shared_bytes:
+        if nbytes > target.shared_bytes or (p.bounded and _beyond_run(c, p)):
             continue
         block = product_cost.block(c, p, size.k, target)
         least = _rounds(size, c, (c.block_m, c.block_n), target)
@@ -176,6 +179,14 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
             if not context.chooser.wants_all:
                 best = min(best, seconds)
             yield seconds + out, method, scratch, tile, share
+
+
+def _beyond_run(c: Matmul, p: Product) -> bool:
+    """Whether a block has more than a task may take, where another has not."""
+    rows, columns = (cost.round_up(g, least) for g, least in ((p.grain_m, 64), (p.grain_n, EVEN)))
+    return c.runs == 1 and bool(
+        (rows and c.block_m > rows) or (columns and c.block_n > max(columns, LEAST_COLUMNS))
+    )
 
 
 def _finished(

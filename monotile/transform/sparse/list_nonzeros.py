@@ -19,6 +19,7 @@ import msgspec
 from monotile.analysis.affine import affine
 from monotile.analysis.contraction import Contraction, contraction
 from monotile.analysis.zeros import Patterns, patterns_of, read_patterns
+from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -30,6 +31,7 @@ from monotile.ir.expr import (
     add,
     axes_of,
     binary,
+    cast,
     const,
     idx,
     map_loads,
@@ -74,8 +76,11 @@ def list_nonzeros(program: Program) -> Program:
 
 
 class _Lists:
+    """made: what is zero somewhere by a mask, by name."""
+
     def __init__(self, program: Program) -> None:
         self.names = Names(program)
+        self.made: dict[str, Compute] = {}
 
     def body(self, body: Body, known: Patterns) -> Body:
         """`body`; known: what is zero of the tensors around it."""
@@ -87,6 +92,7 @@ class _Lists:
             elif s.combiner is None:
                 if patterns := patterns_of(s, here):
                     here[s.out.name] = s.axes, patterns
+                    self.made[s.out.name] = s
                 out.append(s)
             else:
                 walk = next(_walks(s, here), None)
@@ -105,14 +111,29 @@ class _Lists:
             yield from lists.made
         index = tuple(x.index for x in walk.at)
         entry, inner = (binary(op, walk.k, idx(walk.grain)) for op in ("floordiv", "mod"))
-        k = add(mul(Load(lists.positions, (*index, entry)), idx(walk.grain)), inner)
+        k = add(mul(lists.position(index, entry), idx(walk.grain)), inner)
         moved = substitute(c.body, {walk.k.name: k})
         x = substitute(walk.x, {walk.k.name: k})
-        kept = self._kept(c, walk, x, Load(lists.count, index))
+        value = substitute(self._where_true(walk.x, walk.mask), {walk.k.name: k})
+        kept = self._kept(c, walk, value, Load(lists.count, index))
         yield kept
         own = tuple(a for a in c.axes if a in axes_of(walk.x))
         put = Load(kept.out, (*own, walk.k))
         yield msgspec.structs.replace(c, body=map_loads(moved, lambda y: put if y == x else y))
+
+    def _where_true(self, e: Expr, mask: Load) -> Expr:
+        """`e` where the mask is true, in terms of what it is made of."""
+
+        def opened(x: Load) -> Expr:
+            if x == mask:
+                return const(True, DType.BOOL)
+            s = self.made.get(x.tensor.name)
+            if s is None:
+                return x
+            at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
+            return cast(self._where_true(substitute(s.body, at), mask), x.dtype)
+
+        return map_loads(e, opened)
 
     def _kept(self, c: Compute, walk: _Walk, x: Expr, count: Load) -> Compute:
         """What is left of the operand."""

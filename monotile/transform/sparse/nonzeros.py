@@ -1,8 +1,8 @@
 """Lists of what is true in the rows of a mask, made by the kernel, in order.
 
 within[row, k]  = how many are true of its chunk up to k      chunk[row, c] = how many of chunk c
-upto[row, c]    = how many up to the end of chunk c           count[row]    = all of them, 1 where there are none
-list[row, j]    = the k of number j: found by bisection; the last k for j beyond them
+upto[row, c]    = how many up to the end of chunk c           count[row]    = all of them
+list[row, j]    = the k of number j: found by bisection; 0 for j beyond them
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,14 @@ class Nonzeros:
         last = idx(self._chunks - 1)
 
         def count(*row: Expr) -> Expr:
-            return binary("max", cast(Load(upto, (*row, last)), DType.I64), idx(1))
+            return cast(Load(upto, (*row, last)), DType.I64)
 
         self.count = self._emit("nonzeros", (), count)
-        self.positions = self._bisect(within, chunk, upto)
+        self._positions = self._bisect(within, chunk, upto)
+
+    def position(self, row: Sequence[Expr], j: Expr) -> Expr:
+        """Of number j, where there is one; else any."""
+        return cast(Load(self._positions, (*row, j)), DType.I64)
 
     def _emit(
         self,
@@ -105,14 +109,11 @@ class Nonzeros:
                 total = Binary("add", before, Load(within, (*row, seen)))
                 fits = Binary("le", add(at, idx(step)), idx(self._extent))
                 low = Binary("le", cast(total, DType.I64), j)
-                return add(at, Select(Binary("and", fits, low), idx(step), idx(0)))
+                there = Binary("lt", j, Load(self.count, tuple(row)))
+                both = Binary("and", there, Binary("and", fits, low))
+                return cast(add(at, Select(both, idx(step), idx(0))), DType.I32)
 
-            found = self._emit("position", (self._extent,), body)
+            found = self._emit("position", (self._extent,), body, DType.I32)
             step //= 2
         assert found is not None
-        whole = found
-
-        def clamped(*axes: Expr) -> Expr:
-            return binary("min", Load(whole, axes), idx(self._extent - 1))
-
-        return self._emit("listed", (self._extent,), clamped)
+        return found

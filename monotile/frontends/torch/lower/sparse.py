@@ -29,6 +29,9 @@ def sparse(b: Builder, x: Tensor, grain: Sequence[int]) -> Tensor:
     reduce = tuple(whole[d] for d in over)
     b.append(compute(mask, some, reduce=reduce, combiner="any" if over else None, origin=b.origin))
 
+    if not over and x.dtype is DType.BOOL:
+        return b.result(lambda *i: load(mask, i))
+
     def body(*i: Expr) -> Expr:
         block = [s.floordiv(e, g) for e, g in zip(i, whole, strict=True)]
         return s.select(load(mask, block), load(x, i), const(0, x.dtype))
