@@ -168,7 +168,8 @@ def _span(
         point = () if x is None else tuple(at[y.axis] // y.run for y in x.at)
         first = 0 if x is None or x.first is None else int(lookup(env, x.first)[point])
         last = a.extent if x is None or x.last is None else int(lookup(env, x.last)[point])
-        if not 0 <= first < last <= a.extent and a.extent:
+        some = first < last or (bool(point) and first == last)
+        if not (0 <= first <= last <= a.extent and some) and a.extent:
             raise VerificationError(f"axis {a.name!r} of {a.extent} is live from {first} to {last}")
         out.append(slice(first, last))
     return tuple(out)

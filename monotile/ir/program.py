@@ -9,8 +9,8 @@ Semantics
   axes, the first of equals (NaN counts as the extreme); an empty reduction gives the
   combiner's identity. If `combiner` is None, `reduce` is empty.
 - Live: a Compute may be bounded along axes: elements of `out` beyond are undefined, terms beyond are left
-  out. The bounds are values of the call, 0 <= first < last <= extent, so one point at least is live: scalars, or one for each
-  point, or run of points, of other axes of the Compute (`Live.at`). What is undefined is read only by Computes that are bounded alike, at the axis itself.
+  out. The bounds are values of the call: scalars, 0 <= first < last <= extent, so one point at least is live; or one for each
+  point, or run of points, of other axes of the Compute (`Live.at`), where nothing may be live (first = last). What is undefined is read only by Computes that are bounded alike, at the axis itself.
 - Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
   last write wins; with a combiner, out[index] = combine(out[index], value). Written in place if
   `base` is dead afterwards.

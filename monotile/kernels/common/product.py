@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monotile.analysis.affine import affine, contiguous_run, flattened, offset
-from monotile.analysis.contraction import Contraction, contraction
+from monotile.analysis.contraction import Contraction, contraction, grain
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
@@ -271,10 +271,12 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
 
 
 def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but where it decides which values of k these are of, in
-    whole lines along its side or in whole vectors along k."""
-    rows, depth = {c.axes[p] for p in side}, {c.reduce[p] for p in k}
-    chosen = {a for i in x.index for y in loads(i) for a in axes_of(y)}
-    along = (c.axes[side[-1]], c.reduce[k[-1]]) if k else ()
-    lines = any(contiguous_run(offset(x), a, LINE) == LINE for a in along)
-    return bool(chosen & (rows | depth)) and (bool(chosen & rows) or not lines)
+    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but where it decides which values of k these are of, for
+    runs of rows alike, in whole lines along its side or in whole vectors along k."""
+    own = {*(c.axes[p] for p in side), *(c.reduce[p] for p in k)}
+    found = [y for i in x.index for y in loads(i) if own & axes_of(y)]
+    if not found or not k:
+        return bool(found)
+    by_row = any(grain(y, c.axes[p]) == 1 for y in found for p in side)
+    along = (c.axes[side[-1]], c.reduce[k[-1]])
+    return by_row or all(contiguous_run(offset(x), a, LINE) < LINE for a in along)

@@ -96,15 +96,17 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 def _cuda_blocks(
     p: Product, size: Size, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
 ) -> Iterator[Matmul]:
-    warps = target.threads // target.warp
     mma = instruction == "mma.m16n8k16"
     itemsize = p.dtype.itemsize
     chunks = (64, 32, 16) if mma else (32, 16)
     # Runs are as short as they are, and few rows of codes had better be decoded once.
     least = 16 if mma and (p.grain_m or p.coded) else 8
-    for block_k, slices, (warp_m, warp_n) in itertools.product(
-        chunks, (8, 4, 2, 1), _WARP_TILES[mma]
+    # Sums that end early leave much to hide: teams that take tasks in turn do.
+    teams_and_slices = (*((1, s) for s in (8, 4, 2, 1)), *(((2, 1),) if mma and p.bounded else ()))
+    for block_k, (teams, slices), (warp_m, warp_n) in itertools.product(
+        chunks, teams_and_slices, _WARP_TILES[mma]
     ):
+        warps = target.threads // target.warp // teams
         if slices > warps or slices > max(1, -(-size.k // block_k)):
             continue
         for warps_m in _powers_of_two(warps // slices):
@@ -114,13 +116,13 @@ def _cuda_blocks(
                 continue
             if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
                 continue
-            ring = slices * 2 * (block_m + block_n) * block_k * itemsize
+            ring = teams * slices * 2 * (block_m + block_n) * block_k * itemsize
             depth = min(8, -(-size.k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)
-            if depth >= 2:
+            if depth >= (3 if teams > 1 else 2):
                 yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
                     instruction=instruction, left=p.left, right=p.right,
-                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth,
+                    warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, tasks_at_once=teams,
                 )  # fmt: skip
 
 

@@ -36,8 +36,10 @@ from monotile.ir.expr import (
     add,
     axes_of,
     binary,
+    const,
     idx,
     mul,
+    rebuild,
     substitute,
 )
 from monotile.ir.program import At, Compute, Ends, Live, Part, Program, Statement, statements
@@ -87,7 +89,9 @@ def bound_live(
 
     def bounded(s: Statement) -> Statement:
         found = finder.live.get(s.out.name) if isinstance(s, Compute) else None
-        return msgspec.structs.replace(s, live=tuple(found)) if found else s
+        if not found or not isinstance(s, Compute):
+            return s
+        return msgspec.structs.replace(s, live=tuple(found), body=finder.within(s, found))
 
     return map_program(inserted(program, new), bounded)
 
@@ -175,6 +179,12 @@ class _Finder:
         if len(found) == 1 and (size := self._size(found[0], axis)) is not None:
             yield (None, size), ()
             return
+        first, last = _row_ends(found, axis.extent, 0)
+        rows = self._rows(c, (first, last))
+        if rows and not guarded and {x.axis for x in rows} <= {*c.axes}:
+            last = last if first is None or last is None else binary("max", last, first)
+            kept = tuple(_run(x.axis, (first, last)) for x in rows)
+            yield self._both(first, last, kept, kept=True), kept
         first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
         if guarded:
             some = Binary("lt", first or idx(0), last or idx(axis.extent))
@@ -182,17 +192,26 @@ class _Finder:
             last = Select(some, last or idx(axis.extent), idx(axis.extent))
         elif first is not None and last is not None:
             last = binary("max", last, add(first, idx(1)))
-        rows = {a for e in (first, last) if e is not None for a in axes_of(e)} & {
-            *c.axes,
-            *c.reduce,
-        }
-        if prod(a.extent for a in rows) > MOST:
-            return
-        order = tuple(At(a) for a in (*c.axes, *c.reduce) if a in rows)
-        yield self._both(first, last, order, kept=False), ()
-        if rows and rows <= {*c.axes}:
-            kept = tuple(_run(x.axis, (first, last)) for x in order)
-            yield self._both(first, last, kept, kept=True), kept
+        if prod(x.extent for x in rows) <= MOST:
+            yield self._both(first, last, rows, kept=False), ()
+
+    def within(self, c: Compute, live: Sequence[Live]) -> Expr:
+        """The body of `c` without what is true wherever it is live: comparisons that give a row's own end."""
+        true: set[Expr] = set()
+        for x in (x for x in live if x.at):
+            for side in sides(c.body, x.axis):
+                if (x.ends, x.at) in self._ends(c, x.axis, [side], guarded=False):
+                    true.add(side.term)
+
+        def go(e: Expr) -> Expr:
+            return const(True, DType.BOOL) if e in true else rebuild(e, go)
+
+        return simplify_expr(go(c.body)) if true else c.body
+
+    def _rows(self, c: Compute, ends: tuple[Expr | None, Expr | None]) -> Rows:
+        """The axes that `ends` depend on."""
+        named = {a for e in ends if e is not None for a in axes_of(e)}
+        return tuple(At(a) for a in (*c.axes, *c.reduce) if a in named)
 
     def _both(self, first: Expr | None, last: Expr | None, rows: Rows, *, kept: bool) -> Ends:
         return (

@@ -7,6 +7,7 @@ becomes, with the list of what is true in each row of the mask (`nonzeros.py`),
     kept[m, j] = x[m, at(m, j)] for j < count[m // r] * g, else 0      at(m, j) = list[m // r, j // g] * g + j % g
     out[m, n] = sum over j of kept[m, j] * y[at(m, j), n]
 
+(`kept` is a tensor where x is computed, or has no vectors side by side, else part of the sum),
 whose sum the pass `bound_live` ends at the count. Lists are in order, so sums do not depend on how the kernel is run.
 """
 
@@ -41,11 +42,13 @@ from monotile.ir.expr import (
 from monotile.ir.program import At, Compute, Program, Statement, compute
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program, with_body
+from monotile.transform.simplify.simplify import simplify_expr
 from monotile.transform.sparse.nonzeros import Nonzeros
 
 LEAST_TERMS = 128  # of a sum
 LEAST_RUN = 16  # rows that share a list: what tensor cores take at once
 MOST_RUN = 256
+VECTOR = 16  # bytes side by side from which on a product copies an operand from where it lies
 LEAST_SIDE = 16  # columns of the other operand
 
 
@@ -114,11 +117,14 @@ class _Lists:
         k = add(mul(lists.position(index, entry), idx(walk.grain)), inner)
         moved = substitute(c.body, {walk.k.name: k})
         x = substitute(walk.x, {walk.k.name: k})
-        value = substitute(self._where_true(walk.x, walk.mask), {walk.k.name: k})
-        kept = self._kept(c, walk, value, Load(lists.count, index))
-        yield kept
-        own = tuple(a for a in c.axes if a in axes_of(walk.x))
-        put = Load(kept.out, (*own, walk.k))
+        value = substitute(simplify_expr(self._where_true(walk.x, walk.mask)), {walk.k.name: k})
+        there = Binary("lt", walk.k, mul(Load(lists.count, index), idx(walk.grain)))
+        put: Expr = Select(there, value, const(0, x.dtype))
+        if not isinstance(value, Load) or walk.grain * value.dtype.itemsize < VECTOR:
+            kept = self._kept(c, walk, put)
+            yield kept
+            own = tuple(a for a in c.axes if a in axes_of(walk.x))
+            put = Load(kept.out, (*own, walk.k))
         yield msgspec.structs.replace(c, body=map_loads(moved, lambda y: put if y == x else y))
 
     def _where_true(self, e: Expr, mask: Load) -> Expr:
@@ -135,8 +141,8 @@ class _Lists:
 
         return map_loads(e, opened)
 
-    def _kept(self, c: Compute, walk: _Walk, x: Expr, count: Load) -> Compute:
-        """What is left of the operand."""
+    def _kept(self, c: Compute, walk: _Walk, x: Expr) -> Compute:
+        """What is left of the operand, `x`, side by side."""
         own = tuple(a for a in c.axes if a in axes_of(walk.x))
         out = Tensor(
             self.names.fresh("kept"), tuple(a.extent for a in (*own, walk.k)), walk.x.dtype
@@ -144,8 +150,7 @@ class _Lists:
 
         def body(*axes: Expr) -> Expr:
             at = {a.name: i for a, i in zip((*own, walk.k), axes, strict=True)}
-            there = Binary("lt", walk.k, mul(count, idx(walk.grain)))
-            return substitute(Select(there, x, const(0, x.dtype)), at)
+            return substitute(x, at)
 
         return compute(out, body, origin=c.origin)
 

@@ -68,11 +68,10 @@ class Nonzeros:
         self.made.append(compute(out, body, reduce=reduce, combiner=combiner, origin=self._origin))
         return out
 
-    def _one(self, row: Sequence[Expr], k: Expr, *conditions: Expr) -> Expr:
-        """1 where `k` counts and the conditions hold."""
-        inside: Expr = self._mask(row, k)
-        for c in conditions:
-            inside = Binary("and", c, inside)
+    def _one(self, row: Sequence[Expr], k: Expr, condition: Expr) -> Expr:
+        """1 where `k` counts and the condition holds: which is asked first where `k` may lie beyond the row."""
+        sides = [self._mask(row, k), condition]
+        inside = Binary("and", *(sides if self._extent % self._size == 0 else reversed(sides)))
         return Select(inside, const(1, DType.I32), const(0, DType.I32))
 
     def _start(self, k: Expr) -> Expr:
