@@ -24,8 +24,6 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, compute
 from monotile.transform.names import Names
 
-CHUNK = 64
-
 Mask = Callable[[Sequence[Expr], Expr], Expr]  # whether position k of a row counts
 
 
@@ -38,7 +36,8 @@ class Nonzeros:
         self._rows, self._extent, self._mask = tuple(rows), extent, mask
         self._names, self._origin = names, origin
         self.made: list[Compute] = []
-        self._size = min(CHUNK, extent)
+        # What `within` and `upto` add up together is least for the cube root of twice the extent.
+        self._size = 1 << (round((2 * extent) ** (1 / 3)).bit_length() - 1)
         self._chunks = -(-extent // self._size)
         within = self._emit("within", (extent,), self._within, DType.I32, self._size)
         chunk = self._emit("chunk", (self._chunks,), self._chunk, DType.I32, self._size)
@@ -53,7 +52,13 @@ class Nonzeros:
 
     def position(self, row: Sequence[Expr], j: Expr) -> Expr:
         """Of number j, where there is one; else any."""
-        return cast(Load(self._positions, (*row, j)), DType.I64)
+        return self._inside(Load(self._positions, (*row, j)))
+
+    def _inside(self, position: Expr) -> Expr:
+        """As an index that is seen to lie in the row: what computes it is known to, and no check stands between one look-up and the next."""
+        return binary(
+            "min", binary("max", cast(position, DType.I64), idx(0)), idx(self._extent - 1)
+        )
 
     def _emit(
         self,
@@ -101,7 +106,7 @@ class Nonzeros:
 
             def body(*axes: Expr, step: int = step, found: Tensor | None = found) -> Expr:
                 *row, j = axes
-                at: Expr = idx(0) if found is None else cast(Load(found, axes), DType.I64)
+                at = idx(0) if found is None else self._inside(Load(found, axes))
                 seen = binary("min", add(at, idx(step - 1)), idx(self._extent - 1))
                 c = binary("floordiv", seen, idx(self._size))
                 before = Binary("sub", Load(upto, (*row, c)), Load(chunk, (*row, c)))
