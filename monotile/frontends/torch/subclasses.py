@@ -27,10 +27,10 @@ _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 def unwrapped(exported: ExportedProgram) -> ExportedProgram:
     """`exported` with plain tensors alone, functional; itself if it has no others. Raises CaptureError for what a subclass does not allow."""
+    _refuse_arguments(exported)
     wrapped = dict(_wrapped(exported))
     if not wrapped:
         return exported
-    _refuse_arguments(exported)
     try:
         with as_buffers(exported) if exported.constants.keys() & wrapped else nullcontext():
             plain = retraced(shared_as_run(lifted_once(exported)), {})
