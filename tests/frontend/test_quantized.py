@@ -11,6 +11,7 @@ from torch._higher_order_ops.out_dtype import out_dtype
 
 import monotile
 from monotile.errors import UnsupportedOperatorError
+from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.frontend.against import Operators, check, check_operators
@@ -73,6 +74,30 @@ def test_scaled_products_of_8_bit_floats() -> None:
         },
         x, y, one, rows, columns, bias,
     )  # fmt: skip
+
+
+class TensorCores(nn.Module):
+    """8 bits, as tensor cores take them: exactly, in 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("floats", torch.randn(64, 128).to(E4))
+        self.register_buffer("ints", ints(64, 128))
+        self.register_buffer("scale", torch.rand(64) / 64)
+
+    def forward(self, x: Tensor) -> Any:
+        one = self.scale[0].reshape(())
+        scaled = torch._scaled_mm(x.to(E4), self.floats.t(), one, one, out_dtype=torch.bfloat16)
+        return scaled, torch._weight_int8pack_mm(x, self.ints, self.scale.bfloat16())
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_8_bits_on_tensor_cores() -> None:
+    model, x = TensorCores(), torch.randn(64, 128).bfloat16()
+    fast = Emulated(model, (x,))
+    assert "".join(s.method.describe() for stage in stages_in(fast.plan.body) for s in stage.steps).count("mma") == 2  # fmt: skip
+    for found, right in zip(fast(x), model(x), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-2, atol=1e-3)
 
 
 def test_scaled_products_that_are_refused() -> None:
