@@ -15,8 +15,13 @@ from monotile.analysis.encoding import coded_sides, encoded
 from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Compute, statements
+from monotile.kernels.gemv.method import GemvMma
 from monotile.pipeline import for_target, transform
+from monotile.plan.walk import stages_in
 from monotile.targets.detect import detect_target
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
+from tests.codegen.test_gemv_emulated import SMALL
 from tests.conftest import wide
 
 torchao = pytest.importorskip("torchao", reason="torchao is not installed")
@@ -153,6 +158,43 @@ def test_dynamic_sizes() -> None:
     for n in (1, 5, 8):
         x = torch.randn(n, 128)
         close(fast(x), model(x))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("kind", ["int8", wide("int8 groups"), "float8"])
+def test_few_rows_stream(kind: str) -> None:
+    model = nn.Sequential(nn.Linear(1024, 256)).eval().half()
+    quantization.quantize_(model, WEIGHTS[kind]())
+    x = torch.randn(1, 1024).half()
+    fast = Emulated(model, (x,), 2, target=SMALL)
+    steps = [s.method for stage in stages_in(fast.plan.body) for s in stage.steps]
+    assert any(isinstance(m, GemvMma) for m in steps)
+    torch.testing.assert_close(fast(x)[0], model(x), rtol=5e-3, atol=5e-3)
+
+
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8 * 36, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)).flatten(1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_graphs_of_pt2e(dynamic: bool) -> None:
+    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic))
+    x = torch.randn(2, 3, 6, 6)
+    prepared = pt2e.prepare_pt2e(torch.export.export(Convolved().eval(), (x,)).module(), quantizer)
+    prepared(x)
+    model = pt2e.convert_pt2e(prepared)
+    fast = monotile.compile(model, (x,), target="cpu")
+    assert {"_frozen_param0", "_frozen_param1"} <= set(fast.plan.weights)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=0, atol=2e-2)  # a code may differ by one
 
 
 def test_int4_of_tensor_cores() -> None:

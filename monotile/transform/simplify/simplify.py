@@ -71,7 +71,12 @@ def simplify(program: Program, options: Options) -> Program:
     return map_program(program, statement)
 
 
-def factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Statement | None:
+def simplify_compute(s: Compute) -> Compute:
+    """One Compute with its expression simplified."""
+    return factors_kept(s, simplify_expr) or msgspec.structs.replace(s, body=simplify_expr(s.body))
+
+
+def factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Compute | None:
     """A sum of products of which a factor is computed and rounded to 16 bits, or 8 bits made 16: that is what tensor cores take, and it stays. None
     for any other."""
     if not isinstance(s, Compute) or not isinstance(s.body, Binary):
