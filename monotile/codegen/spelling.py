@@ -100,6 +100,9 @@ _PLAIN = {
 }
 
 
+_EXACT = (DType.U8, DType.I8, DType.F8E4M3, DType.F8E5M2)  # in a 16-bit float, either
+
+
 def convert(text: str, source: DType, target: DType) -> str:
     """The value of a Cast."""
     if source is target:
@@ -107,6 +110,8 @@ def convert(text: str, source: DType, target: DType) -> str:
     match target:
         case DType.BOOL:
             return f"({text} != 0)"
+        case DType.F16 | DType.BF16 if source in _EXACT:
+            return text if source.is_float else f"(float){text}"
         case _ if target in SMALL_FLOATS:
             if source.compute is DType.F32:
                 return rounded(text, target)

@@ -24,6 +24,7 @@ from monotile.errors import (
     UnsupportedOperatorError,
 )
 from monotile.frontends.torch.export import export
+from monotile.wrapped import plain_tensors
 
 Run = Callable[..., Any]
 _log = logging.getLogger("monotile")
@@ -76,7 +77,7 @@ class Graph:
         key = (
             *(args[k].item() for k in self._numbers),
             *(self._open.type_of(k, args[k], most) for k in self._free),
-            *(args[k].data_ptr() for k in self._held),
+            *(x.data_ptr() for k in self._held for _, x in plain_tensors("", args[k])),
         )
         run = self._variants.get(key)
         if run is None:
@@ -231,7 +232,10 @@ def _numbers(module: fx.GraphModule) -> list[int]:
 
 def _is_held(x: object) -> bool:
     """Whether `x` is a parameter or buffer of the user's modules that the kernel can read directly in every call."""
-    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or x.data_ptr() % 16:
+    if not isinstance(x, torch.Tensor):
+        return False
+    inner = (x for _, x in plain_tensors("", x))
+    if not all(x.is_contiguous() and x.data_ptr() % 16 == 0 for x in inner):
         return False
     return isinstance(x, torch.nn.Parameter) or hasattr(x, "_dynamo_static_input_type")
 

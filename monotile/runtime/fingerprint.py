@@ -133,6 +133,8 @@ def _value(x: object, names: dict[fx.Node, str]) -> str:
             return f"slice({_value((x.start, x.stop, x.step), names)})"
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():
             return str(x)
+        case OpOverload():
+            return str(x)
         case _ if type(x) in _SCALARS or isinstance(x, _WORDS):
             return repr(x)
         case _:

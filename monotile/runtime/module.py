@@ -24,6 +24,7 @@ from monotile.runtime.tensors import from_numpy, kernel_readable
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
+from monotile.wrapped import all_plain
 
 
 class _Weights(msgspec.Struct, frozen=True):
@@ -239,7 +240,7 @@ class CompiledModule:
         """Makes the kernel read other tensors, without recompiling.
 
         state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are
-        ignored. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates
+        ignored. Of a tensor subclass the kernel takes the tensors that it holds. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates
         it) directly; any other is copied. A call captured in a CUDA graph keeps the old tensors.
         Raises InputError if a shape or dtype differs; nothing is changed then.
         """
@@ -261,7 +262,7 @@ class CompiledModule:
         """The tensors of `state` that the kernel reads, by the kernel's names. Raises InputError if tied names disagree, or one is of another type."""
         out: dict[str, torch.Tensor] = {}
         first: dict[str, str] = {}
-        for given, x in state.items():
+        for given, x in all_plain(state).items():
             name = self._artifact.tied.get(given, given)
             if name not in self._artifact.parameters:
                 continue

@@ -18,6 +18,7 @@ from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.quantizing import decompositions_in
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sharing import shared_as_run
 
@@ -34,14 +35,21 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         for op, decomposition in get_decompositions(_MORE).items():
             table[op] = decomposition
         table.update(decompositions())
+        table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]
+    return retraced(exported, table)
+
+
+def retraced(exported: ExportedProgram, table: Table) -> ExportedProgram:
+    """`exported` made functional, its operators decomposed by `table`. Raises CaptureError where that is impossible."""
+    with quiet():
         try:
             return _functional(exported, table)
         except RuntimeError as e:
             if _FROZEN not in str(e):
                 raise
-        with _as_buffers(exported):
+        with as_buffers(exported):
             return _functional(exported, table)
 
 
@@ -72,7 +80,7 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
 
 
 @contextmanager
-def _as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
+def as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
     """Within, attributes that are plain tensors are buffers, which a call may update."""
     specs = exported.graph_signature.input_specs
     old = list(specs)

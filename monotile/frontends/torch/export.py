@@ -13,6 +13,8 @@ from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.subclasses import advice as of_parameters
+from monotile.frontends.torch.subclasses import unwrapped
 
 Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
@@ -40,12 +42,12 @@ def export(
     results: Callable[[Any], Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of `model`; an ExportedProgram as it is. Raises CaptureError with the user's line.
+    """`torch.export` of `model`; an ExportedProgram as it is. Both hold plain tensors alone. Raises CaptureError with the user's line.
 
     dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
     if isinstance(model, ExportedProgram):
-        return model
+        return unwrapped(model)
     if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CaptureError(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
@@ -54,7 +56,7 @@ def export(
     with quiet(), known, without_hints(), _giving(model, results):
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            return _exported(model, args, kwargs, dynamic_shapes)
+            return unwrapped(_exported(model, args, kwargs, dynamic_shapes))
         except CaptureError as e:
             raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
         except Exception as e:
@@ -67,7 +69,7 @@ def export(
             raise CaptureError(
                 f"torch.export cannot capture {type(model).__name__}"
                 + (f", at {where}" if where else "")
-                + f": {type(e).__name__}: {reason}{advice}"
+                + f": {type(e).__name__}: {reason}{advice}{of_parameters(model)}"
             ) from e
 
 

@@ -1,7 +1,7 @@
 """Lowers an fx graph of ATen operators node by node."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from monotile.errors import CaptureError, InternalError, MonotileError, Unsuppor
 from monotile.frontends.builder import Builder, Type, Unsupported
 from monotile.frontends.torch.complex_numbers import constant_pair, is_complex, lower_complex
 from monotile.frontends.torch.control import CONTROL
-from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sizes import STATIC, Shapes
 from monotile.frontends.torch.training import is_training
@@ -266,7 +266,23 @@ def _describe(node: fx.Node, detail: str) -> str:
         if isinstance(value, torch.Tensor):
             shapes.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}")
     detail = f" ({detail})" if detail else ""
-    return f"  {node.target}{detail} of {', '.join(shapes) or 'no tensors'}{_where(node)}"
+    where = _where(node) + _held(node)
+    return f"  {node.target}{detail} of {', '.join(shapes) or 'no tensors'}{where}"
+
+
+def _held(node: fx.Node) -> str:
+    """Which parameters that are tensor subclasses have made the operator."""
+    holders: Mapping[str, str] = getattr(node.graph.owning_module, "meta", {}).get(HOLDERS, {})
+    sources = map(_viewed, node.all_input_nodes if holders else ())
+    found = dict.fromkeys(holders[n.name] for n in sources if n.name in holders)
+    return f", for parameter {' and '.join(found)}" if found else ""
+
+
+def _viewed(node: fx.Node) -> fx.Node:
+    """What `node` is made of, through operators of one tensor."""
+    while node.op == "call_function" and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _message(problems: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 
+from monotile.wrapped import is_wrapped, plain_tensors
+
 
 def lifted_once(exported: ExportedProgram) -> ExportedProgram:
     """`exported` with constants that are the memory of a buffer or parameter replaced by these."""
@@ -65,6 +67,8 @@ def with_graph(
 
 def memory_of(x: torch.Tensor) -> tuple[object, ...]:
     """Equal for tensors that are the same memory with the same layout."""
+    if is_wrapped(x):
+        return tuple(memory_of(inner) for _, inner in plain_tensors("", x))
     start = x.untyped_storage().data_ptr() or id(x)
     return (start, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, str(x.device))
 

@@ -15,6 +15,10 @@ _OWN = tuple(
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
+HOLDERS = (
+    "monotile_holders"  # meta of a graph module: by placeholder, the tensor subclass that held it
+)
+
 
 def is_users(path: str) -> bool:
     """Whether a file belongs neither to PyTorch nor to Monotile."""

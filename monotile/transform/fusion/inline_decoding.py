@@ -12,9 +12,9 @@ from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, loads
 from monotile.ir.program import Compute, Program, Statement, statements
 from monotile.transform.fusion.inline import inline_chosen
-from monotile.transform.rewrite import map_exprs, map_program
+from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.dce import eliminate_dead_code
-from monotile.transform.simplify.simplify import simplify_expr
+from monotile.transform.simplify.simplify import simplify_compute
 
 MOST = 64.0  # cost of a decoding (`analysis.cost`)
 
@@ -51,7 +51,7 @@ def inline_decoding(program: Program) -> Program:
 
     def settled(s: Statement) -> Statement:
         decoded = isinstance(s, Compute) and products.get(s.out.name) in wanted
-        return map_exprs(s, simplify_expr) if decoded else s
+        return simplify_compute(s) if isinstance(s, Compute) and decoded else s
 
     if not wanted:
         return program

@@ -15,7 +15,7 @@ from monotile.ir.body import grid
 from monotile.ir.expr import Expr, Load, Tensor, axes_of, loads, map_loads, substitute
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
-from monotile.transform.simplify.simplify import simplify_expr
+from monotile.transform.simplify.simplify import simplify_compute
 
 POINTS = 1 << 20  # elements up to which a rearrangement is checked exhaustively
 
@@ -80,9 +80,10 @@ def _rearrangement(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
 def _moved(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> Compute:
     """`p` in the shape of `reader`: each element is the one that was at `index`."""
     axes: dict[str, Expr] = {a.name: i for a, i in zip(p.axes, index, strict=True)}
-    body = simplify_expr(substitute(p.body, axes))
+    body = substitute(p.body, axes)
     out = Tensor(p.out.name, reader.out.shape, p.out.dtype)
-    return Compute(out, reader.axes, p.reduce, p.combiner, body, p.origin)
+    moved = Compute(out, reader.axes, p.reduce, p.combiner, body, p.origin)
+    return simplify_compute(moved)
 
 
 def _straight(reader: Compute, old: Tensor) -> Statement:

@@ -54,7 +54,7 @@ def simplify(program: Program, options: Options) -> Program:
 
     def simplified(s: Statement) -> Statement:
         plain = _unevaluated(s)
-        return _factors_kept(plain, body) or map_exprs(plain, body)
+        return factors_kept(plain, body) or map_exprs(plain, body)
 
     def statement(s: Statement) -> Statement:
         new = simplified(s)
@@ -71,8 +71,14 @@ def simplify(program: Program, options: Options) -> Program:
     return map_program(program, statement)
 
 
-def _factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Statement | None:
-    """A sum of products of which a factor is computed and rounded to 16 bits: that is what tensor cores take, and it stays. None for any other."""
+def simplify_compute(s: Compute) -> Compute:
+    """One Compute with its expression simplified."""
+    return factors_kept(s, simplify_expr) or msgspec.structs.replace(s, body=simplify_expr(s.body))
+
+
+def factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Compute | None:
+    """A sum of products of which a factor is computed and rounded to 16 bits, or 8 bits made 16: that is what tensor cores take, and it stays. None
+    for any other."""
     if not isinstance(s, Compute) or not isinstance(s.body, Binary):
         return None
     sides = (s.body.a, s.body.b)
@@ -88,8 +94,12 @@ def _factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Statement
 
 
 def _rounded(e: Expr) -> Expr | None:
-    """What is rounded to 16 bits and widened again."""
+    """What is rounded to 16 bits, or is 8 bits made 16, and widened again."""
     match e:
+        case Cast(Cast(Load() as x, middle), DType.F32) if x.dtype.itemsize == 1 and lossless(
+            x.dtype, middle
+        ):
+            return x if middle in (DType.F16, DType.BF16) else None
         case Cast(Cast(x, middle), dtype) if _rounding_only(x.dtype, middle, dtype):
             return x
         case _:
