@@ -6,7 +6,7 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-from monotile.analysis.pruning.facts import Zeros, enough, is_vector, packed
+from monotile.analysis.pruning.facts import Zeros, enough, is_vector, packed, vector
 from monotile.analysis.pruning.specialised import Gathered, Specialised
 from monotile.errors import InputError
 
@@ -22,7 +22,7 @@ def zeros_of(tensors: Mapping[str, object]) -> dict[str, Zeros]:
             continue
         x, shape = x.detach(), tuple(x.shape)
         if is_vector(shape):
-            found[name] = Zeros(shape, values=tuple(x.double().cpu().flatten().tolist()))
+            found[name] = vector(shape, x.double().cpu().flatten().tolist())
             continue
         zero = x == 0
         if enough(int(zero.sum()), shape):
@@ -86,7 +86,7 @@ class Watch:
         if relied is None:
             return
         if relied.values:
-            known = torch.tensor(relied.values, dtype=torch.float64).reshape(relied.shape)
+            known = torch.from_numpy(relied.vector).reshape(relied.shape)
             same = (x.detach().cpu().double() == known) | known.isnan()
         else:
             mask = torch.from_numpy(np.ascontiguousarray(relied.mask)).to(x.device)

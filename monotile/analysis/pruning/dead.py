@@ -25,7 +25,8 @@ class Sweeps:
     def __init__(self, program: Program, factors: Factors, facts: Facts) -> None:
         self._factors = factors
         parts = {w.tensor.name: w.parts[0] for w in program.weights if len(w.parts) == 1}
-        self._zeros = {t: facts[p] for t, p in parts.items() if p in facts}
+        steady = facts.keys() - {*program.states}  # of a state, zeros are of the moment
+        self._zeros = {t: facts[p] for t, p in parts.items() if p in steady}
         self._masks: dict[tuple[str, int, bytes], Known] = {}
         self._known: dict[Dimension, Known] = {}
         self._fixed = fixed_tensors(program)
@@ -159,7 +160,7 @@ def _taken(live: Live, cond: Expr, *, holds: bool) -> Live:
 def _along(zeros: Zeros, t: Tensor, d: int, others: list[Mask | None]) -> Known:
     """Where a parameter is zero, or of a vector what it is, along a dimension, at some coordinates of the others."""
     if zeros.values and t.shape[d] == len(zeros.values):
-        value = np.asarray(zeros.values)
+        value = zeros.vector
         return Known(~np.isnan(value), np.nan_to_num(value).astype(t.dtype.numpy))
     mask = zeros.mask
     for k, at in enumerate(others):

@@ -21,17 +21,22 @@ LONGEST = 1 << 16  # elements of a vector whose values are known
 
 class Zeros(msgspec.Struct, frozen=True):
     """One parameter. bits: which elements are zero, row-major, eight in a byte; b"" for none. values: all elements of a vector, that is a
-    tensor with one extent above 1; () where they are not known; NaN: this element is not."""
+    tensor with one extent above 1; () where they are not known; None: this element is not, or is NaN."""
 
     shape: tuple[int, ...]
     bits: bytes = b""
-    values: tuple[float, ...] = ()
+    values: tuple[float | None, ...] = ()
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """`values`, and NaN for those that are not known."""
+        return np.array([np.nan if x is None else x for x in self.values])
 
     @property
     def mask(self) -> Mask:
         """Where the parameter is known to be zero."""
         if self.values:
-            return np.asarray(self.values).reshape(self.shape) == 0
+            return self.vector.reshape(self.shape) == 0
         if not self.bits:
             return np.zeros(self.shape, bool)
         flat = np.unpackbits(np.frombuffer(self.bits, np.uint8), count=math.prod(self.shape))
@@ -56,14 +61,19 @@ class Zeros(msgspec.Struct, frozen=True):
             return Zeros(self.shape, packed(self.mask & removed))
         if vectors == "none":
             return Zeros(self.shape)
-        known = np.asarray(self.values)
-        kept_values = removed.reshape(-1) & ((known == 0) | (vectors == "all"))
-        return Zeros(self.shape, values=tuple(np.where(kept_values, known, np.nan).tolist()))
+        gone = removed.reshape(-1)
+        return Zeros(
+            self.shape,
+            values=tuple(
+                x if g and (x == 0 or vectors == "all") else None
+                for x, g in zip(self.values, gone, strict=True)
+            ),
+        )
 
     @property
     def nothing(self) -> bool:
         """Whether nothing is known."""
-        return not self.bits and all(math.isnan(x) for x in self.values)
+        return not self.bits and all(x is None for x in self.values)
 
 
 Facts = Mapping[str, Zeros]  # by the name of a weight's part
@@ -72,6 +82,11 @@ Facts = Mapping[str, Zeros]  # by the name of a weight's part
 def packed(mask: Mask) -> bytes:
     """As `Zeros.bits`."""
     return np.packbits(mask.reshape(-1)).tobytes() if mask.any() else b""
+
+
+def vector(shape: tuple[int, ...], values: Sequence[float]) -> Zeros:
+    """Of a vector with these elements."""
+    return Zeros(shape, values=tuple(None if math.isnan(x) else x for x in values))
 
 
 def is_vector(shape: Sequence[int]) -> bool:
@@ -91,7 +106,7 @@ def facts_of(arrays: Mapping[str, Array]) -> dict[str, Zeros]:
         if not DType.from_numpy(x.dtype).is_float or DType.from_numpy(x.dtype).is_float8:
             continue
         if is_vector(x.shape):
-            found[name] = Zeros(x.shape, values=tuple(x.astype(float).reshape(-1).tolist()))
+            found[name] = vector(x.shape, x.astype(float).reshape(-1).tolist())
             continue
         zero = np.asarray(x == 0)
         if enough(int(zero.sum()), x.shape):

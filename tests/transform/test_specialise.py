@@ -1,0 +1,69 @@
+"""What is removed because of the parameters' zeros, and that the results stay."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from monotile.analysis.pruning.facts import facts_of
+from monotile.analysis.pruning.specialised import Specialised
+from monotile.config import Options
+from monotile.ir.evaluate import evaluate
+from monotile.ir.program import Program
+from monotile.ir.scalar import Array
+from monotile.ir.verify import verify
+from monotile.transform.simplify.simplify import simplify
+from monotile.transform.specialise import specialise
+from tests.transform.pruned_programs import pruned, pruned_values
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def gathered(values: Mapping[str, Array], report: Specialised) -> dict[str, Array]:
+    out = dict(values)
+    for name, g in report.gathered.items():
+        for d, kept in g.kept:
+            out[name] = np.take(out[name], kept, axis=d)
+    return out
+
+
+def removed(program: Program, values: Mapping[str, Array]) -> Specialised:
+    """What is removed; the results are the same."""
+    program = simplify(program, Options())
+    parts = {w.parts[0] for w in program.weights}
+    smaller, report = specialise(program, facts_of({n: values[n] for n in parts}))
+    verify(smaller)
+    verify(simplify(smaller, Options()))
+    (old,), (new,) = evaluate(program, values), evaluate(smaller, gathered(values, report))
+    np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4 * (1 + np.abs(old).max()))
+    return report
+
+
+@given(program=pruned(), data=st.data())
+@MANY
+def test_the_meaning_stays(program: Program, data: st.DataObject) -> None:
+    report = removed(program, pruned_values(data.draw, program))
+    event("something removed" if report.removed else "nothing removed")
+
+
+@given(program=pruned(), data=st.data())
+@MANY
+def test_what_is_not_relied_on_may_change(program: Program, data: st.DataObject) -> None:
+    """Other weights with the same relied zeros give the right results with the kernel of the first ones."""
+    program = simplify(program, Options())
+    values = pruned_values(data.draw, program)
+    parts = {w.parts[0] for w in program.weights}
+    smaller, report = specialise(program, facts_of({n: values[n] for n in parts}))
+    rng = np.random.default_rng(0)
+    for name in parts:
+        x = rng.standard_normal(values[name].shape).astype(np.float32)
+        if (relied := report.relied.get(name)) is not None:
+            if relied.values:
+                known = relied.vector.astype(np.float32).reshape(x.shape)
+                x = np.where(np.isnan(known), x, known)
+            else:
+                x[relied.mask] = 0
+        values[name] = x
+    (old,), (new,) = evaluate(program, values), evaluate(smaller, gathered(values, report))
+    np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4 * (1 + np.abs(old).max()))
