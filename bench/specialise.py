@@ -24,20 +24,33 @@ CASES = tuple(
 )  # fmt: skip
 
 
+HEADS = ("attention.output.dense", "attention.o_proj")  # what reads them; each has 64 features
+FEATURES = (
+    ("intermediate.dense", "output.dense"),
+    ("mlp.fc1", "mlp.fc2"),
+)  # what makes, what reads
+
+
 @torch.no_grad()
 def prune(model: nn.Module, share: float) -> None:
     """Masks heads, by the columns that read them, and features between, by rows, biases and columns."""
-    for layer in model.encoder.layer:
-        out = layer.attention.output.dense.weight
-        size = 64
-        count = out.shape[1] // size
-        heads = torch.randperm(count)[: int(share * count)]
-        out.view(out.shape[0], count, size)[:, heads] = 0
-        features = torch.randperm(layer.output.dense.weight.shape[1])
-        features = features[: int(share * len(features))]
-        layer.output.dense.weight[:, features] = 0
-        layer.intermediate.dense.weight[features] = 0
-        layer.intermediate.dense.bias[features] = 0
+    for name, module in model.named_modules():
+        if name.endswith(HEADS):
+            columns = module.get_parameter("weight").view(
+                -1, module.get_parameter("weight").shape[1] // 64, 64
+            )
+            columns[:, _some(columns.shape[1], share)] = 0
+        for up, down in FEATURES:
+            if name.endswith(up):
+                reader = model.get_submodule(name.removesuffix(up) + down).get_parameter("weight")
+                features = _some(reader.shape[1], share)
+                reader[:, features] = 0
+                module.get_parameter("weight")[features] = 0
+                module.get_parameter("bias")[features] = 0
+
+
+def _some(count: int, share: float) -> Tensor:
+    return torch.randperm(count)[: int(share * count)]
 
 
 def network(name: str, rows: int, length: int) -> tuple[nn.Module, tuple[Tensor, ...]]:

@@ -72,12 +72,15 @@ class Watch:
 
     def refresh(self, held: Mapping[str, torch.Tensor]) -> None:
         """Brings the kernel's copies `held` up to date. Raises InputError, and changes nothing, where a tensor has lost what was relied on."""
-        others = {n: x for n, x in self.tensors.items() if x._version != self._versions.get(n)}
+        others = {
+            n: self.tensors[n] for n, v in self._versions.items() if self.tensors[n]._version != v
+        }
         for name, x in others.items():
             self.check(name, x)
-        for name, x in others.items():
-            if name in self._specialised.gathered:
-                held[name].copy_(gather(x, self._specialised.gathered[name]))
+        with torch.inference_mode():  # where the copies may be made in
+            for name, x in others.items():
+                if name in self._specialised.gathered:
+                    held[name].copy_(gather(x, self._specialised.gathered[name]))
         self._see()
 
     def check(self, name: str, x: torch.Tensor) -> None:

@@ -90,6 +90,26 @@ def test_changes_that_keep_the_zeros_are_seen() -> None:
     assert_close(fast(*args), model, args)
 
 
+def test_compiled_in_inference_mode() -> None:
+    model, args, _ = seeded(mlp)
+    with torch.inference_mode():
+        fast = monotile.compile(model, args, target="cpu", specialise=True, options=UNCACHED)
+        fast(*args)
+    with torch.no_grad():
+        model.get_parameter("2.weight").mul_(1.5)
+    assert_close(fast(*args), model, args)
+
+
+def test_parameters_that_count_no_changes() -> None:
+    with torch.inference_mode():
+        model, args, _ = seeded(mlp)
+        fast = monotile.compile(model, args, target="cpu", specialise=True, options=UNCACHED)
+        assert_close(fast(*args), model, args)
+        model.get_parameter("2.weight").mul_(1.5)
+        fast.load_parameters(model.state_dict())
+        assert_close(fast(*args), model, args)
+
+
 def test_changes_that_do_not_are_refused() -> None:
     model, args, _ = seeded(mlp)
     fast = monotile.compile(model, args, target="cpu", specialise=True, options=UNCACHED)

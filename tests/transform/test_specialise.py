@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from monotile.ir.scalar import Array
 from monotile.ir.verify import verify
 from monotile.transform.simplify.simplify import simplify
 from monotile.transform.specialise import specialise
+from tests.transform.networks import Net
 from tests.transform.pruned_programs import pruned, pruned_values
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -38,6 +40,25 @@ def removed(program: Program, values: Mapping[str, Array]) -> Specialised:
     (old,), (new,) = evaluate(program, values), evaluate(smaller, gathered(values, report))
     np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4 * (1 + np.abs(old).max()))
     return report
+
+
+@pytest.mark.parametrize(
+    ("dead", "kept"), [((32, 40), [32, 32]), ((40, 32, 32), [32] * 3), ((48, 0, 0), [16])]
+)
+def test_equal_layers_keep_equally_many(dead: tuple[int, ...], kept: list[int]) -> None:
+    """Unless that would keep over half of what could go."""
+    n = Net()
+    x = first = n.input(3, 64)
+    values: dict[str, Array] = {}
+    rng = np.random.default_rng(0)
+    for count in dead:
+        up, down = n.weight(64, 64), n.weight(64, 64)
+        x = n.pointwise("add", x, n.linear(n.pointwise("tanh", n.linear(x, up)), down))
+        for w in (up, down):
+            values[f"{w.name}.part"] = rng.standard_normal((64, 64)).astype(np.float32) / 8
+        values[f"{up.name}.part"][:count] = 0
+    values[first.name] = rng.standard_normal(first.shape).astype(np.float32)
+    assert [r.kept for r in removed(n.program(x), values).removed] == kept
 
 
 @given(program=pruned(), data=st.data())
