@@ -137,4 +137,4 @@ def fixed_tensors(program: Program) -> dict[str, int]:
 
 def _may_shrink(program: Program, w: Weight) -> bool:
     ours = w.tensor.dtype.is_float and not w.tensor.dtype.is_float8
-    return ours and len(w.parts) == 1 and w.parts[0] not in program.states
+    return ours and not w.table and w.parts[0] not in program.states

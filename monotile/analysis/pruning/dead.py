@@ -24,7 +24,7 @@ class Sweeps:
 
     def __init__(self, program: Program, factors: Factors, facts: Facts) -> None:
         self._factors = factors
-        parts = {w.tensor.name: w.parts[0] for w in program.weights if len(w.parts) == 1}
+        parts = {w.tensor.name: w.parts[0] for w in program.weights if not w.table}
         steady = facts.keys() - {*program.states}  # of a state, zeros are of the moment
         self._zeros = {t: facts[p] for t, p in parts.items() if p in steady}
         self._masks: dict[tuple[str, int, bytes], Known] = {}
