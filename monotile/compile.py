@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+import msgspec
+
+from monotile.analysis.pruning.facts import Facts, Zeros
 from monotile.analysis.work import work
 from monotile.cache import Cache, key
 from monotile.choice.chooser import MODEL, Chooser, Record, Replay
@@ -34,6 +37,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
+from monotile.runtime.zeros import zeros_of
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -46,11 +50,12 @@ Choices = Mapping[Key, Value] | str | Path | None
 @dataclass(frozen=True)
 class Given:
     """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop."""
+    the body of a loop. facts: what is known of the parameters' values; nothing unless the model is to be specialised."""
 
     plan: Plan | None = None
     choices: Spec | None = None
     iterate: Iterate | None = None
+    facts: Facts = field(default_factory=dict[str, Zeros])
 
 
 class Decided(TypedDict, total=False):
@@ -68,6 +73,7 @@ def compile(
     target: str = "auto",
     options: Options = Options(),
     dynamic_shapes: Any = None,
+    specialise: bool = False,
     **decided: Unpack[Decided],
 ) -> CompiledModule:
     """`model` as one kernel, for arguments of the dtypes of `args` and `kwargs`, and of their shapes, but for what `dynamic_shapes` leaves to the call.
@@ -78,6 +84,8 @@ def compile(
     dynamic_shapes: which dimensions the call decides, as `torch.export.export` takes it: `({1: Dim("length", min=1, max=512)},)`, and sums and
     multiples of such. Each needs a `max`. A call's results have its own sizes; how long it takes goes with them. On a GPU classes of sizes
     have kernels of their own (`CompiledModule.classes`); each call is one launch.
+    specialise: remove channels, heads and features that the parameters' zeros make useless, as `Options(specialise=True)` does; what was removed is in
+    `CompiledModule.specialised`.
     plan: used instead of scheduling: a Plan of this model for this target and number of workers, or a file that holds its JSON, such as
     `monotile inspect MODEL --show plan` prints.
     choices: followed where they say what to choose (`choice.spec`), or a file that holds their JSON, such as `monotile inspect MODEL --show choices`
@@ -85,6 +93,7 @@ def compile(
     Raises CaptureError, UnsupportedOperatorError, TargetError, ScheduleError, PlanError, ChoiceError or BuildError, all of
     them MonotileError.
     """
+    options = msgspec.structs.replace(options, specialise=options.specialise or specialise)
     plan, choices = decided.get("plan"), decided.get("choices")
     given = Given(
         None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
@@ -146,8 +155,10 @@ def _traced(
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
     """What became of each pass of both tables."""
     programs, plans = list[Trace](), list[Trace]()
-    captured, _ = _captured(_Model(exported, functional(exported), {}), target)
-    lowered = lower(_beginning(captured, target, options, chooser), traces=programs)
+    captured, orders = _captured(_Model(exported, functional(exported), {}), target)
+    given = Given(facts=_facts(exported, options))
+    beginning = _beginning(captured, orders, target, options, given)
+    lowered = lower(replace(beginning, chooser=chooser), traces=programs)
     to_plan(PlanState.of(lowered.program, target, options, lowered.context), traces=plans)
     return tuple(programs), tuple(plans)
 
@@ -164,11 +175,17 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
+        given = replace(given, facts=_facts(exported, options))
         whole = given.plan or given.choices or options.arrange_parameters
         several = hardware.has.many_workers and not whole
         classes = size_classes(ranges_of(exported)) if several else [{}]
         *smaller, module = _modules(exported, hardware, options, given, classes)
         return module.beside(smaller)
+
+
+def _facts(exported: Exported, options: Options) -> Facts:
+    """What a specialised model may rely on."""
+    return zeros_of(exported.state_dict) if options.specialise else {}
 
 
 def _modules(
@@ -181,6 +198,7 @@ def _modules(
     """The compiled model for each class of sizes, from the cache where it is there; the others are built at once."""
     cache, backend = Cache.of(options), backend_of(target)
     base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
+    base = key(base, given.facts) if base and given.facts else base
     keys = [key(base, dict(most)) if base and most else base for most in classes]
     found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
     missing = [i for i, x in enumerate(found) if x is None]
@@ -200,7 +218,8 @@ def _modules(
                         cache.put(k, content)
     for artifact, parameters in (x for x in found if x is not None):
         if options.arrange_parameters:
-            move(parameters, artifact.orders)
+            copied = artifact.specialised.gathered
+            move(parameters, {n: o for n, o in artifact.orders.items() if n not in copied})
         yield CompiledModule(artifact, parameters)
 
 
@@ -218,7 +237,7 @@ def _stored(
     """What the cache has, with the model's own tensors."""
     stored = cache.get(known) if known else None
     artifact = decode(stored) if stored else None
-    parameters = parameters_of(exported, artifact.parameters) if artifact else None
+    parameters = parameters_of(exported, artifact.named) if artifact else None
     return None if artifact is None or parameters is None else (artifact, parameters)
 
 
@@ -235,7 +254,7 @@ def _compile(model: _Model, target: Target, options: Options, given: Given) -> _
     dump, backend = _Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(model, target)
-    beginning = _beginning(captured, target, options, _chooser(given.choices), given.iterate)
+    beginning = _beginning(captured, orders, target, options, given)
     dump.product("capture", beginning)
 
     lowered = lower(beginning, dump.product)
@@ -270,7 +289,8 @@ def _compile(model: _Model, target: Target, options: Options, given: Given) -> _
         tied=captured.tied,
         orders=orders | moved,
         profiled=options.profile,
-        work=work(captured.program),
+        work=lowered.specialised.after if lowered.specialised.removed else work(captured.program),
+        specialised=lowered.specialised.in_order(orders),
     )
     return _Made(captured, source, artifact)
 
@@ -282,11 +302,7 @@ def _captured(model: _Model, target: Target) -> tuple[Captured, dict[str, Order]
 
 
 def _beginning(
-    captured: Captured,
-    target: Target,
-    options: Options,
-    chooser: Chooser,
-    iterate: Iterate | None = None,
+    captured: Captured, orders: Mapping[str, Order], target: Target, options: Options, given: Given
 ) -> ProgramState:
     """Where the passes begin."""
     return ProgramState(
@@ -295,8 +311,9 @@ def _beginning(
         target,
         captured.constants,
         frozenset(captured.parameters),
-        chooser=chooser,
-        iterate=iterate,
+        chooser=_chooser(given.choices),
+        iterate=given.iterate,
+        facts={n: z.permuted(orders[n]) if n in orders else z for n, z in given.facts.items()},
     )
 
 

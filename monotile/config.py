@@ -17,6 +17,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     roll:               find repeated layers and unrolled recurrences and emit each as one loop.
     arrange_parameters: change the strides of the model's parameters, as `module.to(memory_format=...)` does, to the order
                         that the kernel reads fastest (CUDA). Shapes and values stay, and the module can be used as before.
+    specialise:         remove channels, heads and features that the parameters' zeros make useless (pruned models); the kernel reads
+                        smaller copies of the parameters, which have to keep these zeros.
     workers:            resident thread blocks (CUDA) or threads (CPU); None: all of the target.
     profile:            let the kernel record when each worker began and ended each task, for `CompiledModule.profile`;
                         it is slightly slower.
@@ -30,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     excess_precision: bool = True
     roll: bool = True
     arrange_parameters: bool = False
+    specialise: bool = False
     workers: int | None = None
     profile: bool = False
     cache: bool = True

@@ -25,6 +25,7 @@ from monotile.passes.programs import (
     rewrite_by_cost,
     rewrite_by_options,
     rewrite_for_target,
+    specialise_parameters,
     stack,
     with_context,
 )
@@ -60,6 +61,7 @@ from monotile.transform.simplify.simplify import simplify
 from monotile.transform.sparse.list_nonzeros import list_nonzeros
 
 ROLLING = option("roll")
+SPECIALISING = option("specialise")
 ARRANGING = option("arrange_parameters")
 LAYOUTS = capability("layouts")
 COALESCING = capability("coalescing")
@@ -86,12 +88,15 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("simplify", rewrite_by_options(simplify),
          "In canonical form, equal layers have equal expressions.",
          needs=("views inlined",), sets=("simplified",)),
+    Pass("specialise", specialise_parameters,
+         "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
+         needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),
     Pass("inline_decoding", rewrite(inline_decoding),
          "Before layers are rolled and siblings fused: a layer of codes is then one statement, as one of weights is.",
          needs=("views inlined", "simplified"), sets=("decoding inlined",)),
     Pass("roll", rewrite_by_choice(roll),
          "Repeats are found by structure: views are inlined and expressions canonical.",
-         needs=("views inlined", "simplified"), sets=("rolled",), where=(ROLLING,)),
+         needs=("views inlined", "simplified"), sets=("rolled",), after=("specialised",), where=(ROLLING,)),
     Pass("reroll_selects", rewrite(reroll_selects),
          "After rolling, the branches of a stack are slices of one tensor, and the stack is a view of it.",
          needs=("rolled",), where=(ROLLING,)),

@@ -30,6 +30,11 @@ _SHARED = (
         is_flag=True,
         help="Change the strides of the parameters to the order that the kernel reads fastest.",
     ),
+    click.option(
+        "--specialise",
+        is_flag=True,
+        help="Remove channels, heads and features that the parameters' zeros make useless.",
+    ),
     click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
     click.option(
         "--dump", metavar="FOLDER", help="Write the result of every compilation step to FOLDER."
@@ -75,6 +80,7 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
         workers: int | None,
         fast_math: bool,
         arrange_parameters: bool,
+        specialise: bool,
         no_cache: bool,
         dump: str | None,
         **rest: Any,
@@ -83,6 +89,7 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
             workers=workers,
             fast_math=fast_math,
             arrange_parameters=arrange_parameters,
+            specialise=specialise,
             cache=not no_cache,
             dump_dir=dump,
             progress=True,

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from monotile.analysis.pruning.facts import Facts, Zeros, facts_of
+from monotile.analysis.pruning.specialised import Specialised
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
 from monotile.ir.printer import show
@@ -27,6 +29,8 @@ from monotile.transform.layout.align_axes import Order
 from monotile.transform.layout.parameters import arrange
 from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.simplify.fold import fold
+from monotile.transform.simplify.simplify import simplify
+from monotile.transform.specialise import NOTHING_REMOVED, specialise
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 
@@ -43,6 +47,8 @@ class ProgramState:
     context:    what cutting a Program into tasks has found so far; None before the pass of that name.
     chooser:    who is asked where there are several ways.
     iterate:    how the Program is to become the body of a loop; None where it is not to.
+    facts:      what is known of the parameters' values, in the order of their dimensions in the Program; nothing where nobody asked.
+    specialised: what was removed because of it.
     """
 
     program: Program
@@ -55,6 +61,8 @@ class ProgramState:
     context: Context | None = None
     chooser: Chooser = MODEL
     iterate: Iterate | None = None
+    facts: Facts = field(default_factory=dict[str, Zeros])
+    specialised: Specialised = NOTHING_REMOVED
 
     def show(self) -> str:
         """The Program as text."""
@@ -69,6 +77,8 @@ class ProgramState:
             words.append(f"{more} constants more")
         if self.orders != before.orders:
             words.append(f"{len(self.orders)} parameters to be moved")
+        if self.specialised is not before.specialised:
+            words.append(f"{len(self.specialised.gathered)} parameters smaller")
         return ", ".join(w for w in words if w) or NOTHING
 
 
@@ -104,6 +114,19 @@ def fold_constants(s: ProgramState) -> ProgramState:
     """`fold`, whose arrays are constants as well."""
     program, constants = fold(s.program, s.constants)
     return replace(s, program=program, constants=constants)
+
+
+def specialise_parameters(s: ProgramState) -> ProgramState:
+    """`specialise`, which says what is left of the parameters; constants are gathered here."""
+    program, report = specialise(s.program, {**s.facts, **facts_of(s.constants)})
+    if program is s.program:
+        return s
+    constants = dict(s.constants)
+    for name in constants.keys() & report.gathered.keys():
+        for d, kept in report.gathered[name].kept:
+            constants[name] = np.take(constants[name], kept, axis=d)
+    report = report.of(s.parameters)
+    return replace(s, program=simplify(program, s.options), constants=constants, specialised=report)
 
 
 def repeat(s: ProgramState) -> ProgramState:

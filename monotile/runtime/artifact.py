@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import torch.utils._pytree as pytree
 
+from monotile.analysis.pruning.specialised import Specialised
 from monotile.analysis.work import Work
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
@@ -38,7 +39,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     orders: of inputs and parameters that the kernel does not read row-major: dimension k in memory is dimension `order[k]`
         of the tensor.
     profiled: the kernel takes a pointer to memory for records (`plan/records.py`) after those of the weights.
-    work: the minimum bytes and operations of a call."""
+    work: the minimum bytes and operations of a call.
+    specialised: what was removed because of the parameters' zeros."""
 
     target: Target
     plan: Plan
@@ -55,11 +57,17 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     tied: dict[str, str] = {}
     orders: dict[str, tuple[int, ...]] = {}
     profiled: bool = False
+    specialised: Specialised = Specialised()
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the tensors that the caller holds."""
         return tuple(dict.fromkeys(n for n in self.plan.weights if n not in self.constants))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """These, and those whose values the kernel relies on."""
+        return tuple(dict.fromkeys((*self.parameters, *self.specialised.relied)))
 
 
 def encode(artifact: Artifact) -> bytes | None:
@@ -86,6 +94,7 @@ def encode(artifact: Artifact) -> bytes | None:
         orders=artifact.orders,
         profiled=artifact.profiled,
         work=artifact.work,
+        specialised=artifact.specialised,
     )
     return msgspec.msgpack.encode(flat)
 
@@ -116,6 +125,7 @@ def decode(content: bytes) -> Artifact | None:
         orders=flat.orders,
         profiled=flat.profiled,
         work=flat.work,
+        specialised=flat.specialised,
     )
 
 
@@ -178,6 +188,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     orders: dict[str, tuple[int, ...]]
     profiled: bool
     work: Work
+    specialised: Specialised
 
 
 def _encode_signature(signature: Signature) -> _Signature | None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
+from monotile.analysis.pruning.specialised import Specialised
 from monotile.analysis.work import Work
 from monotile.codegen.source import Source
 from monotile.errors import InputError, TargetError
@@ -21,6 +22,7 @@ from monotile.runtime.profile import Profile, decode
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
+from monotile.runtime.zeros import Watch, gather
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -43,6 +45,9 @@ class CompiledModule:
     `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and
     need `load_parameters` as well. With `Options(arrange_parameters=True)` their strides changed, and changes in place are seen
     as before.
+
+    With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Changes in place are seen as before, but for those through
+    `tensor.data`; where one is against what `specialised.relied` says, the next call raises InputError.
 
     Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the
     same tensor must not overlap.
@@ -81,12 +86,13 @@ class CompiledModule:
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
+        given = {name: parameters[name].detach() for name in artifact.parameters}
+        watched = {name: parameters[name].detach() for name in artifact.named}
+        self._watch = Watch(artifact.specialised, watched) if artifact.specialised.removed else None
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
-            held = {name: parameters[name].detach() for name in artifact.parameters}
-            self._weights = _Weights(held, (), Held({}, {}))
+            self._weights = _Weights(given, (), Held({}, {}))
         else:
-            given = {name: parameters[name].detach() for name in artifact.parameters}
             held = {name: self._alias(name, x) for name, x in given.items()}
             for name, array in artifact.constants.items():
                 held[name] = from_numpy(array).to(self._device)
@@ -121,6 +127,8 @@ class CompiledModule:
         pointers = [x.data_ptr() for x in inputs]
         pointers += sizes.scalars  # behind the arguments: `SizeTensor`s
         pointers += [x.data_ptr() for x in outputs]
+        if self._watch is not None and self._watch.changed():
+            self._watch.refresh(self._weights.tensors)
         weights = self._weights  # referenced during the call: another thread may load new ones
         if self._states:
             self._launch_stateful(kernel, pointers, weights, inputs, leaves)
@@ -212,6 +220,11 @@ class CompiledModule:
         return self._artifact.work
 
     @property
+    def specialised(self) -> Specialised:
+        """What `Options(specialise=True)` removed: printed, a table."""
+        return self._artifact.specialised
+
+    @property
     def source(self) -> str:
         """The generated CUDA C++ or C."""
         return self._artifact.source
@@ -234,6 +247,7 @@ class CompiledModule:
         held: dict[str, torch.Tensor] = {}
         for module in self.classes:
             held |= {**module._weights.tensors, **module._weights.states.own}
+            held |= {} if module._watch is None else module._watch.tensors
         saved.save(path, self._artifact, held, [m._artifact for m in self._smaller])
 
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -255,6 +269,8 @@ class CompiledModule:
     def _take(self, known: Mapping[str, torch.Tensor]) -> None:
         here = {name: x.detach().to(self._device) for name, x in known.items()}
         moved = {name: self._alias(name, x) for name, x in here.items()}
+        if self._watch is not None:
+            self._watch.take(here)
         own = {name: here.get(name, x) for name, x in self._weights.states.own.items()}
         self._point({**self._weights.tensors, **moved}, own)
 
@@ -272,13 +288,18 @@ class CompiledModule:
                     " the same tensor for both, or compile again"
                 )
             out[name], first[name] = x, given
+        watch = self._watch
         for name, x in out.items():
             old = self._weights.tensors[name]
+            if watch is not None:
+                old = watch.tensors.get(name, old)
             if x.shape != old.shape or x.dtype != old.dtype:
                 raise InputError(
                     f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
                     f" {x.dtype}. Compile again for parameters of another shape or type"
                 )
+            if watch is not None:
+                watch.check(name, x)
         return out
 
     def _alias(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -288,6 +309,7 @@ class CompiledModule:
                 f"parameter {name} is on {x.device}, and the kernel runs on {self._device}. Move the model"
                 f' there before you compile it, model.to("{self._device}"), or compile with target="{x.device.type}"'
             )
+        x = gather(x, self._artifact.specialised.gathered.get(name))
         order = self._artifact.orders.get(name)
         return kernel_readable(x.detach()) if order is None else in_order(x.detach(), order)
 

@@ -44,7 +44,7 @@ def save(
             "this model cannot be saved: its arguments or results contain values or containers that cannot"
             " be stored. Use only tensors, numbers, strings, tuples, lists and dicts"
         )
-    names = tuple(dict.fromkeys(n for a in (artifact, *smaller) for n in a.parameters))
+    names = tuple(dict.fromkeys(n for a in (artifact, *smaller) for n in a.named))
     index = [
         _Entry(
             n, DType(str(parameters[n].dtype).removeprefix("torch.")), tuple(parameters[n].shape)

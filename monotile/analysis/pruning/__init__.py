@@ -1,0 +1,1 @@
+"""Which channels, heads and features of a network its parameters' zeros make useless."""

@@ -1,0 +1,110 @@
+"""What was removed of a model because its parameters make it useless, and what that relies on."""
+
+from collections.abc import Mapping, Sequence, Set
+from io import StringIO
+
+import msgspec
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from monotile.analysis.pruning.facts import Zeros
+from monotile.analysis.work import Work
+
+NO_WORK = Work(0, {})
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """Channels, heads or features that went together. parameters: by name, with the dimension that became smaller; those of one layer.
+    kept, of: units that stay, and that there were."""
+
+    parameters: tuple[tuple[str, int], ...]
+    kept: int
+    of: int
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """A parameter of which the kernel reads a smaller copy. kept: of each dimension that shrinks the coordinates that stay, ascending. nbytes: of
+    the copy."""
+
+    kept: tuple[tuple[int, tuple[int, ...]], ...]
+    nbytes: int
+
+
+class Specialised(msgspec.Struct, frozen=True):
+    """removed: in the order of the network. gathered, relied: by the parameter's name: smaller copies, and the values that have to stay.
+    before, after: the work of a call, dense and now."""
+
+    removed: tuple[Removed, ...] = ()
+    gathered: dict[str, Gathered] = {}
+    relied: dict[str, Zeros] = {}
+    before: Work = NO_WORK
+    after: Work = NO_WORK
+
+    @property
+    def multiply_adds(self) -> tuple[int, int]:
+        """Of a call, dense and now."""
+        before, after = (sum(w.operations.values()) // 2 for w in (self.before, self.after))
+        return before, after
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(x.nbytes for x in self.gathered.values())
+
+    def of(self, names: Set[str]) -> "Specialised":
+        """Without parameters that have other names."""
+        rows = [tuple(p for p in r.parameters if p[0] in names) for r in self.removed]
+        return Specialised(
+            tuple(
+                msgspec.structs.replace(r, parameters=row)
+                for r, row in zip(self.removed, rows, strict=True)
+            ),
+            {n: g for n, g in self.gathered.items() if n in names},
+            {n: z for n, z in self.relied.items() if n in names},
+            self.before,
+            self.after,
+        )
+
+    def in_order(self, orders: Mapping[str, Sequence[int]]) -> "Specialised":
+        """For parameters as the model has them, of which dimension k has been dimension `orders[name][k]`."""
+
+        def at(name: str, d: int) -> int:
+            return orders[name][d] if name in orders else d
+
+        removed = [
+            msgspec.structs.replace(r, parameters=tuple((n, at(n, d)) for n, d in r.parameters))
+            for r in self.removed
+        ]
+        gathered = {
+            n: msgspec.structs.replace(g, kept=tuple(sorted((at(n, d), c) for d, c in g.kept)))
+            for n, g in self.gathered.items()
+        }
+        relied = {
+            n: z.permuted(sorted(range(len(z.shape)), key=list(orders[n]).__getitem__))
+            if n in orders
+            else z
+            for n, z in self.relied.items()
+        }
+        return Specialised(tuple(removed), gathered, relied, self.before, self.after)
+
+    def __str__(self) -> str:
+        if not self.removed:
+            return "nothing was removed"
+        table = Table(box=SIMPLE)
+        table.add_column("parameters", overflow="fold")
+        for name in ("kept", "of"):
+            table.add_column(name, justify="right")
+        for r in self.removed:
+            names = ", ".join(f"{name}[{d}]" for name, d in r.parameters)
+            table.add_row(names, str(r.kept), str(r.of))
+        written = StringIO()
+        Console(file=written, width=120).print(table)
+        lines = [line.rstrip() for line in written.getvalue().splitlines() if line.strip()]
+        before, after = self.multiply_adds
+        share = after / before if before else 1.0
+        lines.append(f"multiply-adds: {before:,}, now {after:,} ({share:.1%})")
+        lines.append(
+            f"smaller copies of {len(self.gathered)} parameters: {self.nbytes / 1000:,.1f} kB"
+        )
+        return "\n".join(lines)

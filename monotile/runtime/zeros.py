@@ -1,0 +1,102 @@
+"""What is known of the values of PyTorch tensors; smaller copies of them; and whether a change is one that a specialised kernel allows."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+
+import numpy as np
+import torch
+
+from monotile.analysis.pruning.facts import Zeros, enough, is_vector, packed, vector
+from monotile.analysis.pruning.specialised import Gathered, Specialised
+from monotile.errors import InputError
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_version = attrgetter("_version")
+
+
+def zeros_of(tensors: Mapping[str, object]) -> dict[str, Zeros]:
+    """Of floating-point tensors, by name: where matrices are zero, if they have enough zeros for a row or column, and all elements of vectors."""
+    found: dict[str, Zeros] = {}
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS or x.numel() == 0:
+            continue
+        x, shape = x.detach(), tuple(x.shape)
+        if is_vector(shape):
+            found[name] = vector(shape, x.double().cpu().flatten().tolist())
+            continue
+        zero = x == 0
+        if enough(int(zero.sum()), shape):
+            found[name] = Zeros(shape, packed(zero.cpu().numpy()))
+    return found if any(z.bits or 0.0 in z.values for z in found.values()) else {}
+
+
+def gather(x: torch.Tensor, gathered: Gathered | None) -> torch.Tensor:
+    """What the kernel reads of `x`, in new memory; `x` itself where that is all of it."""
+    if gathered is None:
+        return x
+    for d, kept in gathered.kept:
+        x = x.index_select(d, torch.tensor(kept, device=x.device))
+    return x
+
+
+class Watch:
+    """The tensors that a specialised kernel has copies of, or relies on: whether they have changed, and what follows from that.
+
+    A look at them costs some tens of nanoseconds a tensor: PyTorch counts the changes of each. It does not count those that are made through
+    `tensor.data`, nor those of inference tensors.
+    """
+
+    def __init__(self, specialised: Specialised, given: Mapping[str, torch.Tensor]) -> None:
+        self._specialised = specialised
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._versions: dict[str, int] = {}
+        self._counted: list[torch.Tensor] = []
+        self._sum = 0
+        self.take(given)
+
+    def take(self, given: Mapping[str, torch.Tensor]) -> None:
+        """Watches these instead of those of the same names."""
+        about = {**self._specialised.relied, **self._specialised.gathered}
+        self.tensors |= {n: x for n, x in given.items() if n in about}
+        self._see()
+
+    def _see(self) -> None:
+        counted = {n: x for n, x in self.tensors.items() if not x.is_inference()}
+        self._versions = {n: x._version for n, x in counted.items()}
+        self._counted = list(counted.values())
+        self._sum = sum(self._versions.values())
+
+    def changed(self) -> bool:
+        """Whether one of them has been changed in place: counts only grow."""
+        return sum(map(_version, self._counted)) != self._sum
+
+    def refresh(self, held: Mapping[str, torch.Tensor]) -> None:
+        """Brings the kernel's copies `held` up to date. Raises InputError, and changes nothing, where a tensor has lost what was relied on."""
+        others = {
+            n: self.tensors[n] for n, v in self._versions.items() if self.tensors[n]._version != v
+        }
+        for name, x in others.items():
+            self.check(name, x)
+        with torch.inference_mode():  # where the copies may be made in
+            for name, x in others.items():
+                if name in self._specialised.gathered:
+                    held[name].copy_(gather(x, self._specialised.gathered[name]))
+        self._see()
+
+    def check(self, name: str, x: torch.Tensor) -> None:
+        """Raises InputError where `x`, as the parameter `name`, has other values than the kernel relies on."""
+        relied = self._specialised.relied.get(name)
+        if relied is None:
+            return
+        if relied.values:
+            known = torch.from_numpy(relied.vector).reshape(relied.shape)
+            same = (x.detach().cpu().double() == known) | known.isnan()
+        else:
+            mask = torch.from_numpy(np.ascontiguousarray(relied.mask)).to(x.device)
+            same = (x.detach() == 0) | ~mask
+        if not bool(same.all()):
+            what = "has other values" if relied.values else "is no longer zero"
+            raise InputError(
+                f"parameter {name} {what} where the model was specialised: what was removed is of use now."
+                " Keep its zeros (apply the mask again), or compile again"
+            )
