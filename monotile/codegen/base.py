@@ -174,7 +174,7 @@ class Emitter(Expressions):
         return f"({self._kind(b.tensor)})({base(b.place, '' if number == '0' else number)})"
 
     def position(self, i: Expr, extent: int, tensor: Tensor) -> Expr:
-        """`i` as an expression without Loads; what is computed from data is checked here."""
+        """`i` as an expression without Loads; what is computed from data is checked here, where it is not seen to be in range."""
         if not loads(i):
             return i
         key = ("position", i, extent, tensor.name)
@@ -183,8 +183,11 @@ class Emitter(Expressions):
             home = self.home(i)
             with self.writer.at(home):
                 known = self.writer.fresh("k")
-                number = self.check(f"index out of range for {tensor.name}, of extent {extent}")
-                text = f"MT_CHECK({bare(self.value(i))}, {extent}, {number})"
+                text = f"(idx)({bare(self.value(i))})"
+                span = interval(i)
+                if span is None or not (span.lo >= 0 and span.hi < extent):
+                    number = self.check(f"index out of range for {tensor.name}, of extent {extent}")
+                    text = f"MT_CHECK({bare(self.value(i))}, {extent}, {number})"
                 self.writer.write(f"const idx {known} = {text};")
                 self.writer.define(known)
             home.names[key] = known

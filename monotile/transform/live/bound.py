@@ -214,9 +214,12 @@ class _Finder:
         return tuple(At(a) for a in (*c.axes, *c.reduce) if a in named)
 
     def _both(self, first: Expr | None, last: Expr | None, rows: Rows, *, kept: bool) -> Ends:
+        stem = "row" if kept else "live"
         return (
-            None if first is None else self._end("live_first", first, rows, "" if kept else "min"),
-            None if last is None else self._end("live_end", last, rows, "" if kept else "max"),
+            None
+            if first is None
+            else self._end(f"{stem}_first", first, rows, "" if kept else "min"),
+            None if last is None else self._end(f"{stem}_end", last, rows, "" if kept else "max"),
         )
 
     def _size(self, side: Side, axis: Axis) -> Tensor | None:

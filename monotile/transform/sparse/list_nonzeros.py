@@ -179,16 +179,14 @@ def _walk(c: Compute, found: Contraction, x: Load, mask: Load) -> _Walk | None:
         return None
     m, n = ({c.axes[p] for p in side} for side in (found.m, found.n))
     own, other = (m, n) if x == found.left else (n, m)
-    at: list[At] = []
-    for a in rows:
-        run = _run_of(mask.index, a)
-        if a in own and run < LEAST_RUN and a.extent != run:
-            return None
-        if a in other:
-            return None
-        at.append(At(a, run if a in own else 1))
-    if math.prod(a.extent for a in other) < LEAST_SIDE:
+    runs = {a: _run_of(mask.index, a) for a in rows}
+    if other & runs.keys() or math.prod(a.extent for a in other) < LEAST_SIDE:
         return None
+    # Tiles are of the rows that the mask does not know, or of a run of those that it does; all else is a batch.
+    whole = math.prod(a.extent for a in own - runs.keys())
+    if max(whole, *(run for a, run in runs.items() if a in own), 1) < LEAST_RUN:
+        return None
+    at = [At(a, run if a in own else 1) for a, run in runs.items()]
     return _Walk(x, tuple(at), mask, k, _run_of(along, k))
 
 

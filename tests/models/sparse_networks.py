@@ -1,0 +1,82 @@
+"""Networks with operands that are mostly zero, as `monotile.sparse` says."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+import monotile
+
+
+class Rows(nn.Module):
+    """Rows of 32 share a mask of each call."""
+
+    def forward(self, x: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+        return (x * monotile.sparse(mask).repeat_interleave(32, 0)) @ w
+
+
+class Blocks(nn.Module):
+    """A weight in blocks."""
+
+    def __init__(self, block: tuple[int, int]) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+        kept = monotile.sparse(mask)
+        for d, n in enumerate(self.block):
+            kept = kept.repeat_interleave(n, d)
+        return nn.functional.linear(x, w * kept)
+
+
+class Stated(nn.Module):
+    """Whatever is zero of the operand itself."""
+
+    def __init__(self, grain: tuple[int, int]) -> None:
+        super().__init__()
+        self.grain = grain
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        return monotile.sparse(x, self.grain) @ w
+
+
+class Activations(nn.Module):
+    """Layers whose activations are zero in whole columns of 16 rows, of sequences."""
+
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.ModuleList(nn.Linear(64, 256) for _ in range(layers))
+        self.second = nn.ModuleList(nn.Linear(256, 64) for _ in range(layers))
+
+    def forward(self, x: Tensor, alive: Tensor) -> Tensor:
+        for up, down in zip(self.first, self.second, strict=True):
+            hidden = torch.relu(up(x)) * alive[:, None]
+            x = x + down(monotile.sparse(hidden, (16, 1)))
+        return x
+
+
+def _random(shape: Sequence[int], share: float) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1)) < share
+
+
+def _with_an_empty_row(mask: Tensor) -> Tensor:
+    mask[1] = False
+    return mask
+
+
+NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
+    "rows": lambda: (Rows(), (torch.randn(96, 256), _with_an_empty_row(_random((3, 256), 0.1)), torch.randn(256, 80))),
+    "blocks": lambda: (Blocks((32, 32)), (torch.randn(64, 256), _with_an_empty_row(_random((4, 8), 0.3)), torch.randn(128, 256))),
+    "narrow blocks": lambda: (Blocks((16, 4)), (torch.randn(40, 256), _random((8, 64), 0.2), torch.randn(128, 256))),
+    "stated": lambda: (Stated((32, 1)), (torch.randn(64, 256) * _random((2, 256), 0.1).repeat_interleave(32, 0), torch.randn(256, 48))),
+    "everything": lambda: (Stated((32, 2)), (torch.randn(64, 256), torch.randn(256, 48))),
+    "sequences": lambda: (Activations(), (torch.randn(3, 32, 64), _random((3, 256), 0.15).float())),
+}  # fmt: skip
+
+
+def inputs(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The network of that name, in eval mode, and arguments."""
+    torch.manual_seed(0)
+    model, args = NETWORKS[name]()
+    return model.eval().requires_grad_(False), args
