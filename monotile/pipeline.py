@@ -31,6 +31,7 @@ from monotile.passes.programs import (
 )
 from monotile.passes.table import Pass, Trace, capability, checked, option, run
 from monotile.plan.nodes import Plan
+from monotile.schedule.gathered_lines import copy_lines
 from monotile.schedule.live import bound
 from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
@@ -173,6 +174,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("copy_lines", rewrite_by_cost(copy_lines),
+         "After inlining, which would take the copy in again; before bounds, which statements of later passes would lack.",
+         needs=("context", "pointwise inlined"), sets=("lines copied",), after=("layouts chosen",), where=(LOCKSTEP,)),
     Pass("split_axes", rewrite_by_cost(split_streamed_axes),
          "After inlining: what reads a product at a distance (rotary embeddings) is one statement with what follows. By cost.",
          needs=("context", "pointwise inlined"), sets=("axes split",), after=("layouts chosen",), where=(SCRATCHPAD,)),

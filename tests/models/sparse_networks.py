@@ -29,6 +29,18 @@ class Blocks(nn.Module):
         return nn.functional.linear(x, w * kept)
 
 
+class Linear(nn.Module):
+    """The same for a layer, whose weight lies along its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(256, 80)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.layer(x * monotile.sparse(mask).repeat_interleave(32, 0))
+
+
 class Stated(nn.Module):
     """Whatever is zero of the operand itself."""
 
@@ -71,6 +83,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "narrow blocks": lambda: (Blocks((16, 4)), (torch.randn(40, 256), _random((8, 64), 0.2), torch.randn(128, 256))),
     "stated": lambda: (Stated((32, 1)), (torch.randn(64, 256) * _random((2, 256), 0.1).repeat_interleave(32, 0), torch.randn(256, 48))),
     "everything": lambda: (Stated((32, 2)), (torch.randn(64, 256), torch.randn(256, 48))),
+    "linear": lambda: (Linear(), (torch.randn(64, 256), _random((2, 256), 0.1))),
     "sequences": lambda: (Activations(), (torch.randn(3, 32, 64), _random((3, 256), 0.15).float())),
 }  # fmt: skip
 
