@@ -72,6 +72,7 @@ class Method:
 
     light: leaves most registers of a thread to what a loop keeps there.
     reads_shared: its operands may lie in on-chip memory, where messages arrive.
+    sends: what it makes may be handed on in messages.
     has_lead: its dims may have a lead.
     has_followers: what stands behind the anchor follows it element by element.
     pins: what it reads of a weight may be kept on chip through a loop (`Family.pinnable`).
@@ -82,6 +83,7 @@ class Method:
     __slots__ = ()
     light: ClassVar[bool] = False
     reads_shared: ClassVar[bool] = True
+    sends: ClassVar[bool] = True
     has_lead: ClassVar[bool] = False
     copies: ClassVar[bool] = False
     has_followers: ClassVar[bool] = True

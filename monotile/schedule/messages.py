@@ -180,7 +180,11 @@ class _Hander:
     def _possible(self, w: "_Wanted", maker: Stage) -> bool:
         """Whether the steps can read it on chip, values can carry a tag, and all of it is made."""
         made = next(s for s in maker.steps if w.message in s.computes)
-        if made.bounds or not isinstance(self.computes[w.message], Compute):
+        if (
+            made.bounds
+            or not made.method.sends
+            or not isinstance(self.computes[w.message], Compute)
+        ):
             return False
         plain = all(
             step.method.reads_shared

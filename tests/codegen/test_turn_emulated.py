@@ -11,7 +11,7 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
 from monotile.kernels.transpose.match import behind_last
-from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.targets.cuda.emit import emit
@@ -42,6 +42,20 @@ OTHERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
 }
 
 
+# Large axes that change places: by way of on-chip memory.
+TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
+    "a matrix": ((128, 192), (192, 128), lambda k, n: (n, k)),
+    "the ends of tiles": ((72, 104), (104, 72), lambda k, n: (n, k)),
+    "several": ((3, 40, 64), (3, 64, 40), lambda b, k, n: (b, n, k)),
+    "heads": ((2, 48, 3, 64), (2, 3, 64, 48), lambda b, h, k, n: (b, n, h, k)),
+    "a part of the rows, of the columns all": (
+        (96, 64),
+        (64, 48),
+        lambda k, n: (add(n, idx(8)), k),
+    ),
+}
+
+
 # Images with their channels first, read with these last; where vectors of a row are whole they are interleaved.
 IMAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
     "three channels": ((3, 7, 16), (7, 16, 3), lambda h, w, c: (c, h, w)),
@@ -69,7 +83,7 @@ def test_images(name: str, dtype: DType) -> None:
 
 
 def copy(name: str, dtype: DType) -> Program:
-    shape, out, at = (TURNED | OTHERS)[name]
+    shape, out, at = (TURNED | OTHERS | TILES)[name]
     x, y = Tensor("x", shape, dtype), Tensor("y", out, dtype)
     return Program((x,), (), (compute(y, lambda *i: Load(x, at(*i))),), (y,))
 
@@ -83,6 +97,20 @@ def test_copies(name: str, dtype: DType) -> None:
     ((step,),) = (stage.steps for stage in stages(plan))
     if dtype is DType.F16:
         assert isinstance(step.method, Transpose) == (name in TURNED)
+    values = inputs(program)
+    (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
+    (right,) = evaluate(program, values)
+    np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.F8E4M3), DType.F32, wide(DType.I64)])
+@pytest.mark.parametrize("name", TILES)
+def test_tiles(name: str, dtype: DType) -> None:
+    program = copy(name, dtype)
+    plan = schedule(program, TARGET, OPTIONS)
+    verify(plan, program, TARGET)
+    ((step,),) = (stage.steps for stage in stages(plan))
+    assert isinstance(step.method, TransposeTiles) == (not name.startswith("a part"))
     values = inputs(program)
     (found,) = emulate(program, plan, emit(program, plan, TARGET, OPTIONS), values)
     (right,) = evaluate(program, values)

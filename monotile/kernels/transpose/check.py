@@ -3,7 +3,8 @@
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Checked
 from monotile.kernels.transpose.match import behind_last
-from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
+from monotile.kernels.transpose.settle import exact_vector
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Dim
 
@@ -20,12 +21,32 @@ def check(c: Checked) -> None:
                 fail(
                     f"{stage.name}: a task of {anchor.out.name} has a part of what is behind the last axis"
                 )
+        case TransposeTiles() as m:
+            _check_tiles(c, m)
         case Interleave(vector) if isinstance(anchor, Scatter) or not _whole_runs(
             vector, anchor, step.dims
         ):
             fail(f"{stage.name}: threads do not have {vector} runs of {anchor.out.name} each")
         case _:
             pass
+
+
+def _check_tiles(c: Checked, m: TransposeTiles) -> None:
+    """Each task has a part of the two axes that change places, and vectors lie side by side and aligned."""
+    stage, step, anchor = c.stage, c.step, c.anchor
+    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    sides = step.dims[m.rows], step.dims[m.columns]
+    if not isinstance(anchor, Compute) or [d.axes for d in sides] != [
+        (len(anchor.axes) - 1,),
+        behind[-1:],
+    ]:
+        fail(f"{stage.name}: {anchor.out.name} is no copy in which these axes change places")
+    elif any(d.tile > m.EXTENT or d.tile % m.vector for d in sides):
+        fail(
+            f"{stage.name}: tiles of {anchor.out.name} are larger than {m.EXTENT}, or no whole vectors"
+        )
+    elif exact_vector(m, anchor, step.dims, c.view.places) != m.vector:
+        fail(f"{stage.name}: vectors of {anchor.out.name} are not {m.vector} wide")
 
 
 def _whole_runs(vector: int, s: Compute | Scatter, dims: tuple[Dim, ...]) -> bool:

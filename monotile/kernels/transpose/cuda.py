@@ -8,19 +8,21 @@ from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
-from monotile.ir.expr import Load, idx, substitute
+from monotile.ir.expr import Expr, Load, idx, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_threads import inside, placed
-from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.kernels.common.cuda_threads import each_batch, inside, placed
+from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 
 
 def write(e: VectorEmitter, site: Site) -> None:
-    """Either method."""
+    """By whichever method."""
     match site.step.method:
         case Transpose() as method:
             write_transpose(e, site, method)
         case Interleave() as method:
             write_interleave(e, site, method)
+        case TransposeTiles() as method:
+            write_tiles(e, site, method)
         case other:
             raise InternalError(f"no transposition: {other}")
 
@@ -53,6 +55,35 @@ def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
             at = f"({LANE} * {count} + {t.name})"
             text = e.lane_value(f"run[{at} / {width}]", x.dtype, f"{at} % {width}")
             e.finish(site, point, text, x.dtype)
+
+
+def write_tiles(e: VectorEmitter, site: Site, method: TransposeTiles) -> None:
+    """A tile a task, by all threads."""
+    anchor, w = site.anchor, e.writer
+    if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
+        raise InternalError(f"step {site.step.computes} is no copy")
+    x, kind = anchor.body, STORAGE[anchor.out.dtype]
+    rows, columns = site.ranges[method.rows], site.ranges[method.columns]
+    first: dict[str, Expr] = {r.variable.name: idx(0) for r in (rows, columns)}
+    tile = f"mt::TransposeTile<{kind}, {method.EXTENT}, {method.vector}, {e.plan.launch.threads}>"
+    w.write(
+        f'static_assert({tile}::BYTES <= {site.step.scratch_bytes}, "The Plan gives a tile too little shared memory.");'
+    )
+    with each_batch(e, site, (method.rows, method.columns)):
+        start = placed(site.point, first)
+        along = (rows.variable, columns.variable)
+        steps = e.steps(x, site.point, along)
+        source = e.address_of(x, start)
+        index = [site.point[a.name] for a in anchor.axes]
+        for place in stored(e.plan.places[anchor.out.name]):
+            out = e.strides(anchor.out, index, place, along)
+            if steps is None or out is None or (steps[1], out[0]) != (1, 1):
+                raise InternalError(
+                    f"{anchor.out.name} and what it copies do not lie in even steps"
+                )
+            to = plus(*e.address(anchor.out, [start[a.name] for a in anchor.axes], place))
+            given = f"({kind} const*)({source}), {steps[0]}, ({kind}*)({to}), {out[1]}, {rows.count}, {columns.count}"
+            w.write(f"{tile}::run(scratch + {site.step.scratch}, {given});")
 
 
 def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:

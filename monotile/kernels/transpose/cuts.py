@@ -9,20 +9,24 @@ from monotile.analysis.affine import contiguous_run, offset
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import round_up
+from monotile.kernels.common.vectors import fitting
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.kernels.transpose.match import behind_last
-from monotile.kernels.transpose.method import Interleave, Transpose
+from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.plan.nodes import Dim, Stage, Step
 from monotile.transform.layout.channels_last import MOST_BEHIND
 
+LEAST_BYTES = 8  # of a vector in tiles
 MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """One way, or none."""
     if len(group.steps) == 1:
-        found = _transposed(group, context) or _interleaved(group, context)
+        found = (
+            _transposed(group, context) or _interleaved(group, context) or _in_tiles(group, context)
+        )
         if found is not None:
             yield found
 
@@ -78,6 +82,38 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
     done = Step(tuple(s.out.name for s in step), dims, Interleave(vector))
     moved = 2 * tile * last.extent * anchor.out.dtype.itemsize / target.worker_bandwidth
     return Draft(group, (-(-rows // tile),), (done,), {}, 0, target.latency_seconds + moved)
+
+
+def _in_tiles(group: Group, context: Context) -> Draft | None:
+    """A copy of which large axes change places: tiles of both, by way of on-chip memory."""
+    step = group.steps[0]
+    anchor, target = step[0], context.target
+    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    if not target.has.coalescing or not behind or len(step) > 1:
+        return None
+    last, other = len(anchor.axes) - 1, behind[-1]
+    size, extent = anchor.out.dtype.itemsize, TransposeTiles.EXTENT
+    sides = [anchor.axes[p].extent for p in (last, other)]
+    vector = fitting(target.vector_bytes // size, *sides)
+    if vector * size < LEAST_BYTES or min(sides) < extent // 2:
+        return None
+    rest = tuple(p for p in range(last) if p != other)
+    count = math.prod(anchor.axes[p].extent for p in rest)
+    dims = (
+        *((Dim(rest, count, 1, 0),) if rest else ()),
+        *(
+            Dim((p,), n, min(n, extent), k + (1 if rest else 0))
+            for k, (p, n) in enumerate(zip((other, last), reversed(sides), strict=True))
+        ),
+    )
+    grid = tuple(-(-d.extent // d.tile) for d in dims)
+    method = TransposeTiles(vector, len(dims) - 1, len(dims) - 2)
+    scratch = extent * (extent + max(1, 4 // size)) * size
+    names = tuple(s.out.name for s in step)
+    done = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
+    moved = 2 * extent * extent * size / target.worker_bandwidth
+    waves = -(-math.prod(grid) // target.workers)
+    return Draft(group, grid, (done,), {}, scratch, waves * (target.latency_seconds + moved))
 
 
 def finer(stage: Stage, threads: int) -> Stage:

@@ -27,3 +27,21 @@ class Interleave(Method, Frozen, frozen=True, tag="interleave"):
 
     def describe(self) -> str:
         return f"interleave x{self.vector}"
+
+
+class TransposeTiles(Method, Frozen, frozen=True, tag="transpose_tiles"):
+    """A copy whose last axis and another one, the last of what is read, change places, by way of on-chip memory: a task is a tile of both, which
+    threads read and write in vectors of `vector` neighbours. It is dims `rows`, of the last axis, and `columns`, of the other; the rest are walked one by one."""
+
+    reads_shared: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+    has_followers: ClassVar[bool] = False
+
+    vector: int
+    rows: int
+    columns: int
+
+    EXTENT: ClassVar[int] = 64  # of a tile, either way
+
+    def describe(self) -> str:
+        return f"transpose tiles x{self.vector}"

@@ -1,0 +1,48 @@
+// A tile of a transposition by way of shared memory: to[c * to_step + r] = from[r * from_step + c] for r < rows, c < columns.
+#pragma once
+#include "cuda/device/barrier.cuh"
+#include "cuda/device/types.cuh"
+
+namespace mt {
+
+// EXTENT: rows and columns of a whole tile. VECTOR: neighbours that a thread moves at once, which divide `rows` and `columns`. The pitch is odd in
+// words of four bytes: neither the rows that are written nor the columns that are read meet in one bank often.
+template <class T, int EXTENT, int VECTOR, int THREADS>
+struct TransposeTile {
+  static constexpr int PITCH = EXTENT + max_of(1, 4 / int(sizeof(T)));
+  static constexpr int BYTES = EXTENT * PITCH * int(sizeof(T));
+  static constexpr int PIECES = EXTENT / VECTOR, TOTAL = EXTENT * PIECES, ROUNDS = ceil_div(TOTAL, THREADS);
+  static_assert(EXTENT % VECTOR == 0, "A row of a tile is whole vectors.");
+
+  static __device__ __forceinline__ void run(char* shared, const T* from, i64 from_step, T* to, i64 to_step, int rows, int columns) {
+    T* const tile = reinterpret_cast<T*>(shared);
+    Pack<T, VECTOR> taken[ROUNDS];
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      int e = i * THREADS + int(threadIdx.x), row = e / PIECES, column = e % PIECES * VECTOR;
+      if (row < rows && column < columns) taken[i] = load<VECTOR>(from + row * from_step + column);
+    }
+    block_barrier();  // the tile before is read
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      int e = i * THREADS + int(threadIdx.x), row = e / PIECES, column = e % PIECES * VECTOR;
+      if (row < rows && column < columns) {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) tile[row * PITCH + column + v] = taken[i][v];
+      }
+    }
+    block_barrier();
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      int e = i * THREADS + int(threadIdx.x), column = e / PIECES, row = e % PIECES * VECTOR;
+      if (row < rows && column < columns) {
+        Pack<T, VECTOR> line;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) line[v] = tile[(row + v) * PITCH + column];
+        store(to + column * to_step + row, line);
+      }
+    }
+  }
+};
+
+}  // namespace mt
