@@ -2,6 +2,8 @@
 
     python -m bench.formats [SHAPE:FORMAT:ROWS ...] [--rival eager|int4pack]... [--out FILE]
 
+FORMAT is one of `monotile.pack`'s, with "-asymmetric" for zeros and "-float32" for layers that are not float16.
+
 A case is a chain of layers whose packed weights are more than twice the last-level cache, in one CUDA graph; times are of the whole chain, "layers"
 says of how many. "eager" is the dense chain in PyTorch (cuBLAS), "int4pack" PyTorch's own product of int4 weights. Errors are to a chain of the decoded weights in
 float64; that of "eager" is PyTorch's with these.
@@ -26,12 +28,14 @@ LEAST = 128 << 20  # bytes of a chain's weights
 CASES = tuple(f"{s}:{f}:{r}" for s in SHAPES for f in FORMATS for r in ROWS.get(f, (1,)))
 
 
-def chain(shape: tuple[int, int], layers: int, device: torch.device) -> nn.Sequential:
+def chain(
+    shape: tuple[int, int], layers: int, device: torch.device, dtype: torch.dtype
+) -> nn.Sequential:
     """Layers from the first size to the second and back."""
     a, b = shape
     sizes = [(a, b) if i % 2 == 0 else (b, a) for i in range(layers)]
     made = nn.Sequential(
-        *(nn.Linear(k, n, bias=False, dtype=torch.float16, device=device) for k, n in sizes)
+        *(nn.Linear(k, n, bias=False, dtype=dtype, device=device) for k, n in sizes)
     )
     for p in made.parameters():
         nn.init.normal_(p, std=p.shape[1] ** -0.5)
@@ -54,14 +58,16 @@ def entries(
 
 @torch.no_grad()
 def entry(name: str, rivals: tuple[str, ...], device: torch.device, rate: float) -> Entry:
-    shape, kind, rows = name.split(":")
+    shape, *kinds, rows = name.split(":")
+    kind = ":".join(kinds)
+    dtype = torch.float32 if kind.endswith("-float32") else torch.float16
     a, b = SHAPES[shape]
-    one = pack(chain((a, b), 1, device), kind)
+    one = pack(chain((a, b), 1, device, dtype), kind)
     each = sum(x.nbytes for x in one.buffers())
     layers = 2 * max(2, -(-LEAST // each // 2))
-    dense = chain((a, b), layers, device)
+    dense = chain((a, b), layers, device, dtype)
     packed = pack(dense, kind)
-    x = torch.randn(int(rows), a, dtype=torch.float16, device=device)
+    x = torch.randn(int(rows), a, dtype=dtype, device=device)
     runs: dict[str, Run] = {}
     runs["ours"], took = timed(lambda: monotile.compile(packed, (x,)))
     if "eager" in rivals:
@@ -77,7 +83,7 @@ def entry(name: str, rivals: tuple[str, ...], device: torch.device, rate: float)
     weights = sum(x.nbytes for x in packed.buffers())
     return Entry(
         model=f"packed_{kind}", arguments={"shape": shape, "rows": int(rows), "layers": layers, "compile_s": round(took, 1)},
-        dtype="float16", ours=times.pop("ours"), rivals=times, errors=errors, floor=Floor(weights, 0, weights / rate * 1e6),
+        dtype=str(dtype).removeprefix("torch."), ours=times.pop("ours"), rivals=times, errors=errors, floor=Floor(weights, 0, weights / rate * 1e6),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
     python -m bench.sparsity [CASE:PERCENT:SIZE ...] [--rival eager]... [--out FILE]
 
 Square products. "rows": of the left operand times a mask of 32 x 1 that each call brings, which the kernel makes lists of; "blocks": of a weight
-times a mask of 32 x 32; "large_blocks": of 64 x 64. Four calls with operands of their own, which come from memory, in one CUDA graph; times are of all four. "eager" is
+times a mask of 32 x 32; "large_blocks": of 64 x 64; "vectors": of 32 x 1, as vector-wise N:M has it. Four calls with operands of their own, which come from memory, in one CUDA graph; times are of all four. "eager" is
 torch.matmul of the operands with the zeros in them: the dense product alone. Errors are to the product in float64.
 """
 
@@ -18,8 +18,15 @@ from monotile.compare.results import Entry, Floor
 from monotile.runtime.accuracy import error
 
 COPIES = 4  # of the operands, together more than twice the last-level cache
-CASES = ("rows:95:4096", "rows:90:4096", "blocks:90:4096", "large_blocks:90:4096", "blocks:95:4096")
-BLOCKS = {"rows": (32, 1), "blocks": (32, 32), "large_blocks": (64, 64)}
+CASES = (
+    "vectors:75:4096",
+    "rows:95:4096",
+    "rows:90:4096",
+    "blocks:90:4096",
+    "large_blocks:90:4096",
+    "blocks:95:4096",
+)
+BLOCKS = {"rows": (32, 1), "vectors": (32, 1), "blocks": (32, 32), "large_blocks": (64, 64)}
 
 
 class Rows(nn.Module):

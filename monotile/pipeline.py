@@ -60,6 +60,7 @@ from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify
 from monotile.transform.sparse.list_nonzeros import list_nonzeros
+from monotile.transform.sparse.one_hot import gather_kept
 
 ROLLING = option("roll")
 SPECIALISING = option("specialise")
@@ -92,6 +93,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("specialise", specialise_parameters,
          "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
          needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),
+    Pass("gather_kept", rewrite(gather_kept),
+         "Before weights are decoded where they are read: what few rows multiply is gathered instead. Comparisons are canonical.",
+         needs=("views inlined", "simplified"), sets=("kept gathered",)),
     Pass("inline_decoding", rewrite(inline_decoding),
          "Before layers are rolled and siblings fused: a layer of codes is then one statement, as one of weights is.",
          needs=("views inlined", "simplified"), sets=("decoding inlined",)),

@@ -1,0 +1,209 @@
+"""Products with weights of which each group of neighbours has a few values, at positions that are stored (N:M, nmSPARSE, MLSys'23).
+
+    w[n, g * M + i] = sum over j of where(at[n, g, j] == i, value[n, g, j], 0)
+
+Few rows gather what the values are multiplied by, so that nothing is multiplied by zero:
+
+    sum over k of x[k] * w[n, k] = sum over g, j of x[g * M + at[n, g, j]] * value[n, g, j]
+
+For more rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from monotile.analysis.affine import affine
+from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.dead import value_where
+from monotile.analysis.states import steady_weights
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Expr,
+    Load,
+    Select,
+    add,
+    axes_of,
+    binary,
+    cast,
+    const,
+    idx,
+    loads,
+    map_loads,
+    mul,
+    rebuild,
+    substitute,
+    walk,
+)
+from monotile.ir.program import Compute, Program, Statement, statements
+from monotile.transform.rewrite import map_program
+from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.simplify import simplify_expr
+
+FEW = 8  # rows that gather
+MOST_KEPT = 4  # values of a group that are written out
+
+
+class OneHot(NamedTuple):
+    """`s`, a sum over `j`, of which a term is `value` where the axis `i` of `s` is `at`, and 0 elsewhere."""
+
+    s: Compute
+    i: Axis
+    j: Axis
+    at: Expr
+    value: Expr
+
+
+def gather_kept(program: Program) -> Program:
+    """`program` with such products; the same object if there are none."""
+    hot = {h.s.out.name: h for h in _one_hot(program)}
+    if not hot:
+        return program
+    read: set[str] = set()
+
+    def product(s: Statement) -> Statement:
+        if not isinstance(s, Compute):
+            return s
+        new = _gathered(s, hot)
+        read.update(x.tensor.name for x in loads(new.body))
+        return new
+
+    program = map_program(program, product)
+
+    def written_out(s: Statement) -> Statement:
+        h = hot.get(s.out.name) if isinstance(s, Compute) else None
+        few = h is not None and h.s.out.name in read and h.j.extent <= MOST_KEPT
+        return _sum_of_terms(h) if h is not None and few else s
+
+    return eliminate_dead_code(map_program(program, written_out))
+
+
+def _one_hot(program: Program) -> Iterator[OneHot]:
+    """What is made of weights alone that nothing changes."""
+    steady, made = steady_weights(program), dict[str, Compute]()
+    for s in statements(program.body):
+        if not isinstance(s, Compute):
+            continue
+        body = _opened(s.body, made)
+        if not {x.tensor.name for x in loads(body)} <= steady:
+            continue
+        if s.combiner is None:
+            made[s.out.name] = s
+        elif s.combiner == "sum" and len(s.reduce) == 1 and (found := _matched(s, body)):
+            yield found
+
+
+def _opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
+    """`e` in terms of weights."""
+
+    def opened(x: Load) -> Expr:
+        s = made.get(x.tensor.name)
+        if s is None:
+            return x
+        at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
+        return cast(_opened(substitute(s.body, at), made), x.dtype)
+
+    return simplify_expr(map_loads(e, opened))
+
+
+def _matched(s: Compute, body: Expr) -> OneHot | None:
+    for term in dict.fromkeys(walk(body)):
+        match term:
+            case Binary("eq", a, b) if a.dtype.is_int:
+                for at, other in ((a, b), (b, a)):
+                    i = other.x if isinstance(other, Cast) else other
+                    if not isinstance(i, Axis) or i not in s.axes or i in axes_of(at):
+                        continue
+                    if value_where(body, lambda e, t=term: False if e == t else None) != 0:
+                        continue
+                    value = simplify_expr(_with(body, term))
+                    if i not in axes_of(value):
+                        return OneHot(s, i, s.reduce[0], at, value)
+            case _:
+                pass
+    return None
+
+
+def _with(e: Expr, true: Expr) -> Expr:
+    return const(True, DType.BOOL) if e == true else rebuild(e, lambda x: _with(x, true))
+
+
+def _gathered(c: Compute, hot: Mapping[str, OneHot]) -> Compute:
+    """`c` as a sum over what is kept, if it is a product of few rows."""
+    found = contraction(c)
+    if found is None or len(c.reduce) != 1:
+        return c
+    for y in factors(c):
+        h = hot.get(y.tensor.name) if isinstance(y, Load) else None
+        if h is None or not isinstance(y, Load):
+            continue
+        own = axes_of(y)
+        rows = math.prod(a.extent for a in c.axes if a not in own)
+        g = _groups(c, y, h)
+        if g is not None and rows <= FEW:
+            return _sum_of_kept(c, y, h, g)
+    return c
+
+
+def _groups(c: Compute, y: Load, h: OneHot) -> int | None:
+    """The dimension of `h` along which c reads groups, one after the other: k = group * M + i."""
+    (k,) = c.reduce
+    group, inner = Axis("group", k.extent // h.i.extent), Axis("inner", h.i.extent)
+    at: dict[str, Expr] = {k.name: add(mul(group, idx(h.i.extent)), inner)}
+    index = [affine(substitute(e, at)).expr for e in y.index]
+    place = h.s.axes.index(h.i)
+    found = [d for d, e in enumerate(index) if e == group]
+    others = [e for d, e in enumerate(index) if d != place and d not in found]
+    fits = k.extent % h.i.extent == 0 and index[place] == inner and len(found) == 1
+    return found[0] if fits and not any(axes_of(e) & {group, inner} for e in others) else None
+
+
+def _sum_of_kept(c: Compute, y: Load, h: OneHot, groups: int) -> Compute:
+    """Over one axis, of all groups' values."""
+    (k,) = c.reduce
+    size, kept = h.i.extent, h.j.extent
+    r = Axis(k.name, k.extent // size * kept)
+    group, j = binary("floordiv", r, idx(kept)), binary("mod", r, idx(kept))
+    at: dict[str, Expr] = {
+        a.name: group if d == groups else e
+        for d, (a, e) in enumerate(zip(h.s.axes, y.index, strict=True))
+        if a != h.i
+    }
+    at[h.j.name] = j
+    place = cast(substitute(h.at, at), DType.I64)
+    inside = Binary("lt", place, idx(size))
+    value = Select(inside, substitute(h.value, at), const(0, h.value.dtype))
+    where = binary("max", binary("min", place, idx(size - 1)), idx(0))
+    moved: dict[str, Expr] = {k.name: add(mul(group, idx(size)), where)}
+    put = cast(value, y.dtype)
+    body = _replaced(c.body, y, put, moved)
+    return msgspec.structs.replace(c, reduce=(r,), body=simplify_expr(body))
+
+
+def _replaced(e: Expr, y: Load, put: Expr, moved: Mapping[str, Expr]) -> Expr:
+    """`e` with `put` for `y`, and other axes elsewhere."""
+    if e == y:
+        return put
+    if isinstance(e, Load | Axis):
+        return substitute(e, dict(moved))
+    return rebuild(e, lambda x: _replaced(x, y, put, moved))
+
+
+def _sum_of_terms(h: OneHot) -> Compute:
+    """`h` with its terms written out."""
+    wide = h.s.body.dtype
+    total: Expr | None = None
+    for n in range(h.j.extent):
+        at: dict[str, Expr] = {h.j.name: idx(n)}
+        here = Binary("eq", cast(substitute(h.at, at), DType.I64), h.i)
+        value = cast(substitute(h.value, at), wide)
+        term = Select(here, value, const(0, wide))
+        total = term if total is None else Binary("add", total, term)
+    assert total is not None
+    body = cast(total, h.s.out.dtype)
+    return Compute(h.s.out, h.s.axes, (), None, body, h.s.origin)
