@@ -6,13 +6,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monotile.analysis.affine import affine, contiguous_run, flattened, offset
+from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
 from monotile.analysis.contraction import Contraction, contraction, grain
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, mul, substitute, walk
+from monotile.ir.expr import (
+    Axis,
+    Const,
+    Expr,
+    Load,
+    Select,
+    SizeTensor,
+    axes_of,
+    idx,
+    loads,
+    mul,
+    substitute,
+    walk,
+)
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.common.operand import Operand
@@ -239,13 +252,16 @@ def _evaluated(
 
 
 def _choosing(x: Select) -> bool:
-    """Whether both sides read the same, whatever the axes say."""
+    """Whether both sides read the same, whatever the axes say; or codes choose between something and a constant."""
+    codes = {y.tensor.dtype.is_int for y in loads(x.cond) if not isinstance(y.tensor, SizeTensor)}
+    if codes:
+        return codes == {True} and isinstance(x.otherwise, Const)
     return not loads(x.cond) and set(loads(x.then)) == set(loads(x.otherwise))
 
 
 def _run(x: Load, axis: Axis, limit: int) -> int:
-    """Neighbours along the axis whose elements of `x` lie in one vector, one for each or one for several: a power of two up to `limit`."""
-    run = contiguous_run(offset(x), axis, limit)
+    """Neighbours along the axis whose elements of `x` lie in one vector, one for each or one for several, or are one: a power of two up to `limit`."""
+    run = max(contiguous_run(offset(x), axis, limit), constant_run(offset(x), axis, limit))
     per = run_along(x, axis) or 1
     if per == 1:
         return run

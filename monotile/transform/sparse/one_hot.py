@@ -6,7 +6,7 @@ Few rows gather what the values are multiplied by, so that nothing is multiplied
 
     sum over k of x[k] * w[n, k] = sum over g, j of x[g * M + at[n, g, j]] * value[n, g, j]
 
-More rows multiply the whole weight: on a GPU to gather for each of them, or to decode an element at each use, takes longer than to decode it once.
+For more rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
 """
 
 import math
@@ -46,6 +46,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify_expr
 
 FEW = 8  # rows that gather
+MOST_KEPT = 4  # values of a group that are written out
 
 
 class OneHot(NamedTuple):
@@ -64,10 +65,23 @@ def gather_kept(program: Program) -> Program:
     if not hot:
         return program
 
-    def product(s: Statement) -> Statement:
-        return _gathered(s, hot) if isinstance(s, Compute) else s
+    read: set[str] = set()
 
-    return eliminate_dead_code(map_program(program, product))
+    def product(s: Statement) -> Statement:
+        if not isinstance(s, Compute):
+            return s
+        new = _gathered(s, hot)
+        read.update(x.tensor.name for x in loads(new.body))
+        return new
+
+    program = map_program(program, product)
+
+    def written_out(s: Statement) -> Statement:
+        h = hot.get(s.out.name) if isinstance(s, Compute) else None
+        few = h is not None and h.s.out.name in read and h.j.extent <= MOST_KEPT
+        return _sum_of_terms(h) if h is not None and few else s
+
+    return eliminate_dead_code(map_program(program, written_out))
 
 
 def _one_hot(program: Program) -> Iterator[OneHot]:
@@ -179,3 +193,18 @@ def _replaced(e: Expr, y: Load, put: Expr, moved: Mapping[str, Expr]) -> Expr:
     if isinstance(e, Load | Axis):
         return substitute(e, dict(moved))
     return rebuild(e, lambda x: _replaced(x, y, put, moved))
+
+
+def _sum_of_terms(h: OneHot) -> Compute:
+    """`h` with its terms written out."""
+    wide = h.s.body.dtype
+    total: Expr | None = None
+    for n in range(h.j.extent):
+        at: dict[str, Expr] = {h.j.name: idx(n)}
+        here = Binary("eq", cast(substitute(h.at, at), DType.I64), h.i)
+        value = cast(substitute(h.value, at), wide)
+        term = Select(here, value, const(0, wide))
+        total = term if total is None else Binary("add", total, term)
+    assert total is not None
+    body = cast(total, h.s.out.dtype)
+    return Compute(h.s.out, h.s.axes, (), None, body, h.s.origin)
