@@ -4,6 +4,7 @@ import math
 
 import torch
 
+import monotile.frontends.torch.sparse  # noqa: F401  # registers the operator that networks call
 from tests.fuzz.builder import Builder, is_finite, is_float
 from tests.fuzz.runs import Rejected
 
@@ -76,6 +77,36 @@ def coded(b: Builder) -> None:
     scale = b.positive((n, k // group if k % group == 0 else 1, 1), kind)
     scaled = f"({values}.unflatten(1, ({scale}.shape[1], -1)) * {scale}).flatten(1) * {(mask * k**0.5) ** -1:.3g}"
     b.emit(f"F.linear({b.floats((rows, k), kind, parameter=False)}, {scaled})")
+
+
+def masked(b: Builder) -> None:
+    """A product of an operand that is mostly zero, as is stated of a mask of runs of rows, or of the operand itself."""
+    kind = b.r.choice(("f16", "bf16", b.dtype))
+    lists, run, grain = b.r.choice((1, 2, 3)), b.r.choice((16, 32, 32)), b.r.choice((1, 1, 2, 8))
+    k, n, share = b.r.choice((128, 160, 256)), b.r.choice((16, 24, 40)), b.r.choice((0.0, 0.05, 0.2, 0.9))  # fmt: skip
+    kept = b.leaf(f"torch.rand({lists}, {k // grain}, generator=g({b.seed()})) < {share}", parameter=False)  # fmt: skip
+    spread = f".repeat_interleave({run}, 0).repeat_interleave({grain}, 1)"
+    x = b.floats((lists * run, k), kind, parameter=False)
+    stated = b.r.choice(
+        (
+            f"{x} * torch.ops.monotile.sparse({kept}, [1, 1]){spread}",
+            f"torch.ops.monotile.sparse(F.relu({x}) * {kept}{spread}, [{run}, {grain}])",
+        )
+    )
+    forms = (
+        f"({stated}) @ {b.weight((k, n), kind, k)}",
+        f"F.linear({stated}, {b.weight((n, k), kind, k)})",
+        f"F.linear({b.weight((n, k), kind, k)}, {stated})",
+    )
+    b.emit(b.r.choice(forms))
+
+
+def integer_product(b: Builder) -> None:
+    """Codes times codes, in integers."""
+    rows, k, n = b.r.choice((1, 5, 17, 33)), b.r.choice((32, 64, 96)), b.r.choice((8, 24, 40))
+    x, w = b.integers(-128, 128, (rows, k), "i8"), b.integers(-128, 128, (n, k), "i8")
+    scale = b.positive((n,), "f32")
+    b.emit(f"torch._int_mm({x}, {w}.t()).to(t.f32) * {scale} * {(16384 * k**0.5) ** -1:.3g}")
 
 
 def transposed(b: Builder) -> None:
@@ -289,6 +320,6 @@ def by_itself(b: Builder) -> None:
 
 
 OPERATORS = (
-    (5, matmul), (5, linear), (4, dense), (2, coded), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
+    (5, matmul), (5, linear), (4, dense), (2, coded), (2, masked), (1, integer_product), (2, transposed), (3, einsum), (2, added), (1, outer), (4, convolution), (3, tower), (2, pool), (5, norm),
     (3, attention), (2, resample), (2, other), (1, by_itself),
 )  # fmt: skip

@@ -82,6 +82,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "blocks": lambda: (Blocks((32, 32)), (torch.randn(64, 256), _with_an_empty_row(_random((4, 8), 0.3)), torch.randn(128, 256))),
     "narrow blocks": lambda: (Blocks((16, 4)), (torch.randn(40, 256), _random((8, 64), 0.2), torch.randn(128, 256))),
     "stated": lambda: (Stated((32, 1)), (torch.randn(64, 256) * _random((2, 256), 0.1).repeat_interleave(32, 0), torch.randn(256, 48))),
+    "short rows": lambda: (Stated((16, 8)), (torch.randn(32, 160) * _random((2, 20), 0.1).repeat_interleave(16, 0).repeat_interleave(8, 1), torch.randn(160, 24))),
     "everything": lambda: (Stated((32, 2)), (torch.randn(64, 256), torch.randn(256, 48))),
     "linear": lambda: (Linear(), (torch.randn(64, 256), _random((2, 256), 0.1))),
     "sequences": lambda: (Activations(), (torch.randn(3, 32, 64), _random((3, 256), 0.15).float())),

@@ -67,6 +67,20 @@ def test_what_is_left_out_may_hold_anything() -> None:
     torch.testing.assert_close(fast(x, mask, w), right)
 
 
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_nothing_is_left(target: str) -> None:
+    """Sums of no terms, also behind a call that left something where they are kept."""
+    model, (x, mask, w) = inputs("rows")
+    if target == "emulator" and COMPILER is None:
+        pytest.skip("the emulator needs g++")
+    args = (x, mask, w) if target == "cpu" else half((x, mask, w))
+    fast = monotile.compile(model, args, target="cpu") if target == "cpu" else Emulated(model, args)
+    for kept in (mask, torch.zeros_like(mask)):
+        found = fast(args[0], kept, args[2])
+        found = found[0] if isinstance(found, list) else found
+        torch.testing.assert_close(found, model(args[0], kept, args[2]), rtol=1e-2, atol=2e-2)
+
+
 def test_lengths_of_calls() -> None:
     model, (x, mask, w) = inputs("rows")
     columns = torch.export.Dim("columns", min=2, max=80)

@@ -53,6 +53,9 @@ class _Product:
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
                 first_k, depth_text = self._walk()
+                if not depth_text.isdigit():  # a row's bounds may leave nothing
+                    clear = f"for (idx i = 0; i < {size}; ++i) sums[i] = 0;"
+                    e.writer.write(f"if ({depth_text} <= 0) {{ {clear} }}")
                 with e.blocks("ko", depth, depth_text, self.bk) as (chunk, kc):
                     left, right = self.tiles.sides(e.lines, m0, n0, add(first_k, chunk))
                     first = "true" if chunk == idx(0) else "ko == 0"

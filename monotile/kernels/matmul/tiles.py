@@ -106,7 +106,10 @@ class Tiles:
         ):
             offset = lines.offset(value)
             along_depth, along_line = stride(offset, depth), stride(offset, line)
-        words = words_of(factor, self.k[0], self.block_k) if len(self.k) == 1 else None
+        whole = (
+            len(self.k) == 1 and self.anchor.live_along(self.k[0]) is None
+        )  # else a word may have a part
+        words = words_of(factor, self.k[0], self.block_k) if whole else None
         return Side(factor, k0, at, value, line, depth, along_depth, along_line, words)
 
 
