@@ -5,7 +5,7 @@ import functools
 from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction, factors, grain
-from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of, loads, map_loads
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
 
 LONGEST = 256  # elements of a table
@@ -62,10 +62,8 @@ def _looks_up(x: Load, along: Axis) -> bool:
     """Whether data says which element of a short row `x` is, and nothing else that differs along the axis."""
     *before, last = x.index
     alike = not any(loads(i) or along in axes_of(i) for i in before)
-    by_data = map_loads(last, lambda y: Const(0, y.dtype))
     return (
         alike
-        and along not in axes_of(by_data)
         and x.tensor.shape[-1] <= LONGEST
         and not any(loads(i) for y in loads(last) for i in y.index)
     )
