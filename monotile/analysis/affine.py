@@ -8,7 +8,7 @@ remainders of sums by a literal are split where ranges allow it:
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -142,8 +142,13 @@ def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
     Groups start at multiples of v, v divides the extent, and the value at the start of a group is a multiple of v
     (given that every atom is): the condition for a vector access of v elements. 1 if there is no such run.
     """
+    return _longest(axis, limit, lambda v: _runs(e, axis, v))
+
+
+def _longest(axis: Axis, limit: int, holds: Callable[[int], bool]) -> int:
+    """The largest power of two up to `limit` that divides the extent and for which, as for all smaller ones, `holds`; 1 if there is none."""
     v = 1
-    while v * 2 <= limit and axis.extent % (v * 2) == 0 and _runs(e, axis, v * 2):
+    while v * 2 <= limit and axis.extent % (v * 2) == 0 and holds(v * 2):
         v *= 2
     return v
 
@@ -166,13 +171,12 @@ def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
 
 def constant_run(e: Affine, axis: Axis, limit: int) -> int:
     """The largest power of two v <= limit that divides the extent such that e is constant over each aligned group of v values of `axis`."""
-    v = 1
-    while v * 2 <= limit and axis.extent % (v * 2) == 0:
-        split, lane = _split(e, axis, v * 2)
-        if split.mentions(lane):
-            break
-        v *= 2
-    return v
+
+    def same(v: int) -> bool:
+        split, lane = _split(e, axis, v)
+        return not split.mentions(lane)
+
+    return _longest(axis, limit, same)
 
 
 def _split(e: Affine, axis: Axis, v: int) -> tuple[Affine, Axis]:

@@ -1,19 +1,12 @@
 """Which tensors are zero wherever a mask is false whose zeros are worth leaving out (`MaskTensor`)."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from monotile.analysis.dead import Given, value_where
 from monotile.ir.expr import Axis, Expr, Load, MaskTensor, loads, substitute
 from monotile.ir.program import Compute
 
-
-class Pattern(NamedTuple):
-    """Zero where `mask`, a Load of a MaskTensor, is false. Its index is of the axes of whatever has the pattern."""
-
-    mask: Load
-
-
+Pattern = Load  # of a MaskTensor: zero where it is false. Its index is of the axes of whatever has the pattern
 Patterns = Mapping[str, tuple[tuple[Axis, ...], tuple[Pattern, ...]]]  # by tensor: with its axes
 
 
@@ -27,12 +20,12 @@ def read_patterns(c: Compute, known: Patterns) -> Iterator[tuple[Load, Pattern]]
     """What `c` reads that has one: in terms of its own axes."""
     for x in dict.fromkeys(loads(c.body)):
         if isinstance(x.tensor, MaskTensor):
-            yield x, Pattern(x)
+            yield x, x
             continue
         axes, patterns = known.get(x.tensor.name, ((), ()))
         at: dict[str, Expr] = {a.name: i for a, i in zip(axes, x.index, strict=False)}
         for p in patterns:
-            yield x, Pattern(Load(p.mask.tensor, tuple(substitute(i, at) for i in p.mask.index)))
+            yield x, Load(p.tensor, tuple(substitute(i, at) for i in p.index))
 
 
 def _where(x: Load) -> Given:

@@ -156,13 +156,13 @@ class _Lists:
 
 
 def _walks(c: Compute, known: Patterns) -> Iterator[_Walk]:
-    """The ways in which a product can go along lists, the longest first."""
+    """The ways in which a product can go along lists, in the order in which it reads its operands."""
     found = contraction(c)
     if found is None or len(c.reduce) != 1 or c.reduce[0].extent < LEAST_TERMS:
         return
     for x, pattern in read_patterns(c, known):
         sides = [s for s in (found.left, found.right) if s == x]
-        if len(sides) == 1 and (walk := _walk(c, found, x, pattern.mask)) is not None:
+        if len(sides) == 1 and (walk := _walk(c, found, x, pattern)) is not None:
             yield walk
 
 
