@@ -24,6 +24,7 @@ import click
 import torch
 
 import monotile
+from bench.networks import make
 from bench.zoo import Spec
 from monotile.compare.forms import FORMS
 from monotile.compare.jobs import Network
@@ -89,7 +90,7 @@ def _asked(model: str, place: Path, lock: str, out: Path | None, last: bool) -> 
 
 
 def _one(spec: Spec, lock: str, out: Path | None, last: bool) -> dict[str, str]:
-    made, call = to_device(*spec.make(), torch.device("cuda"))
+    made, call = to_device(*make(str(spec)), torch.device("cuda"))
     assert isinstance(made, torch.nn.Module)
     form = FORMS["channels-last" if last else "module"]
     model, (args, kwargs) = form(Network(spec.name, spec.name), made, random_inputs(call, 1))

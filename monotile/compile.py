@@ -20,6 +20,7 @@ from monotile.frontends.torch.capture import Captured, functional, to_program
 from monotile.frontends.torch.export import Exported, Model, export
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.sizes import ranges_of, size_classes
+from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
@@ -155,7 +156,8 @@ def _traced(
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
     """What became of each pass of both tables."""
     programs, plans = list[Trace](), list[Trace]()
-    captured, orders = _captured(_Model(exported, functional(exported), {}), target)
+    model = _Model(exported, functional(exported), {}, _tf32(target, options))
+    captured, orders = _captured(model, target)
     given = Given(facts=_facts(exported, options))
     beginning = _beginning(captured, orders, target, options, given)
     lowered = lower(replace(beginning, chooser=chooser), traces=programs)
@@ -183,6 +185,11 @@ def _compiled(
         return module.beside(smaller)
 
 
+def _tf32(target: Target, options: Options) -> Tf32:
+    """Where products may be of TF32: nowhere without tensor cores."""
+    return tf32_of(options.tf32) if "mma.sync" in target.instructions else STRICT
+
+
 def _facts(exported: Exported, options: Options) -> Facts:
     """What a specialised model may rely on."""
     return zeros_of(exported.state_dict) if options.specialise else {}
@@ -199,6 +206,8 @@ def _modules(
     cache, backend = Cache.of(options), backend_of(target)
     base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
     base = key(base, given.facts) if base and given.facts else base
+    tf32 = _tf32(target, options)
+    base = key(base, *tf32) if base and any(tf32) else base
     keys = [key(base, dict(most)) if base and most else base for most in classes]
     found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
     missing = [i for i, x in enumerate(found) if x is None]
@@ -206,7 +215,7 @@ def _modules(
         with step(f"compiling for {target.name}", shown=options.progress):
             plain = functional(exported)
             made = [
-                _compile(_Model(exported, plain, classes[i]), target, options, given)
+                _compile(_Model(exported, plain, classes[i], tf32), target, options, given)
                 for i in missing
             ]
             with ThreadPoolExecutor(len(made)) as pool:
@@ -224,11 +233,13 @@ def _modules(
 
 
 class _Model(NamedTuple):
-    """exported: as it came. plain: in functional ATen. most: of symbols of dimensions, what the kernel is for at most."""
+    """exported: as it came. plain: in functional ATen. most: of symbols of dimensions, what the kernel is for at most. tf32: where products of
+    float32 may be of TF32."""
 
     exported: Exported
     plain: Exported
     most: Mapping[str, int]
+    tf32: Tf32
 
 
 def _stored(
@@ -297,7 +308,7 @@ def _compile(model: _Model, target: Target, options: Options, given: Given) -> _
 
 def _captured(model: _Model, target: Target) -> tuple[Captured, dict[str, Order]]:
     """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
-    captured = to_program(model.exported, model.plain, model.most)
+    captured = to_program(model.exported, model.plain, model.most, model.tf32)
     return in_memory_order(captured, model.exported) if target.has.any_order else (captured, {})
 
 

@@ -19,6 +19,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                         that the kernel reads fastest (CUDA). Shapes and values stay, and the module can be used as before.
     specialise:         remove channels, heads and features that the parameters' zeros make useless (pruned models); the kernel reads
                         smaller copies of the parameters, which have to keep these zeros.
+    tf32:               let products of float32 on tensor cores take their factors rounded to TF32, 10 bits of mantissa; None: where PyTorch
+                        would (`torch.backends.cudnn.conv.fp32_precision`, `torch.backends.cuda.matmul.fp32_precision`, and what
+                        sets these: `allow_tf32`, `set_float32_matmul_precision`), which by default is in convolutions.
     workers:            resident thread blocks (CUDA) or threads (CPU); None: all of the target.
     profile:            let the kernel record when each worker began and ended each task, for `CompiledModule.profile`;
                         it is slightly slower.
@@ -33,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     roll: bool = True
     arrange_parameters: bool = False
     specialise: bool = False
+    tf32: bool | None = None
     workers: int | None = None
     profile: bool = False
     cache: bool = True

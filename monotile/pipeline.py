@@ -50,8 +50,8 @@ from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.layout.split_slices import split_slices
 from monotile.transform.legalise.base_copies import insert_base_copies
 from monotile.transform.legalise.copy_insertion import insert_copies
-from monotile.transform.legalise.integer_products import integer_products
 from monotile.transform.legalise.mask_stacks import mask_stacks
+from monotile.transform.legalise.narrow_products import narrow_products
 from monotile.transform.legalise.state_copies import insert_state_copies
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
@@ -127,9 +127,6 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("simplify_again", rewrite_by_options(simplify),
          "Inlining has brought together expressions that simplify each other.",
          needs=("pointwise inlined",)),
-    Pass("integer_products", rewrite(integer_products),
-         "After inlining, which makes a sum of products of what was multiplied before; before axes are aligned, as for any product.",
-         needs=("pointwise inlined",), sets=("integers multiplied as floats",)),
     Pass("split_slices", rewrite(split_slices),
          "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",
          needs=("pointwise inlined",)),
@@ -170,6 +167,9 @@ AT_THE_BORDER: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING, LAYOUTS)),
 )
 FOR_TARGET: tuple[Pass[ProgramState], ...] = (
+    Pass("narrow_products", rewrite_for_target(narrow_products),
+         "Before layout assignment, which looks at products. After inlining, which makes a sum of products of what was multiplied before.",
+         needs=("own bases", "pointwise inlined"), sets=("narrow types multiplied",)),
     Pass("group_rows", rewrite(group_rows),
          "Before layout assignment, which looks at products. After inlining, which would put rows back where they came from.",
          needs=("own bases",), sets=("rows grouped",), after=("parameters arranged",)),

@@ -145,7 +145,7 @@ def together(given: Sequence[Sample], settings: Settings) -> tuple[list[Found] |
         return _apart(len(given), "excluded", outside), 0
     try:
         fast = monotile.compile(
-            exported, target=settings.target, options=monotile.Options(cache=False)
+            exported, target=settings.target, options=monotile.Options(cache=False, tf32=False)
         )
         if not settings.runs:
             return [("compiled", "")] * len(given), fast.kernels

@@ -2,11 +2,23 @@
 
 import functools
 import math
+from collections.abc import Mapping
 
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Select, axes_of, children, loads
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    Unary,
+    axes_of,
+    children,
+    loads,
+)
 from monotile.ir.program import Compute
 
 
@@ -89,18 +101,36 @@ def grain(e: Expr, axis: Axis) -> int:
             return math.gcd(*(grain(child, axis) for child in children(e)))
 
 
+# What hardware multiplies, and the type that it sums the products in.
+SUMMED_IN: Mapping[DType, DType] = {
+    DType.F16: DType.F32,
+    DType.BF16: DType.F32,
+    DType.I8: DType.I32,
+    DType.U8: DType.I32,
+    DType.F8E4M3: DType.F32,
+}
+
+
+def in_tf32(c: Compute) -> bool:
+    """Whether both factors of a sum of products may be rounded to TF32."""
+    sides = (c.body.a, c.body.b) if isinstance(c.body, Binary) else ()
+    return bool(sides) and all(isinstance(x, Unary) and x.op == "tf32" for x in sides)
+
+
 def uncast(e: Expr) -> Expr:
-    """The value before a cast from a 16-bit float to the float32 accumulation type; with padding it is a select between
-    such casts and constants."""
-    return next((x for d in (DType.F16, DType.BF16) if (x := _narrow(e, d)) and loads(x)), e)
+    """The value before a cast from a 16-bit float, or from 8 bits, to the type that its products are summed in; with padding it is
+    a select between such casts and constants. Also before it is said that TF32 will do."""
+    if isinstance(e, Unary) and e.op == "tf32":
+        return e.x
+    return next((x for d in SUMMED_IN if (x := _narrow(e, d)) and loads(x)), e)
 
 
 def _narrow(e: Expr, dtype: DType) -> Expr | None:
     """An expression of this type equal to `e`, if `e` is only widened by casts, possibly under selects."""
     match e:
-        case Cast(x, DType.F32) if x.dtype is dtype:
+        case Cast(x, wide) if x.dtype is dtype and wide is SUMMED_IN[dtype]:
             return x
-        case Const(value, DType.F32) if value == 0:  # of either sign
+        case Const(value, wide) if value == 0 and wide is SUMMED_IN[dtype]:  # of either sign
             return Const(value, dtype)
         case Select(cond, then, otherwise):
             sides = _narrow(then, dtype), _narrow(otherwise, dtype)

@@ -16,7 +16,16 @@ from monotile.ir.expr import (
 
 # Rough, for both targets: a division or a square root is several instructions, a transcendental function
 # a polynomial, integer division by a constant a multiplication and a shift.
-_UNARY = {"neg": 0.0, "abs": 0.0, "not": 0.5, "isnan": 1.0, "isinf": 1.0, "sqrt": 4.0, "rsqrt": 4.0}
+_UNARY = {
+    "neg": 0.0,
+    "tf32": 0.0,
+    "abs": 0.0,
+    "not": 0.5,
+    "isnan": 1.0,
+    "isinf": 1.0,
+    "sqrt": 4.0,
+    "rsqrt": 4.0,
+}
 _ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
 _BINARY = {"div": 4.0, "pow": 32.0, "atan2": 32.0, "hypot": 8.0, "fmod": 16.0, "ipow": 16.0}
 TRANSCENDENTAL = 16.0

@@ -12,21 +12,20 @@ from monotile.ir.dtype import DType
 from monotile.ir.program import Compute, Loop, Program, Scatter, Statement
 from monotile.targets.target import Target
 
-_HALVES = frozenset({DType.F16, DType.BF16})
+PARTS = 3  # products on tensor cores for one of float32
 
 
 class Work(msgspec.Struct, frozen=True):
     """The work of one call. moved: bytes of the inputs and weights that are read (of an embedding only its rows) and of the
-    outputs, each once. operations: of products, by the instruction whose rate bounds them ("mma16", "fma")."""
+    outputs, each once. operations: of products, by the instruction whose rate bounds them ("mma8", "mma16", "float32")."""
 
     moved: int
     operations: dict[str, int]
 
     def seconds(self, target: Target) -> float:
         """Lower bound of the time if all data comes from the target's memory."""
-        arithmetic = sum(
-            n / target.flops.get(k, target.flops["fma"]) for k, n in self.operations.items()
-        )
+        scalar = max(target.flops["fma"], target.flops.get("mma32", 0) / PARTS)
+        arithmetic = sum(n / target.flops.get(k, scalar) for k, n in self.operations.items())
         return max(self.moved / target.dram_bandwidth, arithmetic)
 
 
@@ -44,8 +43,8 @@ def work(program: Program) -> Work:
                 read[x.tensor.name] = read.get(x.tensor.name, 0) + footprint(x, extents)
         product = contraction(s) if isinstance(s, Compute) else None
         if product is not None:
-            narrow = {product.left.dtype, product.right.dtype} <= _HALVES
-            kind = "mma16" if narrow else "fma"
+            size = max(product.left.dtype.itemsize, product.right.dtype.itemsize)
+            kind = f"mma{8 * size}" if size < DType.F32.itemsize else "float32"
             operations[kind] = operations.get(kind, 0) + 2 * math.prod(extents.values())
     inputs = sum(min(n, given[name].nbytes) for name, n in read.items())
     return Work(inputs + sum(t.nbytes for t in program.results), operations)

@@ -35,11 +35,18 @@ _SHARED = (
         is_flag=True,
         help="Remove channels, heads and features that the parameters' zeros make useless.",
     ),
+    click.option(
+        "--tf32/--no-tf32",
+        default=None,
+        help="Whether products of float32 may be of TF32; default: as PyTorch's settings say.",
+    ),
     click.option("--no-cache", is_flag=True, help="Neither read nor write the disk cache."),
     click.option(
         "--dump", metavar="FOLDER", help="Write the result of every compilation step to FOLDER."
     ),
 )
+
+_NAMED = ("workers", "fast_math", "arrange_parameters", "specialise", "tf32")  # as in `Options`
 
 _PLAN = click.option(
     "--plan",
@@ -75,25 +82,9 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
     """Adds MODEL and the compilation options; the command receives `spec`, `dtype`, `target` and `options`."""
 
     @functools.wraps(command)
-    def wrapper(
-        model: str,
-        workers: int | None,
-        fast_math: bool,
-        arrange_parameters: bool,
-        specialise: bool,
-        no_cache: bool,
-        dump: str | None,
-        **rest: Any,
-    ) -> None:
-        options = Options(
-            workers=workers,
-            fast_math=fast_math,
-            arrange_parameters=arrange_parameters,
-            specialise=specialise,
-            cache=not no_cache,
-            dump_dir=dump,
-            progress=True,
-        )
+    def wrapper(model: str, no_cache: bool, dump: str | None, **rest: Any) -> None:
+        named = {name: rest.pop(name) for name in _NAMED}
+        options = Options(**named, cache=not no_cache, dump_dir=dump, progress=True)
         command(spec=model, options=options, **rest)
 
     decorated: Callable[..., None] = wrapper

@@ -26,6 +26,7 @@ from monotile.compare.rivals import RIVALS
 from monotile.compare.xla import XlaRun
 from monotile.errors import MonotileError
 from monotile.examples import EXAMPLES
+from monotile.frontends.torch.tf32 import tf32_of
 from monotile.runtime.accuracy import error, exact, tensors
 from monotile.runtime.measure import graphed, measure
 from monotile.runtime.models import load_model
@@ -144,7 +145,8 @@ def _checked(
     away = error(found, right)
     dtypes = {p.dtype for p in model.parameters()}
     rounding = 5e-2 if torch.bfloat16 in dtypes else 1e-2 if torch.float16 in dtypes else 1e-3
-    allowed = max(limit, 1e-5) if limit else rounding
+    exactly = 1e-3 if any(tf32_of(None)) else 1e-5  # of float32
+    allowed = max(limit, exactly) if limit else rounding
     if not away <= allowed:
         raise MonotileError(
             f"wrong answer: the error is {away:.1e}, at most {allowed:.1e} is allowed"

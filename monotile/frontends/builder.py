@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, cast, const, idx
-from monotile.ir.program import Scatter, Statement, Weight, compute
+from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Tensor, Unary, cast, const, idx, loads
+from monotile.ir.program import Compute, Scatter, Statement, Weight, compute
 
 Scalar = bool | int | float
 Operand = Tensor | Scalar
@@ -93,6 +94,7 @@ class Builder:
     node:    name of the current operator; the names of its tensors begin with it.
     origin:  the user's source line.
     results: the types of the operator's results by PyTorch, in order.
+    tf32:    whether factors of float32 may be rounded to TF32 in products of the current operator.
     weights, constants: constant tensors of the graph, and their values by part name.
     """
 
@@ -104,6 +106,7 @@ class Builder:
         self.node = ""
         self.origin = ""
         self.results: tuple[Type, ...] = ()
+        self.tf32 = False
 
     def begin(self, node: str, origin: str, results: tuple[Type, ...]) -> None:
         """Begins the lowering of the operator `node`."""
@@ -114,6 +117,7 @@ class Builder:
         inner = Builder(self.names)
         inner.weights, inner.constants = self.weights, self.constants
         inner.begin(self.node, self.origin, self.results)
+        inner.tf32 = self.tf32
         return inner
 
     @property
@@ -143,9 +147,8 @@ class Builder:
     ) -> Tensor:
         """A Compute; `body` is called with the axes, then the reduce axes."""
         out = self.tensor(shape, dtype, part)
-        self.statements.append(
-            compute(out, body, reduce=tuple(reduce), combiner=combiner, origin=self.origin)
-        )
+        made = compute(out, body, reduce=tuple(reduce), combiner=combiner, origin=self.origin)
+        self.statements.append(_in_tf32(made) if self.tf32 and combiner == "sum" else made)
         return out
 
     def result(
@@ -205,6 +208,16 @@ class Builder:
 
     def append(self, s: Statement) -> None:
         self.statements.append(s)
+
+
+def _in_tf32(c: Compute) -> Compute:
+    """A sum of products of float32 with its factors as TF32; anything else as it is."""
+    if not isinstance(c.body, Binary) or c.body.op != "mul":
+        return c
+    sides = (c.body.a, c.body.b)
+    if any(not loads(x) or isinstance(x, Cast) or x.dtype is not DType.F32 for x in sides):
+        return c
+    return msgspec.structs.replace(c, body=Binary("mul", *(Unary("tf32", x) for x in sides)))
 
 
 def load(t: Tensor, index: Sequence[Expr]) -> Load:

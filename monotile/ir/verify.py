@@ -379,8 +379,8 @@ def _takes_unary(op: str, dtype: DType) -> bool:
         return False
     if op in FLOAT_UNARY or op in ("isnan", "isinf"):
         return dtype.is_float
-    if op == "not":
-        return not dtype.is_float
+    if op in ("not", "tf32"):
+        return dtype is DType.F32 if op == "tf32" else not dtype.is_float
     return op in UNARY and dtype is not DType.BOOL
 
 

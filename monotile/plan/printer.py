@@ -1,7 +1,7 @@
 """A Plan as text: one line a stage, one a step, one a tensor.
 
 stage_y: grid [3, 32], workers from 0, after grid barrier
-  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; matmul mma.m16n8k16 ...
+  product, y: axis 0: 64 of 128 by task axis 0; axis 1: 24 of 768 by task axis 1; matmul mma ...
 """
 
 from collections.abc import Iterator, Mapping

@@ -84,6 +84,7 @@ class Matmul(_Family, frozen=True):
     warps:           by `mma.sync`.
     shows:           part of what goes on behind the longest of copies, on-chip memory and products that is not hidden.
     sums:            passes over the slices' sums on chip.
+    rounding:        passes over on-chip memory that a warpgroup's operands of float32 take to be rounded to TF32.
     evaluate:        operations that a vector of an evaluated operand takes.
     copy:            operations that an asynchronous copy of less than full width takes.
     again:           latencies that each of a worker's further tasks waits.
@@ -105,6 +106,7 @@ class Matmul(_Family, frozen=True):
     warps: TensorCores
     shows: float
     sums: float
+    rounding: float
     evaluate: float
     copy: float
     again: float

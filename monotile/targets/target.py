@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     l2_bytes:         last-level cache.
     dram_bandwidth, l2_bandwidth:  bytes a second, whole machine.
     worker_bandwidth: bytes a second into one worker from L2.
-    flops:            operations a second of the whole machine, by instruction ("fma", "mma16").
+    flops:            operations a second of the whole machine: of scalar products ("fma"), and of tensor cores by the bits of an element ("mma8", "mma16", "mma32").
     barrier_seconds:  one barrier of all workers.
     message_seconds:  from a value's store by one worker to its being seen by another that polls it (CUDA).
     latency_seconds:  from a load's issue to its data, L2.

@@ -8,7 +8,7 @@ from torch import nn
 
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.capture import Captured, capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import Program
 from monotile.ir.signature import OutputLeaf, TensorLeaf
@@ -26,7 +26,7 @@ TARGET = cuda_target("sm_90a")
 
 
 class Emulated:
-    """`model` for arguments like `args`, tensors all of them, by blocks of sm_90a. states: by name, as the last call has left them."""
+    """`model`, a module or a captured one, for arguments like `args`, tensors all of them, by blocks of sm_90a. states: by name, as the last call has left them."""
 
     program: Program
     plan: Plan
@@ -34,7 +34,7 @@ class Emulated:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Captured,
         args: Sequence[torch.Tensor],
         workers: int = 3,
         iterate: Iterate | None = None,
@@ -42,7 +42,7 @@ class Emulated:
         chooser: Chooser = MODEL,
     ) -> None:
         self.options = Options(workers=workers)
-        self.captured = capture(model, tuple(args))
+        self.captured = model if isinstance(model, Captured) else capture(model, tuple(args))
         program, self.constants = transform(
             self.captured.program, self.captured.constants, self.options, iterate=iterate
         )

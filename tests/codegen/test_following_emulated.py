@@ -27,7 +27,7 @@ WAYS = {  # rows, columns, k, type, workers, whether results leave by rows, inst
     "odd": (300, 128, 136, DType.BF16, 2, False, "wgmma"),
     "one-chunk": (400, 192, 64, DType.F16, 2, False, "wgmma"),
     "by-rows": (300, 197, 328, DType.F16, 2, True, "wgmma"),
-    "warps": (300, 96, 264, DType.F16, 3, False, "mma.m16n8k16"),
+    "warps": (300, 96, 264, DType.F16, 3, False, "mma"),
 }
 
 

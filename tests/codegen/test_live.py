@@ -101,7 +101,7 @@ def cut_by(instruction: str, block_m: int, chunk: int) -> Prefer:
 @pytest.mark.parametrize("form", ["plain", "window", "capped"])
 @pytest.mark.parametrize(
     ("instruction", "block_m", "chunk"),
-    [("mma.m16n8k16", 32, 32), ("wgmma", 64, 64), ("wgmma", 128, 64)],
+    [("mma", 32, 32), ("wgmma", 64, 64), ("wgmma", 128, 64)],
 )
 def test_streamed_on_the_emulator(form: str, instruction: str, block_m: int, chunk: int) -> None:
     """On tensor cores, chunks of keys that no row sees are left out."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
@@ -87,10 +88,12 @@ def instructions(plan: Plan) -> set[str]:
 LINEAR = {  # rows, n, k, type, target, instruction
     "wgmma": (128, 197, 64, H, H100, "wgmma"),
     "wgmma-ragged": (300, 197, 128, B, H100, "wgmma"),
-    "mma": (70, 333, 40, H, H100, "mma.m16n8k16"),
-    "mma-slices": (40, 77, 512, H, H100, "mma.m16n8k16"),
-    "mma-few-columns": (37, 49, 40, B, A100, "mma.m16n8k16"),
-    "mma-one-column-more": (20, 65, 72, H, A100, "mma.m16n8k16"),
+    "mma": (70, 333, 40, H, H100, "mma"),
+    "mma-slices": (40, 77, 512, H, H100, "mma"),
+    "mma-few-columns": (37, 49, 40, B, A100, "mma"),
+    "mma-one-column-more": (20, 65, 72, H, A100, "mma"),
+    "mma-float32": (70, 333, 64, F, H100, "mma"),
+    "mma-float32-narrow": (24, 5, 300, F, A100, "mma"),
     "fma": (70, 333, 64, F, H100, "fma"),
     "fma-slices": (33, 31, 300, F, H100, "fma"),
     "fma-narrow": (24, 5, 64, F, H100, "fma"),
@@ -103,7 +106,8 @@ def test_activation_and_residual(name: str, late: bool) -> None:
     """A bias by vectors, a residual of the result's shape by elements."""
     rows, n, k, dtype, target, instruction = LINEAR[name]
     program = ready(linear(rows, n, k, dtype))
-    plan = schedule(program, target, OPTIONS)
+    way = Prefer("blocks", lambda value: value["method"]["instruction"] == instruction)
+    plan = schedule(program, target, OPTIONS, chooser=way)
     assert instructions(plan) == {instruction}
     text = run(program, plan, target, late=late)
     assert "mt::unaligned_stores(" in text
@@ -148,4 +152,4 @@ def test_all_columns_in_one_task(n: int) -> None:
     """The last vector of a row is a part of one, and no other task begins behind it."""
     model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(64, n))
     plan = compare(model, 30, 64)
-    assert instructions(plan) == {"mma.m16n8k16"}
+    assert instructions(plan) == {"mma"}

@@ -34,8 +34,8 @@ TARGET = cuda_target("sm_90a")
 LIMITS = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 WAYS = {  # instruction, teams, whether a task asks for operands of the next, workers
     "scalar": ("fma", 1, False, 3),
-    "warps": ("mma.m16n8k16", 1, False, 40),
-    "warps-following": ("mma.m16n8k16", 1, True, 2),
+    "warps": ("mma", 1, False, 40),
+    "warps-following": ("mma", 1, True, 2),
     "groups": ("wgmma", 1, False, 40),
     "groups-following": ("wgmma", 1, True, 2),
     "teams": ("wgmma", 2, False, 2),

@@ -81,8 +81,8 @@ def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("heads", "shared", "rows", "size", "instruction", "dtype"),
     [
-        (8, 2, 5, 32, "mma.m16n8k16", torch.float16),  # 20 rows of a run: blocks of 32
-        (4, 2, 24, 32, "mma.m16n8k16", torch.bfloat16),  # blocks end within heads
+        (8, 2, 5, 32, "mma", torch.float16),  # 20 rows of a run: blocks of 32
+        (4, 2, 24, 32, "mma", torch.bfloat16),  # blocks end within heads
         (6, 2, 40, 64, "wgmma", torch.float16),  # runs of 120 rows in tasks of 60 or 120
         (8, 2, 33, 128, "wgmma", torch.bfloat16),
     ],
@@ -138,9 +138,7 @@ def cached(window: int | None, cap: float | None) -> Callable[..., torch.Tensor]
 def test_chunks_of_a_cache(at: int, window: int | None, cap: float | None, together: bool) -> None:
     dtype = torch.bfloat16 if at == 37 else torch.float16
     args = qkv(1, 8, 2, 8, 96, 32, dtype)
-    (step,) = attends(
-        cached(window, cap), Way(together, "mma.m16n8k16"), *args, torch.tensor(at), seed=at
-    )
+    (step,) = attends(cached(window, cap), Way(together, "mma"), *args, torch.tensor(at), seed=at)
     assert step.bounds
     assert len(step.dims) == (3 if together else 4)
 
@@ -155,7 +153,7 @@ def test_a_bias_of_each_head() -> None:
 
     args = qkv(2, 8, 2, 6, 90, 32, torch.float16)
     bias = normal(8, 6, 90, seed=7)
-    (step,) = attends(biased, Way(True, "mma.m16n8k16"), *args, bias)
+    (step,) = attends(biased, Way(True, "mma"), *args, bias)
     assert len(step.dims) == 3
 
 
@@ -166,5 +164,5 @@ def test_heads_behind_tokens() -> None:
         return grouped(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2).contiguous()
 
     args = (x.transpose(1, 2).contiguous() for x in qkv(2, 8, 2, 6, 90, 32, torch.float16))
-    (step,) = attends(behind, Way(True, "mma.m16n8k16"), *args)
+    (step,) = attends(behind, Way(True, "mma"), *args)
     assert len(step.dims) == 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import monotile
-from tests.transform.test_integer_products import CASES, Product, integers
+from tests.transform.test_narrow_products import CASES, Product, integers
 
 pytestmark = pytest.mark.gpu
 

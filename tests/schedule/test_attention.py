@@ -64,7 +64,7 @@ def attend(heads: int, tokens: int, size: int, target: str = "sm_90a") -> Attend
 @pytest.mark.parametrize(
     ("heads", "tokens", "instruction"),
     [
-        (12, 128, "mma.m16n8k16"),  # blocks of 16 rows: 96 workers instead of 24
+        (12, 128, "mma"),  # blocks of 16 rows: 96 workers instead of 24
         (12, 197, "wgmma"),
         (12, 384, "wgmma"),
         (8, 1500, "wgmma"),
@@ -89,8 +89,8 @@ def test_attention_waits_for_its_hand_off_when_it_knows_its_addresses() -> None:
 
 def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
     assert attend(8, 1500, 128).instruction == "wgmma"
-    assert attend(8, 1500, 80).instruction == "mma.m16n8k16"
-    assert attend(8, 1500, 64, "sm_80").instruction == "mma.m16n8k16"
+    assert attend(8, 1500, 80).instruction == "mma"
+    assert attend(8, 1500, 64, "sm_80").instruction == "mma"
 
 
 @pytest.mark.parametrize("scale", [None, 0.5])

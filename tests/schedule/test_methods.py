@@ -149,7 +149,7 @@ def test_few_rows_or_other_types_are_no_product() -> None:
 @pytest.mark.parametrize("sides", [(128, 768, 768), (16, 24, 64), (1000, 16, 2048)])
 def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) -> None:
     m, n, k = sides
-    kinds = {"mma.m16n8k16", "wgmma"} if dtype is F16 else {"fma"}
+    kinds = {"mma", "wgmma"} if dtype is F16 else {"mma", "fma"}
     several = list(blocks(found(False, dtype), Size(m, n, k), p.H100))
     assert several
     for b in several:
@@ -158,11 +158,12 @@ def test_blocks_suit_the_instruction(dtype: DType, sides: tuple[int, int, int]) 
         assert b.block_m % b.warps_m == 0
         assert b.block_n % b.warps_n == 0
         assert b.depth >= 2
-        assert scratch_bytes(b, p.H100) > 0
-        if b.instruction == "mma.m16n8k16":
+        assert scratch_bytes(b, dtype.itemsize, p.H100) > 0
+        if b.instruction == "mma":
             assert b.block_m // b.warps_m % 16 == 0
             assert b.block_n // b.warps_n % 8 == 0
-            assert b.block_k % 16 == 0
+            assert b.block_k * dtype.itemsize % 32 == 0
+            assert b.passes == (1 if dtype is F16 else 3)
         if b.instruction == "wgmma":
             assert b.block_m % 64 == 0
             assert b.block_n % 64 == 0  # the right side lies along n: in blocks of 128 bytes

@@ -15,9 +15,7 @@ from monotile.plan.printer import show
 def example() -> Plan:
     rows, columns = Dim((0,), 128, 64, 0), Dim((1, 2), 768, 24, 1)
     left, right = Operand("k", 8, "async"), Operand("none", 1, "element")
-    product = Matmul(
-        0, 1, (0,), 64, 24, 64, "mma.m16n8k16", left, right, warps_m=2, slices=4, depth=3
-    )
+    product = Matmul(0, 1, (0,), 64, 24, 64, "mma", left, right, warps_m=2, slices=4, depth=3)
     steps = (
         Step(("product", "y"), (rows, columns), product),
         Step(("total",), (rows,), Reduce(32, 8, (0,)), barrier=True),

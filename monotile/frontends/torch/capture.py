@@ -28,7 +28,6 @@ from monotile.frontends.torch.export import Model, export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.sizes import (
-    NO_RANGES,
     STATIC,
     Ranges,
     Shapes,
@@ -36,6 +35,7 @@ from monotile.frontends.torch.sizes import (
     ranges_of,
     text_of,
 )
+from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import refuse_training
 from monotile.frontends.torch.types import to_numpy, type_of
 from monotile.ir.expr import Tensor
@@ -100,9 +100,11 @@ def to_program(
     exported: ExportedProgram,
     plain: ExportedProgram,
     most: Mapping[str, int] = MappingProxyType({}),
+    tf32: Tf32 = STRICT,
 ) -> Captured:
-    """plain: `exported` in functional ATen. most: what symbols are at most, where that is less than there. Raises as `capture` does."""
-    return _lower(plain, ranges_of(exported).limited(most))
+    """plain: `exported` in functional ATen. most: what symbols are at most, where that is less than there. tf32: where products of float32 may be
+    of TF32. Raises as `capture` does."""
+    return _lower(plain, ranges_of(exported).limited(most), tf32)
 
 
 def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str]]:
@@ -229,10 +231,10 @@ def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> 
     return {name: known for name, known in found if known not in (None, name)}
 
 
-def _lower(exported: ExportedProgram, ranges: Ranges = NO_RANGES) -> Captured:
+def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
     b, shapes = Builder(), Shapes(ranges)
     inputs = _Inputs(exported, b, shapes)
-    found = lower_graph(exported.graph, inputs.values, b, shapes)
+    found = lower_graph(exported.graph, inputs.values, b, shapes, tf32)
     given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
     given |= {w.tensor for w in b.weights}
 

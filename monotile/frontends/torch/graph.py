@@ -16,6 +16,7 @@ from monotile.frontends.torch.control import CONTROL
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sizes import STATIC, Shapes
+from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy
 from monotile.ir.expr import Tensor, const
@@ -50,15 +51,17 @@ _DATA_DEPENDENT = frozenset(
 _BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
 
 
-def lower_graph(graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC) -> list[Any]:
+def lower_graph(
+    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC, tf32: Tf32 = STRICT
+) -> list[Any]:
     """Lowers every operator of `graph` into `b`; returns the leaves of its output, in order.
 
-    values: of the placeholders; the values of the other nodes are added. shapes: what symbolic dimensions are.
+    values: of the placeholders; the values of the other nodes are added. shapes: what symbolic dimensions are. tf32: where products may be of TF32.
     Raises UnsupportedOperatorError with every operator that has no lowering, CaptureError for one with data-dependent shapes or
     numbers.
     """
     problems: list[str] = []
-    found = _walk(graph, values, b, _Lowering(shapes, problems))
+    found = _walk(graph, values, b, _Lowering(shapes, problems, tf32))
     if problems:
         raise UnsupportedOperatorError(_message(problems))
     return found
@@ -112,10 +115,11 @@ def is_lowered(graph_module: fx.GraphModule) -> bool:
 
 
 class _Lowering(NamedTuple):
-    """shapes: what symbolic dimensions are. problems: a message for each operator without a lowering."""
+    """shapes: what symbolic dimensions are. problems: a message for each operator without a lowering. tf32: where products may be of TF32."""
 
     shapes: Shapes
     problems: list[str]
+    tf32: Tf32 = STRICT
 
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> list[Any]:
@@ -201,6 +205,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         raise Unsupported("")
     results = results_of(node, under_way.shapes)
     b.begin(node.name, origin(node.stack_trace), results)
+    b.tf32 = under_way.tf32.allows(node)
     if maker is not None:
         return b.constant(to_numpy(maker(*args, **kwargs)))
     if control is not None:

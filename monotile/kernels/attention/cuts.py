@@ -13,7 +13,7 @@ from monotile.kernels.attention.memory import attend_bytes
 from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
 from monotile.kernels.common import cost
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import MIN_SIDE, product
+from monotile.kernels.common.product import HALVES, MIN_SIDE, product
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
@@ -59,7 +59,7 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
         return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None
-    if not (scores.half and mixture.half and scores.dtype is mixture.dtype):
+    if scores.dtype not in HALVES or scores.dtype is not mixture.dtype:
         return None
     if found.result.axes[found.column].extent % 8:
         return None

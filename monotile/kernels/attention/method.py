@@ -43,7 +43,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     weights_second: bool
     least: float = 0.0
     scale: float | None = None
-    instruction: Literal["wgmma", "mma.m16n8k16"] = "mma.m16n8k16"
+    instruction: Literal["wgmma", "mma"] = "mma"
     epilogue: Epilogue = Epilogue()
     part: bool = False
 

@@ -29,6 +29,8 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
     """The operations of an element, and whether each is costly."""
     for node in walk(value_of(s)):
         match node:
+            case Unary("tf32"):
+                pass
             case Unary(op):
                 yield op not in _PLAIN, node
             case Binary(op) if node.a.dtype.is_float:

@@ -13,7 +13,7 @@ from monotile.kernels.common.cuda_operands import neighbours_of
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.epilogue import RowResult
 
-KERNEL = {"wgmma": "WGMMA", "mma.m16n8k16": "MMA", "fma": "FMA"}
+KERNEL = {"wgmma": "WGMMA", "mma": "MMA", "fma": "FMA"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sums:
     @property
     def accumulator(self) -> str:
         """The type of a sum in CUDA C++."""
-        return "double" if self.dtype is DType.F64 else "float"
+        return {DType.F64: "double", DType.I32: "int"}.get(self.dtype, "float")
 
 
 def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:

@@ -24,6 +24,9 @@ ELEMENT: Mapping[DType, str] = {
     DType.BF16: "mt::bf16",
     DType.F32: "float",
     DType.F64: "double",
+    DType.I8: "mt::i8",
+    DType.U8: "mt::u8",
+    DType.F8E4M3: "mt::f8e4m3",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
-from monotile.analysis.contraction import Contraction, contraction, grain
+from monotile.analysis.contraction import SUMMED_IN, Contraction, contraction, grain, in_tf32
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
@@ -31,6 +31,17 @@ from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.common.operand import Operand
 from monotile.targets.target import Target
 
+HALVES = (DType.F16, DType.BF16)
+# Products of tensor cores for one of operands of this type.
+PASSES = {
+    DType.F16: 1,
+    DType.BF16: 1,
+    DType.I8: 1,
+    DType.U8: 1,
+    DType.F8E4M3: 1,
+    DType.F32: 3,
+    DType.F64: 0,
+}
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
 ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
@@ -46,6 +57,7 @@ class Product:
     of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
     grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
     runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
+    dtype: of the left operand on chip; the right one has as many bytes. passes: products of tensor cores that take the place of one; 0 where they take none.
     part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
     vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory. bounded: how much of k counts is known
     in the call.
@@ -58,7 +70,7 @@ class Product:
     left: Operand
     right: Operand
     dtype: DType
-    half: bool
+    passes: int
     grain_m: int = 0
     grain_n: int = 0
     runs: int = 1
@@ -67,6 +79,14 @@ class Product:
     swapped: bool = False
     coded: bool = False
     bounded: bool = False
+
+
+def elements_of(left: Expr, right: Expr, c: Compute) -> tuple[DType, DType]:
+    """The types of the operands in on-chip memory: what they are, if that is what hardware multiplies into sums such as those of `c`."""
+    types = (left.dtype, right.dtype)
+    together = types[0] is types[1] or all(t.is_int for t in types)
+    summed = all(SUMMED_IN.get(t) is c.body.dtype for t in types)
+    return types if together and summed else (c.body.dtype, c.body.dtype)
 
 
 def product(
@@ -94,22 +114,28 @@ def product(
         return None
     if (grain_m or _extent(c, m)) < least or (grain_n or _extent(c, n)) < least:
         return None
-    types = (found.left.dtype, found.right.dtype)
-    half = types[0] is types[1] and types[0] in (DType.F16, DType.BF16)
-    if not half and c.body.dtype not in (DType.F32, DType.F64):
+    dtype, _ = elements_of(found.left, found.right, c)
+    if dtype not in (DType.F32, DType.F64, *HALVES) and target.has.register_tiles:
+        return None
+    passes = 1 if in_tf32(c) else PASSES.get(dtype)
+    if passes is None:
         return None
     k = _order(c, found)
     left = _operand(found.left, c, m, k, target, on_chip)
     right = _operand(found.right, c, n, k, target, on_chip)
-    dtype = types[0] if half else c.body.dtype
     runs = 1
-    if half and grain_n and left.copy == right.copy == "async" and left.major == right.major == "k":
+    if (
+        dtype in HALVES
+        and grain_n
+        and left.copy == right.copy == "async"
+        and left.major == right.major == "k"
+    ):
         runs = _side_by_side(found.left, c, n, k, grain_n)
     part = c.reduce[k[-1]].extent
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
     near = _near(found.left, c, k) if whole else 0
     return Product(
-        batch, m, n, k, left, right, dtype, half, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
+        batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
         any(x.axis in c.reduce for x in c.live),
     )  # fmt: skip
 
@@ -214,7 +240,7 @@ def _operand(
         along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size)
     if c.axes[side[-1]] not in fixed:
         along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
-    major, vector = ("k", along_k) if along_k >= along_side else ("mn", along_side)
+    major, vector = ("k", along_k) if along_k >= along_side or size == 1 else ("mn", along_side)
     if target.has.register_tiles:
         unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
         unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
@@ -233,14 +259,15 @@ def _evaluated(
     if target.has.register_tiles or not k:
         return Operand("none", 1, "element")
     along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
-    nearer = _sectors(factor, along_side) < _sectors(factor, along_k)
+    turned = factor.dtype.itemsize > 1  # on chip: tensor cores want 8-bit elements along k
+    nearer = turned and _sectors(factor, along_side) < _sectors(factor, along_k)
     best = Operand("mn" if nearer else "none", 1, "element")
     found = masked(factor)
     if found is None and any(isinstance(x, Select) and not _choosing(x) for x in walk(factor)):
         return best
     fixed = axes_of(found.cond) if found is not None else frozenset[Axis]()
     for major, axis in (("k", c.reduce[k[-1]]), ("mn", c.axes[side[-1]])):
-        if axis in fixed:
+        if axis in fixed or (major == "mn" and not turned):
             continue
         along = [x for x in loads(factor) if not any(loads(i) for i in x.index)]
         read = [x for x in along if offset(x).mentions(axis)]

@@ -29,7 +29,8 @@ def ways(p: Product, size: Size, context: Context) -> tuple[tuple[Matmul, int], 
     target = context.target
 
     def found() -> tuple[tuple[Matmul, int], ...]:
-        return tuple((c, scratch_bytes(c, target)) for c in blocks(p, size, target))
+        itemsize = p.dtype.itemsize
+        return tuple((c, scratch_bytes(c, itemsize, target)) for c in blocks(p, size, target))
 
     return context.of_worker.once(("ways", *cut_key(p, size)), found)
 
@@ -50,21 +51,29 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
     runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded)
-    return (p.k, p.left, p.right, p.dtype, p.half, *runs, size.m, size.n, size.k)
+    return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k)
 
 
 def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Every way to cut a product of this size that the target's instructions allow (Roller's rTiles)."""
     if target.has.register_tiles:
         yield from _cpu_blocks(p, size, target)
-    elif p.half and "mma.sync" in target.instructions:
-        yield from _cuda_blocks(p, size, target, "mma.m16n8k16")
-        if "wgmma" in target.instructions and p.left.major == "k" and p.right.major != "none":
-            yield from _warpgroup_blocks(p, size, target)
-        if p.runs > 1:
-            yield from _run_blocks(p, size, target)
-    elif p.dtype is DType.F32 or p.half:
+        return
+    if p.dtype is DType.F32:
         yield from _cuda_blocks(p, size, target, "fma")
+    if p.passes == 0 or "mma.sync" not in target.instructions:
+        return
+    yield from _cuda_blocks(p, size, target, "mma")
+    if "wgmma" in target.instructions and _for_warpgroups(p):
+        yield from _warpgroup_blocks(p, size, target)
+    if p.runs > 1:
+        yield from _run_blocks(p, size, target)
+
+
+def _for_warpgroups(p: Product) -> bool:
+    """Whether warpgroups can read the operands where they lie on chip: along k, or 16-bit ones of the right side along its columns."""
+    majors = ("k", "mn") if p.dtype.itemsize == 2 else ("k",)
+    return p.passes == 1 and p.left.major == "k" and p.right.major in majors
 
 
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
@@ -94,11 +103,12 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _cuda_blocks(
-    p: Product, size: Size, target: Target, instruction: Literal["mma.m16n8k16", "fma"]
+    p: Product, size: Size, target: Target, instruction: Literal["mma", "fma"]
 ) -> Iterator[Matmul]:
-    mma = instruction == "mma.m16n8k16"
+    mma = instruction == "mma"
     itemsize = p.dtype.itemsize
-    chunks = (64, 32, 16) if mma else (32, 16)
+    chunks = tuple(n // itemsize for n in ((128, 64, 32) if mma else (128, 64)))
+    sums = MOST_SUMS // (2 if p.passes > 1 else 1)  # each twice, of a chunk and of all
     # Runs are as short as they are, and few rows of codes had better be decoded once.
     least = 16 if mma and (p.grain_m or p.coded) else 8
     # Sums that end early leave much to hide: teams that take tasks in turn do.
@@ -106,6 +116,8 @@ def _cuda_blocks(
     for block_k, (teams, slices), (warp_m, warp_n) in itertools.product(
         chunks, teams_and_slices, _WARP_TILES[mma]
     ):
+        if mma and warp_m * warp_n > sums * target.warp:
+            continue
         warps = target.threads // target.warp // teams
         if slices > warps or slices > max(1, -(-size.k // block_k)):
             continue
@@ -121,7 +133,7 @@ def _cuda_blocks(
             if depth >= (3 if teams > 1 else 2):
                 yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
-                    instruction=instruction, left=p.left, right=p.right,
+                    instruction=instruction, left=p.left, right=p.right, passes=p.passes if mma else 1,
                     warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, tasks_at_once=teams,
                 )  # fmt: skip
 
@@ -152,7 +164,7 @@ def _run_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
             if depth >= 2:
                 yield Matmul(
                     m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
-                    instruction="mma.m16n8k16", left=left, right=p.right,
+                    instruction="mma", left=left, right=p.right,
                     warps_m=warps_m, warps_n=warps_n, slices=slices, depth=depth, runs=runs,
                 )  # fmt: skip
 
@@ -170,44 +182,55 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
 def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
     groups = target.threads // (4 * target.warp)
-    turned = p.right.major == "mn"  # then a line of a panel is 64 columns
+    itemsize = p.dtype.itemsize
+    deep = LINE_BYTES // itemsize
+    sums = (
+        2 if p.dtype.is_float8 else 1
+    )  # of a chunk, and of all: tensor cores keep few bits of them
     shapes = (
         (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
         (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
     )  # fmt: skip
     for (slices, teams, down, across, high), columns in itertools.product(
-        shapes, _TURNED_COLUMNS if turned else _WARPGROUP_COLUMNS
+        shapes, _warpgroup_columns(p)
     ):
         block_m, block_n = 64 * down * high, columns * across
         if (
             block_m >= 2 * max(size.m, 8)
             or block_n >= 2 * max(size.n, 8)
-            or high * columns > MOST_COLUMNS
+            or high * columns * sums > MOST_COLUMNS
         ):
             continue
         threads = target.threads // (slices * teams)
-        if _held(p, block_m, block_n, WARPGROUP_DEPTH, threads) > MOST_HELD:
+        if _held(p, block_m, block_n, deep, threads) > MOST_HELD:
             continue
-        ring = slices * teams * (block_m + block_n) * WARPGROUP_DEPTH * 2
-        steps = -(-size.k // (WARPGROUP_DEPTH * slices))
+        ring = slices * teams * (block_m + block_n) * LINE_BYTES
+        steps = -(-size.k // (deep * slices))
         depth = min(8, steps + 1, target.shared_bytes // ring)
         if depth >= (3 if teams > 1 else 2):
             yield Matmul(
-                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=WARPGROUP_DEPTH,
+                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
                 instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
                 warps_n=across, slices=slices, depth=depth, tasks_at_once=teams,
             )  # fmt: skip
 
 
-def followed(c: Matmul, k: int, target: Target) -> Matmul:
+def _warpgroup_columns(p: Product) -> tuple[int, ...]:
+    """What a warpgroup multiplies at once: whole lines, where they lie along the columns; of integers no odd groups of eight beyond 24."""
+    if p.right.major == "mn":
+        return tuple(n for n in _WARPGROUP_COLUMNS if n * p.dtype.itemsize % LINE_BYTES == 0)
+    return tuple(n for n in _WARPGROUP_COLUMNS if n != 40 or not p.dtype.is_int)
+
+
+def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
     """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
-    that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's."""
+    that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's. itemsize: bytes of an operand's element."""
     if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy != "async":
         return c
-    if c.instruction not in ("wgmma", "mma.m16n8k16"):
+    if c.instruction not in ("wgmma", "mma"):
         return c
     chunks = -(-k // c.block_k)
-    room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, 2)
+    room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, itemsize)
     depth = next((d for d in range(c.depth, max(3, c.depth - 3), -1) if chunks % d == 0), c.depth)
     if chunks % depth:
         most = min(c.depth - 1, chunks, room)
@@ -233,7 +256,7 @@ def _shares(warp_m: int, warp_n: int) -> bool:
     )
 
 
-WARPGROUP_DEPTH = 64  # a line of 128 bytes
+LINE_BYTES = 128  # of a panel as warpgroups read it
 MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
 _WARPGROUP_COLUMNS = (
     16,
@@ -249,7 +272,6 @@ _WARPGROUP_COLUMNS = (
     192,
     256,
 )  # as device/cuda/ptx/sm_90a.cuh has them
-_TURNED_COLUMNS = tuple(n for n in _WARPGROUP_COLUMNS if n % WARPGROUP_DEPTH == 0)  # whole lines
 # What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {
@@ -273,10 +295,9 @@ def within_run(tile: int, grain: int, target: Target) -> int:
     return max(d for d in fitting if d <= tile)
 
 
-def scratch_bytes(c: Matmul, target: Target) -> int:
-    """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums."""
-    size = 2 if c.instruction in ("mma.m16n8k16", "wgmma") else 4
+def scratch_bytes(c: Matmul, itemsize: int, target: Target) -> int:
+    """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums. itemsize: of an operand's element."""
     if target.has.register_tiles:
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8
-    return contract_bytes(c, size)
+    return contract_bytes(c, itemsize)

@@ -2,7 +2,7 @@
 
 import math
 
-from monotile.analysis.contraction import contraction
+from monotile.analysis.contraction import contraction, factors, in_tf32
 from monotile.codegen.lines import Lines
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
@@ -10,6 +10,7 @@ from monotile.kernels.common.epilogue import why_not
 from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.moments import moments
+from monotile.kernels.common.product import PASSES, elements_of
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul, MatmulRows
@@ -27,7 +28,7 @@ def check(c: Checked) -> None:
     stage, anchor, m, target = c.stage, c.anchor, c.step.method, c.target
     assert isinstance(m, Matmul)
     found = contraction(anchor) if isinstance(anchor, Compute) else None
-    if found is None or found.swapped != m.swapped:
+    if not isinstance(anchor, Compute) or found is None or found.swapped != m.swapped:
         fail(f"{stage.name}: {anchor.out.name} is no such product")
     if why := _why_not_ahead(m, c):
         fail(f"{stage.name} cannot ask for an operand ahead: {why}")
@@ -36,6 +37,8 @@ def check(c: Checked) -> None:
         return
     if m.warps_m * m.warps_n * m.slices * m.teams * target.warp != target.threads:
         fail(f"{stage.name}: the warps of {anchor.out.name} do not add up")
+    if why := _why_not_multiplied(m, anchor):
+        fail(f"{stage.name}: {anchor.out.name} by {m.instruction}: {why}")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
     if m.runs > 1 and m.left.copy != "async":
@@ -49,6 +52,22 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")
     if m.following and (why := _why_not_following(m, c)):
         fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
+
+
+def _why_not_multiplied(m: Matmul, anchor: Compute) -> str | None:
+    """Why the instruction cannot multiply what the factors are on chip, in so many passes."""
+    element, _ = elements_of(*factors(anchor, swapped=m.swapped), anchor)
+    if m.instruction == "fma":
+        return None if element.itemsize >= 4 and element.is_float and m.passes == 1 else "its types"
+    if element not in PASSES or PASSES[element] == 0:
+        return f"tensor cores take no {element}"
+    if m.passes != PASSES[element] and not (m.passes == 1 and in_tf32(anchor)):
+        return f"{m.passes} passes lose precision that nobody gave up, or none"
+    majors = {m.left.major, m.right.major}
+    turned = "mn" in majors and (
+        element.itemsize == 1 or (element.itemsize == 4 and m.instruction == "wgmma")
+    )
+    return "an operand does not lie along k" if turned else None
 
 
 def _check_tile(c: Checked, m: Matmul) -> None:

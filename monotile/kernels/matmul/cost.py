@@ -7,6 +7,7 @@ import functools
 
 import msgspec
 
+from monotile.ir.dtype import DType
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import arithmetic, chip_seconds
@@ -66,7 +67,7 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     if c.runs > 1:  # and copied
         k = padded
     tensor_cores = _tensor_cores(c)
-    rate = target.flops["mma16" if tensor_cores else "fma"] / target.workers
+    rate = target.flops[f"mma{8 * itemsize}" if tensor_cores else "fma"] / target.workers / c.passes
     deep = padded if tensor_cores else k
     work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
     if target.has.register_tiles:
@@ -189,7 +190,11 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
     if not _tensor_cores(c):
         return max(moved, b.work), 2 * b.sums
-    chip = 2 * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
+    chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
+    if c.instruction == "wgmma" and b.product.dtype is DType.F32:
+        chip += (
+            model.rounding * b.k * _vectors(c, tile) * target.vector_bytes / target.worker_bandwidth
+        )
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
@@ -199,8 +204,13 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     return busy, cores.finish * chip_seconds(tile[0] * tile[1], target) + model.sums * b.sums
 
 
+def _vectors(c: Matmul, tile: tuple[int, int]) -> float:
+    """Vectors that threads round of both operands, for one value of k."""
+    return sum(n / side.vector for n, side in zip(tile, (c.left, c.right), strict=True))
+
+
 def _tensor_cores(c: Matmul) -> bool:
-    return c.instruction in ("mma.m16n8k16", "wgmma")
+    return c.instruction in ("mma", "wgmma")
 
 
 def _cores(c: Matmul, model: Model) -> TensorCores:
@@ -234,9 +244,9 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
 def _efficiency(c: Matmul, target: Target) -> float:
     """The part of the arithmetic rate that a warp's tile, or a thread's, can reach."""
     match c.instruction:
-        case "mma.m16n8k16" if c.runs > 1:  # of each run's own fragments
+        case "mma" if c.runs > 1:  # of each run's own fragments
             return fitted(target.model.matmul).run_rate * min(1.0, c.block_n / c.runs / 8)
-        case "mma.m16n8k16" | "wgmma":
+        case "mma" | "wgmma":
             return 1.0
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5

@@ -145,7 +145,7 @@ def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> 
         "ProductConfig", PRODUCT, kernel=f"mt::Kernel::{kernel}", k=math.prod(a.extent for a in p.k), block_m=method.block_m,
         block_n=method.block_n, block_k=method.block_k, warps_m=method.warps_m, warps_n=method.warps_n,
         slices=method.slices, depth=method.depth, vector=sums.width, teams=method.teams, groups=method.runs,
-        group_k=p.k[-1].extent if method.runs > 1 else 1, next_task_chunks=method.following,
+        group_k=p.k[-1].extent if method.runs > 1 else 1, passes=method.passes, next_task_chunks=method.following,
     )  # fmt: skip
     for name, text in zip(("Left", "Right"), sides, strict=True):
         w.write(f"using {name} = {text};")

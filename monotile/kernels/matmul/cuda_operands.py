@@ -13,15 +13,15 @@ from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_operands import Matrix, Side, write_addresses, write_side
 from monotile.kernels.common.cuda_threads import placed
+from monotile.kernels.common.product import elements_of
 from monotile.kernels.matmul.method import Matmul
-from monotile.kernels.matmul.sides import element_of
 
 Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 
 @dataclass(frozen=True, slots=True)
 class ProductSite:
-    """A site whose anchor is the product of the factors `left` and `right`. m, n: its rows and columns. element: the operands' type on chip."""
+    """A site whose anchor is the product of the factors `left` and `right`. m, n: its rows and columns. elements: the operands' types on chip."""
 
     site: Site
     method: Matmul
@@ -30,7 +30,7 @@ class ProductSite:
     n: Range
     left: Expr
     right: Expr
-    element: DType
+    elements: tuple[DType, DType]
 
     @property
     def k(self) -> list[Axis]:
@@ -43,7 +43,7 @@ def product_site(site: Site, method: Matmul) -> ProductSite:
         raise InternalError(f"step {site.step.computes} is no sum of products")
     left, right = factors(anchor, swapped=method.swapped)
     m, n = site.ranges[method.m], site.ranges[method.n]
-    return ProductSite(site, method, anchor, m, n, left, right, element_of(left, right, anchor))
+    return ProductSite(site, method, anchor, m, n, left, right, elements_of(left, right, anchor))
 
 
 def write_sides(e: VectorEmitter, p: ProductSite) -> Sides:
@@ -59,9 +59,10 @@ def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "righ
         factor, operand, block, r, across = p.left, method.left, method.block_m, p.m, p.n
     else:
         factor, operand, block, r, across = p.right, method.right, method.block_n, p.n, p.m
+    element = p.elements[name == "right"]
     rows = r.dim.tile if r.dim.tile < block else 0
     side = Side(
-        p.element,
+        element,
         operand,
         check_rows=_reaches_over(r, rows if rows and operand.major != "mn" else block),
         prefetched_chunks=method.ahead("handoff", name),
@@ -82,7 +83,7 @@ def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
     side by side. Gives the text of its `mt::Side`."""
     method = p.method
     found = masked(p.left)
-    if found is None or p.left.dtype is not p.element:
+    if found is None or p.left.dtype is not p.elements[0]:
         raise InternalError(f"the left side of {p.anchor.out.name} is not copied as it is")
     *before, last = p.k
     run = Axis("run", method.runs)
@@ -90,6 +91,6 @@ def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
     at = unflatten(matrix.k, matrix.axes)
     column = mul(at.pop(run.name), idx(method.block_n // method.runs))
     point = placed(p.site.point, {p.n.variable.name: column}) | at
-    side = Side(p.element, method.left, check_rows=_reaches_over(p.m, method.block_m))
+    side = Side(p.elements[0], method.left, check_rows=_reaches_over(p.m, method.block_m))
     write_addresses(e, point, matrix, found, side)
     return side.text

@@ -172,8 +172,8 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
                 continue
             method, scratch = c, nbytes
             if rounds > 1 and not p.bounded:
-                method = followed(c, size.k, target)
-                scratch = scratch_bytes(method, target)
+                method = followed(c, size.k, p.dtype.itemsize, target)
+                scratch = scratch_bytes(method, p.dtype.itemsize, target)
             task = Size(*tile, size.k)
             seconds = product_cost.rounds_seconds(block, method, problem, task, rounds, after)
             if not context.chooser.wants_all:

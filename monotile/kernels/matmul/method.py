@@ -18,6 +18,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
     block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
     of `depth` chunks in shared memory; the slices are added up at the end.
+    passes: products of tensor cores for one: 3 where operands are float32, which is two parts of TF32; 1 takes the first parts alone.
     swapped: the left operand is the second factor of the product that the anchor sums, not the first.
     runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
     the axes before the last of k: the channels of a group. What they read together is copied as one line.
@@ -39,12 +40,13 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     block_m: int
     block_n: int
     block_k: int
-    instruction: Literal["wgmma", "mma.m16n8k16", "fma", "dot", "outer"]
+    instruction: Literal["wgmma", "mma", "fma", "dot", "outer"]
     left: Operand
     right: Operand
     warps_m: int = 1
     warps_n: int = 1
     slices: int = 1
+    passes: int = 1
     depth: int = 1
     runs: int = 1
     tasks_at_once: int = 1
@@ -79,6 +81,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
             warps = f"{self.warps_m}x{self.warps_n} warps x {self.slices} slices"
             warps += f" x {self.teams} teams" if self.teams > 1 else ""
             parts.append(f"{warps}, rings of {self.depth}")
+        if self.passes > 1:
+            parts.append(f"{self.passes} passes")
         if self.runs > 1:
             parts.append(f"{self.runs} runs of columns")
         if self.sums is not None:

@@ -9,14 +9,9 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Load
 from monotile.ir.program import Compute
 from monotile.kernels.common.operand import Operand, exact_operand
+from monotile.kernels.common.product import elements_of
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Dim, Step
-
-
-def element_of(left: Expr, right: Expr, anchor: Compute) -> DType:
-    """The type of the operands' elements in on-chip memory."""
-    same = left.dtype is right.dtype and left.dtype in (DType.F16, DType.BF16)
-    return left.dtype if same else anchor.body.dtype
 
 
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
@@ -26,18 +21,18 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     assert isinstance(m, Matmul)
     assert isinstance(anchor, Compute)
     left, right = factors(anchor, swapped=m.swapped)
-    element = element_of(left, right, anchor)
+    elements = elements_of(left, right, anchor)
     rows, columns = step.dims[m.m], step.dims[m.n]
     return (
-        _lines(m.left, left, element, view)
+        _lines(m.left, left, elements[0], view)
         if m.runs > 1
         else exact_operand(
-            m.left, left, element, _inner(anchor, left, m.left, rows, m.block_m, m), view.places
+            m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places
         ),
         exact_operand(
             m.right,
             right,
-            element,
+            elements[1],
             _inner(anchor, right, m.right, columns, m.block_n, m),
             view.places,
         ),

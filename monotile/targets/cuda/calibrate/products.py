@@ -70,7 +70,7 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
     product, size = _product(major), Size(m, n, k // parts, parts)
     found: dict[object, Way] = {}
     for c in blocks(product, size, target):
-        nbytes = scratch_bytes(c, target)
+        nbytes = scratch_bytes(c, product.dtype.itemsize, target)
         for rows, columns in regions(product, size, c, target):
             tasks = -(-m // rows) * -(-n // columns) * parts
             if nbytes <= target.shared_bytes and target.workers // 3 <= tasks <= target.workers:
@@ -86,7 +86,7 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
 def _product(major: str) -> Product:
     """Of float16; major: how its right operand lies."""
     right = Operand("k" if major == "k" else "mn", 8, "async")
-    return Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, True)
+    return Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, 1)
 
 
 def source(chosen: Sequence[Way]) -> str:

@@ -18,9 +18,9 @@ __device__ __forceinline__ void begin_scores(typename S::Scores::Accumulator& sc
     u64 a = ptx::panel_descriptor(query, k / 64 * S::QueryPanel::BYTES + k % 64 * 2);
     u64 b = ptx::panel_descriptor(keys, k / 64 * S::KeyPanel::BYTES + k % 64 * 2);
     if (k == 0)
-      ptx::wgmma<typename S::T, TN, true, false>(scores.c[0], a, b);
+      ptx::wgmma<typename S::T, typename S::T, TN, true, false>(scores.c[0], a, b);
     else
-      ptx::wgmma<typename S::T, TN, true>(scores.c[0], a, b);
+      ptx::wgmma<typename S::T, typename S::T, TN, true>(scores.c[0], a, b);
   }
 }
 

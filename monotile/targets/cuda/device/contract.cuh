@@ -180,13 +180,17 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       ptx::copy_async_wait<0>();
       warps_barrier<S::SLICE_WARPS>(barrier);
       Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
-      Core::finish();
+      Core::finish(acc);
     } else {
       bool full = FILL == 0 || t >= 0;
       if (full) {
         ptx::copy_async_wait<max_of(0, DEPTH - 2 - S::IN_FLIGHT)>();
+        if constexpr (S::ROUNDS_TO_TF32) {
+          S::LeftCopies::round(ring + from, thread);
+          S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
+        }
         if constexpr (S::WARPGROUPS) ptx::fence_async();
-        if constexpr (S::WARPGROUPS && FILL == 0 && !S::FILLED_ONCE && S::IN_FLIGHT == 0) Core::finish();
+        if constexpr (S::WARPGROUPS && FILL == 0 && (!S::FILLED_ONCE || S::PROMOTES) && S::IN_FLIGHT == 0) Core::finish(acc);
         warps_barrier<S::SLICE_WARPS>(barrier);  // chunk t is in, chunk t - 1 - IN_FLIGHT is used up
       }
       bool refills = !S::FILLED_ONCE && t >= S::IN_FLIGHT - FILL;
@@ -198,8 +202,8 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       bool more = refills && t + DEPTH - 1 - S::IN_FLIGHT < wanted;
       // Tensor cores that read the ring themselves work while the next copies are issued and waited for.
       if (S::WARPGROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
-      if (S::WARPGROUPS && FILL > 0 && full) Core::finish();  // with much other code in between ptxas serialises wgmma (C7514)
-      if constexpr (S::IN_FLIGHT > 0) Core::template finish<S::IN_FLIGHT>();
+      if (S::WARPGROUPS && FILL > 0 && full) Core::finish(acc);  // with much other code in between ptxas serialises wgmma (C7514)
+      if constexpr (S::IN_FLIGHT > 0) Core::template finish<S::IN_FLIGHT>(acc);
       if (more) begin(ring + to);
       ptx::copy_async_commit();
       if (!S::WARPGROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
@@ -208,7 +212,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       if (full) from = from + S::STAGE_BYTES == END ? 0 : from + S::STAGE_BYTES;
     }
   }
-  if constexpr (S::WARPGROUPS && FILL == 0 && DEPTH > 1) Core::finish();
+  if constexpr (S::WARPGROUPS && FILL == 0 && DEPTH > 1) Core::finish(acc);
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
   if constexpr (S::SLICE_WARPS > 1 && (IS_BOUNDED<Left> ? S::SLICES > 1 : S::CHUNKS % S::SLICES != 0)) {

@@ -99,7 +99,8 @@ struct Fma {
     }
   }
 
-  static __device__ __forceinline__ void finish() {}
+  static constexpr bool PROMOTES = false;
+  static __device__ __forceinline__ void finish(Accumulator&) {}
 
   // The sums of a lane: fragment i is WIDTH neighbours along n at (row, column) of the warp's tile.
   static constexpr int WIDTH = UN, FRAGMENTS = TM * (TN / UN);

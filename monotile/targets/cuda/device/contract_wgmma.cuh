@@ -1,4 +1,4 @@
-// The tensor-core kernel of a warpgroup: 16-bit products, float32 sums, operands read where the ring holds them.
+// The tensor-core kernel of a warpgroup, whose operands are read where the ring holds them.
 #pragma once
 #include "cuda/device/contract_mma.cuh"
 #include "cuda/device/ptx/sm_90a.cuh"
@@ -6,36 +6,61 @@
 namespace mt {
 
 // A warpgroup accumulates 64 rows x TILE.n columns at once, each of its warps 16 of the rows. A thread has the sums that it would
-// have of mma.m16n8k16. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the
+// have of `mma`. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the
 // right panel is not K_MAJOR its lines lie along the columns, 64 in each of its blocks.
 template <class T, WarpTile TILE, int ROW_STRIDE, class LeftPanel, class RightPanel>
 struct Wgmma : Mma<T, TILE, LeftPanel, RightPanel> {
   using Base = Mma<T, TILE, LeftPanel, RightPanel>;
   static constexpr bool RIGHT_K = RightPanel::K_MAJOR;
   static constexpr int COLUMNS = TILE.n;
+  // Tensor cores keep 14 bits of a sum of 8-bit floats: those of a chunk are added to the others in float32.
+  static constexpr bool PROMOTES = same<T, f8e4m3>;
   static_assert(LeftPanel::K_MAJOR, "wgmma reads a left panel whose lines lie along k.");
   static_assert(TILE.k * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "A line of a panel for wgmma has 128 bytes.");
+  static_assert(RIGHT_K || sizeof(T) == 2, "wgmma turns a right panel of 16-bit elements only.");
   static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "A line of a right panel along n has 64 columns for wgmma.");
 
+  struct Accumulator : Base::Accumulator {
+    typename Base::Accumulator part;  // of a chunk
+  };
+  static __device__ __forceinline__ void clear(Accumulator& acc) {
+    Base::clear(acc);
+    if constexpr (PROMOTES) Base::clear(acc.part);
+  }
+
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
-  static __device__ __forceinline__ void step(typename Base::Accumulator& acc, const char* left, const char* right,
+  static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
     u32 a = ptx::panel_address(ptx::shared_address(left) + m0 / 64 * 64 * 128);
     constexpr int BLOCK = RIGHT_K ? 16 : RightPanel::BLOCK_BYTES;  // 16: not looked at
     u32 b = ptx::panel_address(ptx::shared_address(right) + (RIGHT_K ? n0 * 128 : n0 / 64 * RightPanel::BLOCK_BYTES), BLOCK);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < TILE.k; k += 16)
+    for (int bytes = 0; bytes < 128; bytes += 32)
 #pragma unroll
-      for (int i = 0; i < Base::TM; ++i)
-        ptx::wgmma<T, COLUMNS / 8, RIGHT_K>(acc.c[i], ptx::panel_descriptor(a, i * ROW_STRIDE * 128 + k * 2),
-                                            ptx::panel_descriptor(b, k * (RIGHT_K ? 2 : 128)));
+      for (int i = 0; i < Base::TM; ++i) {
+        const u64 rows = ptx::panel_descriptor(a, i * ROW_STRIDE * 128 + bytes);
+        const u64 columns = ptx::panel_descriptor(b, bytes * (RIGHT_K ? 1 : 64));
+        using U = typename RightPanel::T;
+        if constexpr (!PROMOTES)
+          ptx::wgmma<T, U, COLUMNS / 8, RIGHT_K>(acc.c[i], rows, columns);
+        else if (bytes == 0)
+          ptx::wgmma<T, U, COLUMNS / 8, RIGHT_K, false>(acc.part.c[i], rows, columns);
+        else
+          ptx::wgmma<T, U, COLUMNS / 8, RIGHT_K>(acc.part.c[i], rows, columns);
+      }
     ptx::wgmma_commit();
   }
-  // Waits for all but the newest `PENDING` chunks' products.
+  // Waits for all but the newest `PENDING` chunks' products. To be called once for each chunk, if the sums are promoted.
   template <int PENDING = 0>
-  static __device__ __forceinline__ void finish() {
+  static __device__ __forceinline__ void finish(Accumulator& acc) {
     ptx::wgmma_wait<PENDING>();
+    if constexpr (PROMOTES) {
+      static_assert(PENDING == 0, "A chunk's sums are promoted before the next ones are begun.");
+#pragma unroll
+      for (int i = 0; i < Base::TM; ++i) ptx::register_fence(acc.part.c[i]);
+      Base::add(acc, acc.part);
+    }
   }
   static __device__ __forceinline__ int row(int i, int lane) {
     constexpr int HALVES = Base::FRAGMENTS / Base::TM;

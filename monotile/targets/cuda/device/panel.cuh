@@ -313,6 +313,20 @@ struct PanelCopies {
     }
   };
 
+  // Rounds what a thread has copied into a panel, or stored there, to TF32.
+  static __device__ __forceinline__ void round(char* panel, int thread) {
+    static_assert(same<T, float>, "Only float32 is rounded to TF32.");
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      if (!exists(i, thread)) continue;
+      auto at = reinterpret_cast<Pack<u32, VECTOR>*>(panel + piece(i, thread).offset);
+      Pack<u32, VECTOR> x = *at;
+#pragma unroll
+      for (int e = 0; e < VECTOR; ++e) x[e] = ptx::to_tf32(x[e]);
+      *at = x;
+    }
+  }
+
   // A thread's values of an evaluated operand, in registers on their way to the panel.
   struct Values {
     Pack<T, VECTOR> value[COPY == Copy::ELEMENT ? ROUNDS : 1];

@@ -23,6 +23,7 @@ struct ProductConfig {
   int vector = 1;                               // neighbouring results that one step of the epilogue takes
   int teams = 1;                                // ping-pong: teams of warps that compute a block each
   int groups = 1, group_k = 1;                  // Kernel::GROUPED: groups of columns in a block, a group's channels
+  int passes = 1;                               // products of tensor cores for one of float32: 3 for all its bits, 1 for those of TF32
   int next_task_chunks = 0;                     // chunks of the worker's next task that are prefetched during this one
 };
 
@@ -36,7 +37,6 @@ struct Product {
   static constexpr int BLOCK_M = CONFIG.block_m, BLOCK_N = CONFIG.block_n, BLOCK_K = CONFIG.block_k;
   static constexpr int WARPS_M = CONFIG.warps_m, WARPS_N = CONFIG.warps_n, SLICES = CONFIG.slices;
   static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector, TEAMS = CONFIG.teams, GROUPS = CONFIG.groups;
-  static_assert(same<T, typename Right::T>, "The two operands of a product must have the same element type.");
   static_assert(K > 0, "A product needs the length `k` of its sums.");
   static_assert(BLOCK_M > 0 && BLOCK_N > 0 && BLOCK_K > 0, "A product needs `block_m`, `block_n` and `block_k`.");
   static_assert(DEPTH > 0, "A product needs a pipeline `depth` of at least one stage.");
@@ -45,7 +45,8 @@ struct Product {
   static_assert(BLOCK_N % VECTOR == 0, "A row of the block must be a whole number of the epilogue's vectors.");
   static_assert(TEAMS == 1 || SLICES == 1, "A product of several teams cannot be split along k: a team has one named barrier.");
   static_assert(KERNEL == Kernel::GROUPED || GROUPS == 1, "Only Kernel::GROUPED multiplies columns in groups.");
-  static_assert(KERNEL == Kernel::FMA || is_float16<T>, "Tensor cores multiply float16 or bfloat16; use Kernel::FMA for other types.");
+  static_assert(KERNEL != Kernel::GROUPED || is_float16<T>, "Kernel::GROUPED multiplies float16 or bfloat16.");
+  static_assert(CONFIG.passes == 1 || KERNEL == Kernel::MMA, "Only Kernel::MMA multiplies in several passes.");
 
   static constexpr int ROWS = min_of(Left::TASK_ROWS, BLOCK_M), COLUMNS = min_of(Right::TASK_ROWS, BLOCK_N);
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
@@ -57,7 +58,7 @@ struct Product {
 
   using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR,
                                          .folded = KERNEL == Kernel::GROUPED}>;
-  using RightPanel = Panel<T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
+  using RightPanel = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
   using LeftCopies = PanelCopies<LeftPanel, CopyConfig{.copy = Left::COPY, .vector = Left::VECTOR, .rows = ROWS, .k = LEFT_K,
                                                        .threads = SLICE_THREADS, .check_rows = Left::CHECK_ROWS}>;
   using RightCopies = PanelCopies<RightPanel, CopyConfig{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K,
@@ -66,7 +67,7 @@ struct Product {
 
   template <Kernel, class = void>
   struct Pick {
-    using type = Mma<T, WARP_TILE, LeftPanel, RightPanel>;
+    using type = Mma<T, WARP_TILE, LeftPanel, RightPanel, CONFIG.passes>;
   };
   template <class V>
   struct Pick<Kernel::FMA, V> {
@@ -87,6 +88,8 @@ struct Product {
                          ColumnGroups{.columns = BLOCK_N / GROUPS, .k = CONFIG.group_k, .line = GROUPS * CONFIG.group_k}>;
   };
   static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA;  // the operands are read by warpgroups
+  // Warpgroups read operands as they lie: these are rounded there. Warps round theirs in registers.
+  static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float>;
   // Evaluating an operand is much code. There, and for scalar products, the main loop fills the pipeline as well.
   static constexpr bool EVALUATES_OPERANDS = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
   // An evaluated operand is on its way in registers, so that nothing of the next task can be prefetched.
@@ -97,8 +100,9 @@ struct Product {
                 "The prefetched chunks of the next task must leave a stage of the ring free, and the task must have as many.");
   // Whether the ring has room for all chunks of a slice: then it is filled once.
   static constexpr bool FILLED_ONCE = !EVALUATES_OPERANDS && ceil_div(CHUNKS, SLICES) < DEPTH;
+  static constexpr bool PROMOTES = WARPGROUPS && same<T, f8e4m3>;  // as `Wgmma` has it
   // How many chunks' products are under way when those of the next begin: their stages are refilled so much later.
-  static constexpr int IN_FLIGHT = WARPGROUPS && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
+  static constexpr int IN_FLIGHT = WARPGROUPS && !PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
   // Whether the next task's chunks continue this one's in the ring, at its first stage.
   static constexpr bool CONTINUES = NEXT_TASK_CHUNKS > 0 && !FILLED_ONCE && CHUNKS % DEPTH == 0;
   static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT,

@@ -66,6 +66,8 @@ inline constexpr bool same<A, A> = true;
 
 template <class T>
 inline constexpr bool is_float16 = same<T, f16> || same<T, bf16>;
+template <class T>
+inline constexpr bool is_integer8 = same<T, i8> || same<T, u8>;
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }

@@ -1,6 +1,6 @@
-// Instructions that came with sm_80: asynchronous copies, matrix loads, 16-bit matrix products.
+// Instructions that came with sm_80: asynchronous copies, matrix loads, matrix products.
 #pragma once
-#include "cuda/device/types.cuh"
+#include "cuda/device/float8.cuh"
 
 namespace mt::ptx {
 
@@ -99,6 +99,38 @@ __device__ __forceinline__ void mma_16816(float (&c)[4], const u32 (&a)[4], cons
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// A float rounded to TF32, whose last 13 bits are zero.
+__device__ __forceinline__ u32 to_tf32(u32 x) {
+  u32 out;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "f"(__uint_as_float(x)));
+  return out;
+}
+
+// c += a * b, 16x8, over 32 bytes of each row of `a` along k: 16 values of 16 bits, 32 of 8, or 8 of 32. Integers are summed as integers;
+// of a float the last 13 bits are not looked at (TF32).
+template <class A, class B, class Sum>
+__device__ __forceinline__ void mma(Sum (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#define MT_MMA(SHAPE, R)                                                                              \
+  asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"    \
+      : "+" R(c[0]), "+" R(c[1]), "+" R(c[2]), "+" R(c[3])                                            \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+  if constexpr (same<A, float>)
+    MT_MMA("m16n8k8.row.col.f32.tf32.tf32.f32", "f");
+  else if constexpr (same<A, i8> && same<B, i8>)
+    MT_MMA("m16n8k32.row.col.s32.s8.s8.s32", "r");
+  else if constexpr (same<A, i8> && same<B, u8>)
+    MT_MMA("m16n8k32.row.col.s32.s8.u8.s32", "r");
+  else if constexpr (same<A, u8> && same<B, i8>)
+    MT_MMA("m16n8k32.row.col.s32.u8.s8.s32", "r");
+  else if constexpr (same<A, u8> && same<B, u8>)
+    MT_MMA("m16n8k32.row.col.s32.u8.u8.s32", "r");
+  else if constexpr (same<A, f8e4m3>)  // from sm_89 on
+    MT_MMA("m16n8k32.row.col.f32.e4m3.e4m3.f32", "f");
+  else
+    mma_16816<A>(c, a, b);
+#undef MT_MMA
 }
 
 }  // namespace mt::ptx

@@ -1,7 +1,7 @@
 // Instructions that came with sm_90a: matrix products of a warpgroup, four warps whose operands lie in shared memory; copies of whole
 // pieces into shared memory, and the barriers on which they arrive.
 #pragma once
-#include "cuda/device/types.cuh"
+#include "cuda/device/float8.cuh"
 
 namespace mt::ptx {
 
@@ -37,85 +37,95 @@ __device__ __forceinline__ void register_fence(u32 (&x)[N][4]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
 }
 
-// c += a * b of a warpgroup, 64xN += 64x16 * 16xN. A warp has 16 rows of the result, in its lanes as in mma.m16n8k16; c[j] is
-// columns 8j to 8j + 7. B_K: the lines of b's panel lie along k; else along its columns, 64 to a line. Without ADD: c = a * b.
-template <class T, int TN, bool B_K, bool ADD = true>
-__device__ __forceinline__ void wgmma(float (&c)[TN][4], u64 a, u64 b);
-// The same with a in registers, a warp's 16 rows as mma.m16n8k16 has them; 64 columns, along which b's lines lie.
+// c += a * b of a warpgroup, 64xN, over 32 bytes along k: 16 values of 16 bits, 32 of 8, 8 of 32. Integers are summed as integers; of a float
+// the last 13 bits are not looked at (TF32). A warp has 16 rows of the result, in its lanes as in `mma`; c[j] is columns 8j to 8j + 7.
+// B_K: the lines of b's panel lie along k; else along its columns, 64 of 16 bits to a line. Without ADD: c = a * b.
+template <class A, class B, int TN, bool B_K, bool ADD = true, class Sum>
+__device__ __forceinline__ void wgmma(Sum (&c)[TN][4], u64 a, u64 b);
+// The same with a in registers, a warp's 16 rows of 16-bit elements; 64 columns, along which b's lines lie.
 template <class T>
 __device__ __forceinline__ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b);
 
-#define MT_WGMMA_OF(T, B_K, TRANSPOSED, ADD, TEST, N, REGISTERS, A, B, ...)                                     \
-  template <>                                                                                             \
-  __device__ __forceinline__ void wgmma<T, N / 8, B_K, ADD>(float (&c)[N / 8][4], u64 a, u64 b) {         \
-    asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B    \
-                 ", p, 1, 1, 0, " #TRANSPOSED ";\n}"                                                          \
-                 : __VA_ARGS__                                                                            \
-                 : "l"(a), "l"(b));                                                                       \
+#define MT_SUMS_1(R, j) "+" R(c[j][0]), "+" R(c[j][1]), "+" R(c[j][2]), "+" R(c[j][3])
+#define MT_SUMS_2(R, j) MT_SUMS_1(R, j), MT_SUMS_1(R, j + 1)
+#define MT_SUMS_4(R, j) MT_SUMS_2(R, j), MT_SUMS_2(R, j + 2)
+#define MT_SUMS_8(R, j) MT_SUMS_4(R, j), MT_SUMS_4(R, j + 4)
+#define MT_SUMS_16(R, j) MT_SUMS_8(R, j), MT_SUMS_8(R, j + 8)
+#define MT_COLUMNS_16(R) MT_SUMS_2(R, 0)
+#define MT_COLUMNS_24(R) MT_SUMS_2(R, 0), MT_SUMS_1(R, 2)
+#define MT_COLUMNS_32(R) MT_SUMS_4(R, 0)
+#define MT_COLUMNS_40(R) MT_SUMS_4(R, 0), MT_SUMS_1(R, 4)
+#define MT_COLUMNS_48(R) MT_SUMS_4(R, 0), MT_SUMS_2(R, 4)
+#define MT_COLUMNS_64(R) MT_SUMS_8(R, 0)
+#define MT_COLUMNS_80(R) MT_SUMS_8(R, 0), MT_SUMS_2(R, 8)
+#define MT_COLUMNS_96(R) MT_SUMS_8(R, 0), MT_SUMS_4(R, 8)
+#define MT_COLUMNS_128(R) MT_SUMS_16(R, 0)
+#define MT_COLUMNS_160(R) MT_SUMS_16(R, 0), MT_SUMS_4(R, 16)
+#define MT_COLUMNS_192(R) MT_SUMS_16(R, 0), MT_SUMS_8(R, 16)
+#define MT_COLUMNS_256(R) MT_SUMS_16(R, 0), MT_SUMS_16(R, 16)
+#define MT_WGMMA_OF(A_TYPE, B_TYPE, SUM, R, SHAPE, FLAGS, B_K, ADD, TEST, N, REGISTERS, A, B)              \
+  template <>                                                                                              \
+  __device__ __forceinline__ void wgmma<A_TYPE, B_TYPE, N / 8, B_K, ADD, SUM>(SUM(&c)[N / 8][4], u64 a, u64 b) {\
+    asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " " REGISTERS ", " A ", " B ", p" FLAGS ";\n}"\
+                 : MT_COLUMNS_##N(R)                                                                       \
+                 : "l"(a), "l"(b));                                                                        \
   }
-#define MT_WGMMA(...)                                                                                     \
-  MT_WGMMA_OF(f16, true, 0, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, true, eq, __VA_ARGS__)      \
-  MT_WGMMA_OF(f16, true, 0, false, ne, __VA_ARGS__) MT_WGMMA_OF(bf16, true, 0, false, ne, __VA_ARGS__)
-#define MT_WGMMA_BOTH(...)                                                                                \
-  MT_WGMMA(__VA_ARGS__)                                                                                   \
-  MT_WGMMA_OF(f16, false, 1, true, eq, __VA_ARGS__) MT_WGMMA_OF(bf16, false, 1, true, eq, __VA_ARGS__)
-#define MT_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+#define MT_WGMMA_HALF(T, ...)                                                                              \
+  MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, true, eq, __VA_ARGS__)         \
+  MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, false, ne, __VA_ARGS__)
+#define MT_WGMMA_FLOATS(...)                                                                               \
+  MT_WGMMA_HALF(f16, __VA_ARGS__) MT_WGMMA_HALF(bf16, __VA_ARGS__)                                         \
+  MT_WGMMA_OF(float, float, float, "f", "k8.f32.tf32.tf32", ", 1, 1", true, true, eq, __VA_ARGS__)         \
+  MT_WGMMA_OF(f8e4m3, f8e4m3, float, "f", "k32.f32.e4m3.e4m3", ", 1, 1", true, true, eq, __VA_ARGS__)      \
+  MT_WGMMA_OF(f8e4m3, f8e4m3, float, "f", "k32.f32.e4m3.e4m3", ", 1, 1", true, false, ne, __VA_ARGS__)
+#define MT_WGMMA(...)                                                                                      \
+  MT_WGMMA_FLOATS(__VA_ARGS__)                                                                             \
+  MT_WGMMA_OF(i8, i8, int, "r", "k32.s32.s8.s8", "", true, true, eq, __VA_ARGS__)                          \
+  MT_WGMMA_OF(i8, u8, int, "r", "k32.s32.s8.u8", "", true, true, eq, __VA_ARGS__)                          \
+  MT_WGMMA_OF(u8, i8, int, "r", "k32.s32.u8.s8", "", true, true, eq, __VA_ARGS__)                          \
+  MT_WGMMA_OF(u8, u8, int, "r", "k32.s32.u8.u8", "", true, true, eq, __VA_ARGS__)
+#define MT_WGMMA_BOTH(...)                                                                                 \
+  MT_WGMMA(__VA_ARGS__)                                                                                    \
+  MT_WGMMA_OF(f16, f16, float, "f", "k16.f32.f16.f16", ", 1, 1, 0, 1", false, true, eq, __VA_ARGS__)       \
+  MT_WGMMA_OF(bf16, bf16, float, "f", "k16.f32.bf16.bf16", ", 1, 1, 0, 1", false, true, eq, __VA_ARGS__)
 MT_WGMMA(16,
-         "{%0, %1, %2, %3, %4, %5, %6, %7}", "%8", "%9",
-         MT_SUMS(0), MT_SUMS(1))
+         "{%0, %1, %2, %3, %4, %5, %6, %7}", "%8", "%9")
 MT_WGMMA(24,
-         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}", "%12", "%13",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2))
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}", "%12", "%13")
 MT_WGMMA(32,
-         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}", "%16", "%17",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3))
-MT_WGMMA(40,
-         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}", "%20", "%21",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4))
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}", "%16", "%17")
+MT_WGMMA_FLOATS(40,
+         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}", "%20", "%21")
 MT_WGMMA(48,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-         "%22, %23}", "%24", "%25",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5))
+         "%22, %23}", "%24", "%25")
 MT_WGMMA_BOTH(64,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7))
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}", "%32", "%33")
 MT_WGMMA(80,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}", "%40", "%41",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
-         MT_SUMS(9))
+         "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}", "%40", "%41")
 MT_WGMMA(96,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-         "%42, %43, %44, %45, %46, %47}", "%48", "%49",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
-         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11))
+         "%42, %43, %44, %45, %46, %47}", "%48", "%49")
 MT_WGMMA_BOTH(128,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
          "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-         "%62, %63}", "%64", "%65",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
-         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15))
+         "%62, %63}", "%64", "%65")
 MT_WGMMA(160,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
          "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}", "%80", "%81",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
-         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
-         MT_SUMS(17), MT_SUMS(18), MT_SUMS(19))
+         "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}", "%80", "%81")
 MT_WGMMA_BOTH(192,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
          "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
          "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}", "%96", "%97",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7), MT_SUMS(8),
-         MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15), MT_SUMS(16),
-         MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22), MT_SUMS(23))
+         "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}", "%96", "%97")
 MT_WGMMA_BOTH(256,
          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
          "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
@@ -123,12 +133,7 @@ MT_WGMMA_BOTH(256,
          "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
          "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
          "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "
-         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}", "%128", "%129",
-         MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6), MT_SUMS(7),
-         MT_SUMS(8), MT_SUMS(9), MT_SUMS(10), MT_SUMS(11), MT_SUMS(12), MT_SUMS(13), MT_SUMS(14), MT_SUMS(15),
-         MT_SUMS(16), MT_SUMS(17), MT_SUMS(18), MT_SUMS(19), MT_SUMS(20), MT_SUMS(21), MT_SUMS(22),
-         MT_SUMS(23), MT_SUMS(24), MT_SUMS(25), MT_SUMS(26), MT_SUMS(27), MT_SUMS(28), MT_SUMS(29),
-         MT_SUMS(30), MT_SUMS(31))
+         "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}", "%128", "%129")
 #define MT_WGMMA_REGISTERS(T)                                                                                  \
   template <>                                                                                             \
   __device__ __forceinline__ void wgmma<T>(float (&c)[8][4], const u32 (&a)[4], u64 b) {                  \
@@ -137,17 +142,34 @@ MT_WGMMA_BOTH(256,
                  " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
                  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
                  "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"                                              \
-                 : MT_SUMS(0), MT_SUMS(1), MT_SUMS(2), MT_SUMS(3), MT_SUMS(4), MT_SUMS(5), MT_SUMS(6),    \
-                   MT_SUMS(7)                                                                             \
+                 : MT_COLUMNS_64("f")                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                   \
   }
 MT_WGMMA_REGISTERS(f16)
 MT_WGMMA_REGISTERS(bf16)
-#undef MT_SUMS
 #undef MT_WGMMA
 #undef MT_WGMMA_BOTH
+#undef MT_WGMMA_FLOATS
+#undef MT_WGMMA_HALF
 #undef MT_WGMMA_OF
 #undef MT_WGMMA_REGISTERS
+#undef MT_COLUMNS_16
+#undef MT_COLUMNS_24
+#undef MT_COLUMNS_32
+#undef MT_COLUMNS_40
+#undef MT_COLUMNS_48
+#undef MT_COLUMNS_64
+#undef MT_COLUMNS_80
+#undef MT_COLUMNS_96
+#undef MT_COLUMNS_128
+#undef MT_COLUMNS_160
+#undef MT_COLUMNS_192
+#undef MT_COLUMNS_256
+#undef MT_SUMS_1
+#undef MT_SUMS_2
+#undef MT_SUMS_4
+#undef MT_SUMS_8
+#undef MT_SUMS_16
 
 // A barrier in shared memory whose phases end when there were `count` arrivals and all bytes that they said to expect have come.
 __device__ __forceinline__ void arrival_start(u32 barrier, u32 count) {

@@ -1,6 +1,6 @@
 // The host's twin of device/cuda/ptx/sm_80.cuh.
 #pragma once
-#include "cuda/device/types.cuh"
+#include "cuda/device/float8.cuh"
 
 namespace mt::ptx {
 
@@ -54,21 +54,41 @@ void load_matrix_x2(u32 (&r)[2], u32 address) {
   load_matrix<TRANSPOSED>(r, address);
 }
 
-template <class T>
-void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+inline u32 to_tf32(u32 x) { return (x & 0x7fffffff) >= 0x7f800000 ? x & 0xffffe000 : (x + 0x1000) & 0xffffe000; }
+
+// What tensor cores take of an element.
+inline int factor(i8 x) { return x; }
+inline int factor(u8 x) { return x; }
+inline float factor(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000); }
+inline float factor(f8e4m3 x) { return widen(x); }
+inline float factor(f16 x) { return widen(x); }
+inline float factor(bf16 x) { return widen(x); }
+
+template <class A, class B, class Sum>
+void mma(Sum (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  constexpr int WORD = 4 / int(sizeof(A)), K = 8 * WORD;
   u32 mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   auto all = emulator::exchange(mine, 6);
-  auto half = [](u32 word, int e) { return widen(T{u16(word >> (16 * e))}); };
+  auto element = [](auto kind, u32 word, int e) {
+    decltype(kind) parts[WORD];
+    std::memcpy(parts, &word, 4);
+    return factor(parts[e]);
+  };
   int lane = int(emulator::lane());
   for (int i = 0; i < 4; ++i) {
     int m = lane / 4 + i / 2 * 8, n = lane % 4 * 2 + i % 2;
-    float total = 0;
-    for (int k = 0; k < 16; ++k) {
-      int in_a = m % 8 * 4 + k % 8 / 2, in_b = n * 4 + k % 8 / 2;
-      total += half(all[m / 8 + k / 8 * 2][in_a], k % 2) * half(all[4 + k / 8][in_b], k % 2);
+    Sum total = 0;
+    for (int k = 0; k < K; ++k) {
+      int word = k / WORD, in_a = m % 8 * 4 + word % 4, in_b = n * 4 + word % 4;
+      total += element(A{}, all[m / 8 + word / 4 * 2][in_a], k % WORD) * element(B{}, all[4 + word / 4][in_b], k % WORD);
     }
     c[i] += total;
   }
+}
+
+template <class T>
+void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  mma<T, T>(c, a, b);
 }
 
 }  // namespace mt::ptx

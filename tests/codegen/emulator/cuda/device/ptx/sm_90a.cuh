@@ -25,22 +25,25 @@ void wgmma_wait() {
 template <class X, int N>
 void register_fence(X (&)[N][4]) {}
 
-inline float of_panel(u64 panel, int line, int k, auto element) {
-  u32 address = (u32(panel) & 0x3ffff) + line / 8 * 1024 + line % 8 * 128 + k % 64 * 2 + k / 64 * (u32(panel) >> 18) * 16;
+// An element of a panel of lines of 128 bytes.
+template <class T>
+auto of_panel(u64 panel, int line, int k) {
+  constexpr int LINE = 128 / int(sizeof(T));
+  u32 address = (u32(panel) & 0x3ffff) + line / 8 * 1024 + line % 8 * 128 + k % LINE * sizeof(T) + k / LINE * (u32(panel) >> 18) * 16;
   address ^= (address >> 7 & 7) << 4;
-  return widen(decltype(element){*reinterpret_cast<u16*>(emulator::shared(address))});
+  return factor(*reinterpret_cast<T*>(emulator::shared(address)));
 }
 
-template <class T, int TN, bool B_K, bool ADD = true>
-void wgmma(float (&c)[TN][4], u64 a, u64 b) {
+template <class A, class B, int TN, bool B_K, bool ADD = true, class Sum>
+void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
   emulator::multiply([&c, a, b] {
     int lane = int(emulator::lane()), warp = int(threadIdx.x) / 32 % 4;
     for (int j = 0; j < TN; ++j)
       for (int i = 0; i < 4; ++i) {
         int row = warp * 16 + lane / 4 + i / 2 * 8, column = j * 8 + lane % 4 * 2 + i % 2;
         if (!ADD) c[j][i] = 0;
-        for (int k = 0; k < 16; ++k)
-          c[j][i] += of_panel(a, row, k, T{}) * (B_K ? of_panel(b, column, k, T{}) : of_panel(b, k, column, T{}));
+        for (int k = 0; k < 32 / int(sizeof(A)); ++k)
+          c[j][i] += of_panel<A>(a, row, k) * (B_K ? of_panel<B>(b, column, k) : of_panel<B>(b, k, column));
       }
   });
 }
@@ -58,7 +61,7 @@ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
       for (int i = 0; i < 4; ++i)
         for (int k = 0; k < 16; ++k) {
           u32 word = words[k % 8 / 2][i / 2 + k / 8 * 2];
-          c[j][i] += widen(T{u16(word >> (k % 2 * 16))}) * of_panel(b, k, j * 8 + lane % 4 * 2 + i % 2, T{});
+          c[j][i] += widen(T{u16(word >> (k % 2 * 16))}) * of_panel<T>(b, k, j * 8 + lane % 4 * 2 + i % 2);
         }
   });
 }

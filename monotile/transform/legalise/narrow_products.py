@@ -1,5 +1,6 @@
-"""Products of 8-bit integers, summed in integers, as products of floats, which tensor cores and register tiles compute. They are exact.
+"""Products of 8-bit integers, and of 8-bit floats, as hardware takes them. They are exact.
 
+Tensor cores multiply 8-bit integers that lie along k, signed or not, and sum in int32. All others, and those of register tiles, become products of floats.
 A product of two 8-bit integers is at most 2^16, and a float32 sum of integers is exact up to 2^24, whatever its order. So a sum is cut in parts of
 so many terms, each is converted, and the parts are added as integers:
 
@@ -10,45 +11,105 @@ import math
 
 import msgspec
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import contraction
+from monotile.analysis.masked import masked
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Tensor, add, cast, idx, mul, substitute
 from monotile.ir.program import Compute, Program, Statement
+from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
 EXACT = 1 << 24  # up to which float32 has all integers
 LARGEST = {DType.I8: 128, DType.U8: 255}
+WORD = 4  # neighbours that are copied at once at least
 LEAST_SIDE = 9  # rows and columns: fewer are read once by integer sums, which wait for memory
 LEAST_PART = 64  # terms of a part
 MOST_PARTS = 8  # that are added up element by element
 
 
-def integer_products(program: Program) -> Program:
-    """`program` with such products as floats."""
+def narrow_products(program: Program, target: Target) -> Program:
+    """`program` with products of 8-bit numbers as the target takes them."""
     names = Names(program)
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
         for s in body:
             s = map_bodies(s, go)
-            out += _in_floats(s, names) if isinstance(s, Compute) else [s]
+            out += _rewritten(s, names, target) if isinstance(s, Compute) else [s]
         return tuple(out)
 
     return with_body(program, go(program.body))
 
 
-def _in_floats(c: Compute, names: Names) -> list[Statement]:
-    """`c`, or the sums of its parts and what adds these up."""
-    found, factors = contraction(c), _factors(c)
-    if found is None or factors is None or len(c.reduce) != 1:
+def _rewritten(c: Compute, names: Names, target: Target) -> list[Statement]:
+    """`c`, or sums and what makes its results of these."""
+    found = contraction(c)
+    if found is None:
         return [c]
     sides = [math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)]
+    if floats := _float8_factors(c):
+        return [_of_floats(c, floats, target, few=min(sides) < LEAST_SIDE)]
+    factors = _factors(c)
+    if factors is None or len(c.reduce) != 1 or min(sides) < LEAST_SIDE:
+        return [c]
+    if "mma.sync" in target.instructions and all(_along(x, c.reduce[0]) for x in factors):
+        return _in_words(c, factors, names)
+    return _in_floats(c, factors, names)
+
+
+def _of_floats(c: Compute, factors: tuple[Expr, Expr], target: Target, *, few: bool) -> Compute:
+    """`c` with factors of 8 bits, where tensor cores take them, else of 16. few: rows or columns."""
+    direct = "mma.float8" in target.instructions and not few and len(c.reduce) == 1
+    if not direct or not all(_along(x, c.reduce[0]) for x in factors):
+        factors = (cast(factors[0], DType.BF16), cast(factors[1], DType.BF16))
+    body = Binary("mul", *(cast(x, DType.F32) for x in factors))
+    return c if body == c.body else msgspec.structs.replace(c, body=body)
+
+
+def _float8_factors(c: Compute) -> tuple[Expr, Expr] | None:
+    """Two values of float8_e4m3fn of which `c` is a sum of products."""
+    if c.combiner != "sum" or not isinstance(c.body, Binary) or c.body.op != "mul":
+        return None
+    left, right = _float8(c.body.a), _float8(c.body.b)
+    return (left, right) if left is not None and right is not None else None
+
+
+def _float8(e: Expr) -> Expr | None:
+    """What `e` is in 8 bits, if it is only widened."""
+    while isinstance(e, Cast) and e.dtype in (DType.F16, DType.BF16, DType.F32):
+        e = e.x
+        if e.dtype is DType.F8E4M3:
+            return e
+    return None
+
+
+def _along(factor: Expr, k: Axis) -> bool:
+    """Whether words of `factor` lie along k, or it is computed."""
+    found = masked(factor)
+    return found is None or contiguous_run(offset(found.load), k, WORD) == WORD
+
+
+def _in_words(c: Compute, factors: tuple[Expr, Expr], names: Names) -> list[Statement]:
+    """`c` summed in int32."""
+    if c.body.dtype is DType.I32:
+        return [c]
+    largest = math.prod(LARGEST[x.dtype] for x in factors)
+    if c.reduce[0].extent * largest >= 1 << 31:
+        return _in_floats(c, factors, names)
+    total = Tensor(names.fresh(f"{c.out.name}_words"), c.out.shape, DType.I32)
+    body = Binary("mul", *(cast(x, DType.I32) for x in factors))
+    return [msgspec.structs.replace(c, out=total, body=body), _added(c, total, 1)]
+
+
+def _in_floats(c: Compute, factors: tuple[Expr, Expr], names: Names) -> list[Statement]:
+    """The sums of the parts of `c` and what adds these up."""
     (k,) = c.reduce
     most = EXACT // math.prod(LARGEST[x.dtype] for x in factors)
     parts = next(p for p in range(1, k.extent + 1) if k.extent % p == 0 and k.extent // p <= most)
     size = k.extent // parts
-    if min(sides) < LEAST_SIDE or size < min(LEAST_PART, k.extent) or parts > 1024:
+    if size < min(LEAST_PART, k.extent) or parts > 1024:
         return [c]
     part, inner = Axis("part", parts), Axis(k.name, size)
     at: dict[str, Expr] = {k.name: inner if parts == 1 else add(mul(part, idx(size)), inner)}
