@@ -20,6 +20,7 @@ from bench.wide.runner import run
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log, read
 from monotile.compare.run import Settings
+from monotile.config import Options
 
 FOLDER = Path(__file__).parents[1] / "results" / "wide"
 DTYPES, BATCHES = ("float16", "float32"), (1, 8, 32)
@@ -89,7 +90,7 @@ def device_name() -> str:
 @click.option("--seconds", default=float("inf"), help="For this piece of the table.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes at a time.")
 @click.option("--limit", default=400.0, show_default=True, help="Seconds for a network.")
-@click.option("--budget", default=0.2, show_default=True, help="Seconds to time each for.")
+@click.option("--budget", default=0.15, show_default=True, help="Seconds to time each for.")
 @click.option("--again", is_flag=True, help="Also what the log has.")
 @click.option("--target", default="auto", show_default=True)
 @click.option(
@@ -135,7 +136,9 @@ def main(
         click.echo(report.line(entry))
 
     if not left and not show:
-        settings = Settings(target=target, at_once=jobs, limit=limit, seconds=budget, commit=commit)
+        settings = Settings(
+            target=target, options=Options(cache=False), at_once=jobs, limit=limit, seconds=budget
+        )
         todo = run(todo, settings, seconds, told)
     if show:
         click.echo(report.page(log, path.parent))

@@ -205,5 +205,5 @@ def panel(axes: Any, found: Sequence[tuple[float, Entry]]) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(labelsize=7)
-    axes.set_title(TYPES.get(found[0][1].dtype, found[0][1].dtype), fontsize=10)
-    axes.legend(loc="lower right", fontsize=7)
+    kind = TYPES.get(found[0][1].dtype, found[0][1].dtype)
+    axes.legend(title=kind, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=7)

@@ -52,7 +52,6 @@ PYTHIA: dict[str, Any] = {
     "vocab_size": 50304, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
 }  # fmt: skip
 ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-ELECTRA = {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # fmt: skip
 DEBERTA: dict[str, Any] = {
     "vocab_size": 128100, "relative_attention": True, "max_relative_positions": -1, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
     "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0,
@@ -64,14 +63,10 @@ XLNET = {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072}
 TEXTS = {
     "bert_base": Text("BERT-base, 128 tokens", "BertModel", "BertConfig"),
     "bert_base_384": Text("BERT-base, 384 tokens", "BertModel", "BertConfig", {}, 384),
-    "distilbert": Text("DistilBERT", "DistilBertModel", "DistilBertConfig"),
     "albert_base": Text("ALBERT-base", "AlbertModel", "AlbertConfig", ALBERT),
-    "electra_base": Text("ELECTRA-base", "ElectraModel", "ElectraConfig", ELECTRA),
     "deberta_v3_base": Text("DeBERTa-v3-base", "DebertaV2Model", "DebertaV2Config", DEBERTA | ALBERT),
     "mpnet_base": Text("MPNet-base", "MPNetModel", "MPNetConfig"),
     "mobilebert": Text("MobileBERT", "MobileBertModel", "MobileBertConfig"),
-    "squeezebert": Text("SqueezeBERT", "SqueezeBertModel", "SqueezeBertConfig"),
-    "convbert_base": Text("ConvBERT-base", "ConvBertModel", "ConvBertConfig"),
     "modernbert_base": Text("ModernBERT-base", "ModernBertModel", "ModernBertConfig", {}, 512),
     "xlnet_base": Text("XLNet-base", "XLNetModel", "XLNetConfig", XLNET),
     "funnel_base": Text("Funnel-base", "FunnelBaseModel", "FunnelConfig"),

@@ -1,4 +1,4 @@
-"""Segmentation of images: FCN, DeepLabV3 and LR-ASPP of torchvision, SegFormer (Xie et al., 2021), U-Net (Ronneberger et al., 2015)."""
+"""Segmentation of images: DeepLabV3 and LR-ASPP of torchvision, SegFormer (Xie et al., 2021), U-Net (Ronneberger et al., 2015)."""
 
 import importlib
 from functools import partial
@@ -12,7 +12,6 @@ from bench.wide.registry import NETWORKS, Network, Parts, network
 
 WITHOUT: dict[str, Any] = {"weights_backbone": None}
 for _name, _title in (
-    ("fcn_resnet50", "FCN ResNet-50"),
     ("deeplabv3_resnet50", "DeepLabV3 ResNet-50"),
     ("lraspp_mobilenet_v3_large", "LR-ASPP MobileNetV3"),
 ):

@@ -1,4 +1,4 @@
-"""Speech: encoders of transformers over a second of samples or ten of spectrogram, and Conformer (Gulati et al., 2020), Conv-TasNet (Luo and
+"""Speech: encoders of transformers over a second of samples or thirty of spectrogram, and Conformer (Gulati et al., 2020), Conv-TasNet (Luo and
 Mesgarani, 2018), WaveNet (van den Oord et al., 2016) and ECAPA-TDNN (Desplanques et al., 2020)."""
 
 import importlib
@@ -39,9 +39,7 @@ def whisper_base(batch: int) -> Parts:
 SECOND = (16_000,)
 for _name, _title, _model, _config, _shape in (
     ("wav2vec2_base", "wav2vec 2.0 base, 1 s", "Wav2Vec2Model", "Wav2Vec2Config", SECOND),
-    ("hubert_base", "HuBERT base, 1 s", "HubertModel", "HubertConfig", SECOND),
     ("wavlm_base", "WavLM base, 1 s", "WavLMModel", "WavLMConfig", SECOND),
-    ("ast_base", "audio spectrogram transformer, 10 s", "ASTModel", "ASTConfig", (1024, 128)),
 ):
     _make = partial(of_transformers, _model, _config, _shape, {})
     NETWORKS[_name] = Network(_title, "speech", _make, library="transformers")

@@ -19,34 +19,26 @@ def of_torchvision(name: str, size: int, options: dict[str, Any], batch: int) ->
     return models.get_model(name, weights=None, **options), images(batch, size)
 
 
-PLAIN: dict[str, Any] = {"aux_logits": False, "init_weights": False}
 CONVOLUTIONAL: list[tuple[str, str, int, dict[str, Any]]] = [
     ("resnet18", "ResNet-18", 224, {}),
     ("resnet50", "ResNet-50", 224, {}),
-    ("resnet101", "ResNet-101", 224, {}),
     ("resnext50_32x4d", "ResNeXt-50 32x4d", 224, {}),
-    ("wide_resnet50_2", "Wide ResNet-50-2", 224, {}),
     ("vgg16", "VGG-16", 224, {"init_weights": False}),
     ("densenet121", "DenseNet-121", 224, {}),
     ("mobilenet_v2", "MobileNetV2", 224, {}),
     ("mobilenet_v3_large", "MobileNetV3-large", 224, {}),
     ("efficientnet_b0", "EfficientNet-b0", 224, {}),
     ("efficientnet_b4", "EfficientNet-b4", 380, {}),
-    ("efficientnet_v2_s", "EfficientNetV2-s", 384, {}),
     ("regnet_y_3_2gf", "RegNetY-3.2GF", 224, {}),
     ("convnext_tiny", "ConvNeXt-T", 224, {}),
-    ("convnext_base", "ConvNeXt-B", 224, {}),
-    ("mnasnet1_0", "MNASNet-1.0", 224, {}),
     ("shufflenet_v2_x1_0", "ShuffleNetV2-1.0", 224, {}),
     ("squeezenet1_1", "SqueezeNet-1.1", 224, {}),
-    ("googlenet", "GoogLeNet", 224, PLAIN),
-    ("inception_v3", "Inception-v3", 299, PLAIN),
+    ("inception_v3", "Inception-v3", 299, {"aux_logits": False, "init_weights": False}),
     ("maxvit_t", "MaxViT-T", 224, {}),
 ]
 TRANSFORMERS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("vit_b_16", "ViT-B/16", 224, {}),
     ("swin_t", "Swin-T", 224, {}),
-    ("swin_b", "Swin-B", 224, {}),
     ("swin_v2_t", "SwinV2-T", 256, {}),
 ]
 for _last, _table in ((True, CONVOLUTIONAL), (False, TRANSFORMERS)):
