@@ -145,7 +145,8 @@ def attempt(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as problem:  # of any library
-        return Outcome(failure=first_line(problem))
+        words = " ".join(str(problem).split())
+        return Outcome(failure=f"{type(problem).__name__}: {words[:400]}")
 
 
 def run(case: Case) -> Iterator[Answer]:

@@ -2,6 +2,7 @@
 
 import importlib
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -163,12 +164,9 @@ def line(e: Entry) -> str:
 
 
 def listed(networks: Sequence[Network]) -> str:
-    """Networks with what of them is meant."""
-    parts = [
-        f"{name} ({', '.join(size((n.dtype or '', n.arguments['batch'])) for n in each)})"
-        for name, each in groupby(networks, lambda n: n.name)
-    ]
-    return "; ".join(parts) or "none"
+    """Their names, and how many dtypes and batches of each."""
+    counts = Counter(n.name for n in networks)
+    return ", ".join(f"{name} ({count})" for name, count in counts.items()) or "none"
 
 
 def chart(log: Log, path: Path) -> None:

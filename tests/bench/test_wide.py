@@ -74,7 +74,7 @@ def test_what_is_left(tmp_path: Path) -> None:
     check((tmp_path / "log.json").read_text())
     assert opened(tmp_path / "log.json", "abc", "") == log
     assert opened(tmp_path / "log.json", "def", "").commit == "abc, def"
-    assert report.listed([NBEATS]) == "nbeats (fp32, batch 1)"
+    assert report.listed([NBEATS, MMOE, NBEATS]) == "nbeats (2), mmoe (1)"
     assert report.listed([]) == "none"
 
 

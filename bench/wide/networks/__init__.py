@@ -15,7 +15,8 @@ from bench.wide.networks import (
 )
 from bench.wide.registry import NETWORKS
 
-FILES = (
-    vision, segmentation, detection, language, speech, recommendation, recurrence, diffusion, series, graphs, mixtures
-)  # fmt: skip
 DOMAINS = tuple(dict.fromkeys(n.domain for n in NETWORKS.values()))
+
+__all__ = [
+    "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "vision",
+]  # fmt: skip

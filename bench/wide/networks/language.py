@@ -53,7 +53,7 @@ PYTHIA: dict[str, Any] = {
 }  # fmt: skip
 ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 DEBERTA: dict[str, Any] = {
-    "vocab_size": 128100, "relative_attention": True, "max_relative_positions": -1, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
+    "vocab_size": 128100, "num_hidden_layers": 12, "relative_attention": True, "max_relative_positions": -1, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
     "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0,
 }  # fmt: skip
 T5 = {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}  # fmt: skip
