@@ -9,7 +9,6 @@ import contextlib
 import faulthandler
 import fcntl
 import importlib
-import math
 import os
 import sys
 import time
@@ -26,6 +25,7 @@ from bench.wide.networks import NETWORKS
 from monotile.compare.forms import FORMS
 from monotile.compare.jobs import OURS, Bound, Job, Outcome
 from monotile.compare.worker import about_device, checked, first_line
+from monotile.errors import MonotileError
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import Times, graphed, measure
 from monotile.runtime.module import CompiledModule
@@ -33,6 +33,7 @@ from monotile.runtime.reference import Call, eager, random_inputs, to_device
 from monotile.targets.detect import device_of
 
 LEAST = 5  # timings behind a median
+USABLE = 5e-2  # the most that PyTorch's own error may be for others to be compared with it
 Run = Callable[[], Any]
 Made = tuple[Run, Outcome]  # what to time, and what is known of it
 
@@ -127,11 +128,17 @@ def timed(run: Run, job: Job, device: torch.device) -> tuple[Times, str]:
         return measure(run, device, job.seconds, LEAST), note
 
 
-def finished(made: Made, job: Job, model: torch.nn.Module, given: Call, right: Any) -> Outcome:
-    """With error and times. Raises MonotileError for a wrong answer."""
+def allowed(job: Job, usual: float) -> float:
+    """Of an error, where eager PyTorch has `usual`: a rival may have more, as what it computes in differs."""
+    if job.way == OURS:
+        return 1.5 * usual
+    return max(1e-3 if job.network.dtype == "float32" else 1e-2, 2 * usual)
+
+
+def finished(made: Made, job: Job, model: torch.nn.Module, right: Any, usual: float) -> Outcome:
+    """With error and times. usual: the error of eager PyTorch. Raises MonotileError for a wrong answer."""
     run, outcome = made
-    limit = 1.5 * error(eager(model, given), right) if job.way == OURS else 0.0
-    outcome = checked(outcome, run(), right, model, limit if math.isfinite(limit) else 0.0)
+    outcome = checked(outcome, run(), right, model, allowed(job, usual))
     device = device_of(job.target, job.options)
     found, note = timed(run, job, device)
     graph = found.median if device.type == "cuda" and not note else None
@@ -163,14 +170,20 @@ def run(case: Case) -> Iterator[Answer]:
     made = {k: attempt(partial(prepared, job, case, model, given)) for k, job in enumerate(case.jobs)}  # fmt: skip
     with turn_of(case):
         right = exact(model, given)
+        usual = error(eager(model, given), right)
+        if not usual <= USABLE:
+            raise MonotileError(f"the error of PyTorch itself is {usual:.1e}")
         for k, job in [*enumerate(rivals, 1), (0, ours)]:
             m = made[k]
-            outcome = m if isinstance(m, Outcome) else attempt(partial(finished, m, job, model, given, right))  # fmt: skip
+            outcome = m if isinstance(m, Outcome) else attempt(partial(finished, m, job, model, right, usual))  # fmt: skip
             yield Answer(job, outcome)
 
 
 def main() -> None:
     torch.set_grad_enabled(False)
+    torch.backends.cudnn.allow_tf32 = (
+        False  # errors of ten bits add up to wrong answers in deep networks
+    )
     case = msgspec.json.decode(sys.argv[1], type=Case)
     with Path(case.answers).open("ab") as file:
         for answer in run(case):
