@@ -17,8 +17,8 @@ NETWORKS: dict[str, "Network"] = {}
 
 
 class Network(msgspec.Struct, frozen=True):
-    """make: of a batch, the model and its arguments in float32; the first dimension of each argument is the batch. images: the
-    network is mostly convolutions of images, for which rivals are timed in channels-last order too. library: it comes from.
+    """make: of a batch, the model and its arguments in float32; with batch normalisation, the first dimension of each argument is
+    the batch. images: mostly convolutions of images, for which rivals are timed in channels-last order too. library: its origin.
     """
 
     title: str
