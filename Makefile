@@ -33,7 +33,7 @@ demo: setup
 	$(BIN)/python -m monotile.examples.demo $(ARGS)
 
 bench: setup
-	$(BIN)/python -m bench.table $(ARGS)
+	$(BIN)/python -m bench.$(if $(filter --wide,$(ARGS)),wide,table) $(filter-out --wide,$(ARGS))
 
 # On a machine with a GPU and CUDA's compute-sanitizer.
 sanitize: setup

@@ -1,20 +1,24 @@
-"""Writes the tables of measured times in README.md and bench/results/README.md from the logs in bench/results.
+"""Writes the tables of measured times in README.md, bench/results/README.md and bench/results/wide/README.md from the logs in bench/results.
 
     python -m bench.history
 
 README.md has one table for each GPU, between `<!-- measured: LOG ... -->` and `<!-- /measured -->`: a row for each network
 of the named logs, where the last log that has a network counts. bench/results/README.md has a row for each
-network of every log, between `<!-- history -->` and `<!-- /history -->`.
+network of every log, between `<!-- history -->` and `<!-- /history -->`. Of the wide table README.md has the summary and the picture, between
+`<!-- wide -->` and `<!-- /wide -->`, and bench/results/wide/README.md has all, between `<!-- wide table -->` and `<!-- /wide table -->`: for each
+GPU of its newest log.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from bench.wide import report
 from monotile.compare.results import Entry, Log, Timing, read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
+PAGES = (ROOT / "README.md", RESULTS / "README.md", RESULTS / "wide" / "README.md")
 NAMES = {
     "bert_base": "BERT-base", "vit_base": "ViT-B/16", "gpt2": "GPT-2", "lstm": "LSTM, 10 layers × 100 steps × 256",
     "mmoe": "mixture of 8 experts, 2 tasks", "resnet18": "ResNet-18", "resnet50": "ResNet-50",
@@ -88,8 +92,24 @@ def rewritten(page: str, results: Path = RESULTS) -> str:
         logs = sorted(((p.name, read(p)) for p in results.glob("*.json")), key=lambda log: (log[1].date, log[0].removesuffix(".json")))  # fmt: skip
         return f"<!-- history -->\n\n{history(logs)}\n\n<!-- /history -->"
 
+    def headlines(_: re.Match[str]) -> str:
+        parts = [report.headline(log, f"bench/results/wide/{name}") for name, log in newest_wide(results / "wide")]  # fmt: skip
+        return "\n\n".join(["<!-- wide -->", *parts, "<!-- /wide -->"])
+
+    def wide(_: re.Match[str]) -> str:
+        parts = [f"## {log.device}\n\n![]({name}.png)\n\n{report.page(log, results / 'wide')}" for name, log in newest_wide(results / "wide")]  # fmt: skip
+        return "\n\n".join(["<!-- wide table -->", *parts, "<!-- /wide table -->"])
+
     page = re.sub(r"<!-- measured: (.*?) -->.*?<!-- /measured -->", measured, page, flags=re.S)
+    page = re.sub(r"<!-- wide -->.*?<!-- /wide -->", headlines, page, flags=re.S)
+    page = re.sub(r"<!-- wide table -->.*?<!-- /wide table -->", wide, page, flags=re.S)
     return re.sub(r"<!-- history -->.*?<!-- /history -->", all_logs, page, flags=re.S)
+
+
+def newest_wide(folder: Path) -> list[tuple[str, Log]]:
+    """The newest log of each GPU, with its name."""
+    logs = [(p.stem, read(p)) for p in sorted(folder.glob("20*.json"))]
+    return list({log.device: (name, log) for name, log in logs}.values())
 
 
 def _table(head: tuple[str, ...], rows: list[list[str]]) -> str:
@@ -118,7 +138,7 @@ def _time(microseconds: float | None) -> str:
 
 
 def main() -> None:
-    for page in (ROOT / "README.md", RESULTS / "README.md"):
+    for page in PAGES:
         page.write_text(rewritten(page.read_text()))
 
 

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from bench.zoo.resnext import ResNeXt
-from bench.zoo.weights import build
+from bench.zoo.weights import build, calibrate
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 LABELS: dict[str, Any] = {"num_labels": 1000}  # of ImageNet
@@ -129,22 +129,7 @@ def convolutional(
     image: int,
     run: Callable[[Any, torch.Tensor], object] = nn.Module.__call__,
 ) -> Made:
-    """Batch normalisation holds statistics that keep activations of a hundred layers about one in size. run: calls the model so that all of it
-    runs, whatever the images."""
+    """With calibrated batch normalisation. run: calls the model so that all of it runs, whatever the images."""
     model = build(make, torch.float32)
-
-    def measure(norm: nn.Module, x: tuple[torch.Tensor]) -> None:
-        assert isinstance(norm, nn.BatchNorm2d)
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        # Not all of the mean: on random images it is most of the value, so the difference would be rounding.
-        norm.running_mean.copy_(x[0].mean((0, 2, 3)) / 8)
-        norm.running_var.copy_(x[0].square().mean((0, 2, 3)))
-
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    hooks = [m.register_forward_pre_hook(measure) for m in norms]
-    with torch.no_grad():
-        run(model, _images(2, image, torch.float32))
-    for hook in hooks:
-        hook.remove()
+    calibrate(model, lambda: run(model, _images(2, image, torch.float32)))
     return model.to(dtype), (_images(batch, image, dtype),)

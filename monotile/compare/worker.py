@@ -58,7 +58,7 @@ def prepare(job: Job) -> tuple[Outcome, Timing]:
     start = time.perf_counter()
     found = _finished(lambda: run(*args, **kwargs))
     took = time.perf_counter() - start
-    outcome = _checked(
+    outcome = checked(
         Outcome(compile=None if job.way == "eager" else took, **about_device(device)),
         found,
         right,
@@ -92,7 +92,7 @@ def _ours(
     about |= about_device(device)
     limit = 1.5 * error(eager(model, given), right)
     made = Outcome(compile=first - start, again=again - first, **about)
-    outcome = _checked(made, found, right, model, limit)
+    outcome = checked(made, found, right, model, limit)
     if job.way == PROFILE:
         return outcome, lambda o: _profiled(o, job, fast, given)
     return outcome, lambda o: _timed(o, lambda: fast(*args, **kwargs), device, job.seconds)
@@ -123,7 +123,7 @@ def _xla(
     took = time.perf_counter() - start
     about = about_device(device)
     about["versions"] |= {"jax": run.version}
-    outcome = _checked(
+    outcome = checked(
         Outcome(compile=took, **about), found, [x.cpu() for x in tensors(right)], model
     )
     run.prepare()
@@ -135,7 +135,7 @@ def _xla(
     return outcome, times
 
 
-def _checked(
+def checked(
     outcome: Outcome, found: Any, right: Any, model: torch.nn.Module, limit: float = 0.0
 ) -> Outcome:
     """The outcome with its error. Raises if the error exceeds `limit` or, without one, the rounding of the network's dtypes.
@@ -164,7 +164,7 @@ def _timed(
         try:
             graph = measure(graphed(call), device, seconds, _least(device)).median
         except RuntimeError as problem:
-            note = f"no CUDA graph: {_first_line(problem)}"
+            note = f"no CUDA graph: {first_line(problem)}"
     kernels = outcome.kernels or (_kernels(call) if device.type == "cuda" and not note else None)
     return msgspec.structs.replace(
         outcome, call=alone.median, samples=alone.samples, graph=graph, kernels=kernels, note=note
@@ -209,7 +209,7 @@ def about_device(device: torch.device) -> dict[str, Any]:
     return {"device": torch.cuda.get_device_name(device), "versions": versions}
 
 
-def _first_line(problem: BaseException) -> str:
+def first_line(problem: BaseException) -> str:
     lines = str(problem).strip().splitlines()
     return f"{type(problem).__name__}: {lines[0] if lines else ''}"
 
@@ -226,7 +226,7 @@ def main() -> None:
     except Absent as problem:
         _say(answers, Outcome(failure=str(problem), absent=True))
     except Exception as problem:  # any failure of a rival is reported
-        words = str(problem) if isinstance(problem, MonotileError) else _first_line(problem)
+        words = str(problem) if isinstance(problem, MonotileError) else first_line(problem)
         _say(answers, Outcome(failure=words))
     answers.flush()
     os._exit(0)  # skip the clean-up of libraries, which may hang or fail

@@ -5,10 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.history import ROOT, newest, rewritten, title
+from bench.history import PAGES, ROOT, newest, rewritten, title
 from monotile.compare.results import Entry, Log, Timing
-
-PAGES = (ROOT / "README.md", ROOT / "bench" / "results" / "README.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
