@@ -26,6 +26,7 @@ from monotile.compare.forms import FORMS
 from monotile.compare.jobs import OURS, Bound, Job, Outcome
 from monotile.compare.worker import about_device, checked, first_line
 from monotile.errors import MonotileError
+from monotile.frontends.torch.tf32 import tf32_of
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import Times, graphed, measure
 from monotile.runtime.module import CompiledModule
@@ -131,7 +132,8 @@ def timed(run: Run, job: Job, device: torch.device) -> tuple[Times, str]:
 def allowed(job: Job, usual: float) -> float:
     """Of an error, where eager PyTorch has `usual`: a rival may have more, as what it computes in differs."""
     if job.way == OURS:
-        return 1.5 * usual
+        rounded = job.network.dtype == "float32" and any(tf32_of(job.options.tf32))
+        return max(1.5 * usual, 1e-3 if rounded else 0.0)
     return max(1e-3 if job.network.dtype == "float32" else 1e-2, 2 * usual)
 
 
@@ -181,9 +183,6 @@ def run(case: Case) -> Iterator[Answer]:
 
 def main() -> None:
     torch.set_grad_enabled(False)
-    torch.backends.cudnn.allow_tf32 = (
-        False  # errors of ten bits add up to wrong answers in deep networks
-    )
     case = msgspec.json.decode(sys.argv[1], type=Case)
     with Path(case.answers).open("ab") as file:
         for answer in run(case):
