@@ -218,6 +218,26 @@ def test_shapes(columns: int, rows: int, group: int) -> None:
     assert methods(fast)
 
 
+@pytest.mark.parametrize(
+    ("kind", "scales", "columns", "group", "vectors"),
+    [
+        ("int4", "same", 2048, 128, [16]), ("int4", "same", 12288, 128, [16]), ("int4", "same", 1280, 128, [4]), ("int4", "float32", 640, 128, [4]),
+        ("asymmetric", "same", 1024, 128, [8, 16]), ("int8 a row", "float32", 512, 128, [4]), ("int8 a row", "same", 512, 128, [None]), ("nf4", "float32", 256, 64, [16]),
+    ],
+)  # fmt: skip
+def test_what_decoding_reads_comes_with_the_codes(
+    kind: str, scales: str, columns: int, group: int, vectors: list[int | None]
+) -> None:
+    """Where a row has whole words of it; else the supplier asks for it, as for tables."""
+    torch.manual_seed(6)
+    model = Coded(kind, 150, columns, group).eval()
+    model = model.half() if scales == "same" else model
+    fast = check(model, torch.randn(1, columns).half(), workers=2)
+    (method,) = methods(fast)
+    assert {s.vector if s else None for s in method.sides} == set(vectors)
+    assert ("request(" in fast.source.text) == (None in vectors or kind == "nf4")
+
+
 class Rolled(nn.Module):
     """Many layers alike, with biases, gates and residuals."""
 

@@ -1,14 +1,17 @@
 """Products with streamed weights on tensor cores: how rows, columns and on-chip memory are shared."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.codes import Codes, codes_in
+from monotile.analysis.encoding import Side
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, children
+from monotile.ir.expr import Axis, Expr, Load, children, idx, mul, substitute
 from monotile.kernels.common import cost
-from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.gemv.method import Brought, GemvMma
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
 from monotile.targets.target import Target
@@ -21,16 +24,19 @@ MOST_TILES = 2  # of 8 rows that a warp takes at once
 MOST_VECTORS = 132 << 10  # bytes of the vectors on chip
 MANY_VECTORS = 64 << 10
 ROW = 8  # rows of a tile
+VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can bring into a slot
 
 
 @dataclass(frozen=True, slots=True)
 class SideArray:
-    """A scale, a zero, a table: where a task has it on chip. count: values of a row. pitch: bytes from row to row."""
+    """A scale, a zero, a table: where a task has it on chip, from byte `offset` of its scratch on, or of each slot. count: values of a row, or a piece of it. pitch: bytes
+    from row to row."""
 
     dtype: DType
     count: int
     pitch: int
     offset: int
+    in_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,14 @@ class Layout:
     tables: tuple[SideArray, ...]
     sums: int
     nbytes: int
+
+
+def by_value(side: Side, along: Axis) -> tuple[Load, Axis]:
+    """The side as its values of a row follow each other: number `value`."""
+    value = Axis("value", along.extent // side.run if side.run else 1)
+    load = substitute(side.load, {along.name: mul(value, idx(side.run))})
+    assert isinstance(load, Load)
+    return load, value
 
 
 def elements(found: Problem, run: int) -> int:
@@ -60,11 +74,16 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
     at = cost.round_up(vectors * pitch * found.factor.dtype.itemsize, 128)
     many = padded_rows(method, rows)
     sides: list[SideArray] = []
-    for s in found.codes.sides if found.codes else ():
-        count = columns // s.run if s.run else 1
-        words = -(-count * s.load.dtype.itemsize // 4)
+    for k, s in enumerate(found.codes.sides if found.codes else ()):
+        dtype, brought = s.load.dtype, method.sides[k]
+        if brought is not None:
+            count = brought.nbytes // dtype.itemsize
+            sides.append(SideArray(dtype, count, brought.pitch, method.side_at(k), in_slot=True))
+            continue
+        count = by_value(s, found.along)[1].extent
+        words = -(-count * dtype.itemsize // 4)
         line = 4 * (words + (words + 1) % 2)  # an odd number of words: rows meet in no bank
-        sides.append(SideArray(s.load.dtype, count, line, at))
+        sides.append(SideArray(dtype, count, line, at))
         at += cost.round_up(many * line, 128)
     tables: list[SideArray] = []
     for x in found.codes.tables if found.codes else ():
@@ -126,7 +145,21 @@ def _cut(
         return None
     taken = fitting[-1]
     pieces, piece = blocks // taken, taken * 4 * run
-    return GemvMma(found.second, warps, parts, tiles, pieces, piece, run, decoding(found))
+    sides = tuple(
+        _brought(found, s, found.along.extent // pieces)
+        for s in (found.codes.sides if found.codes else ())
+    )
+    return GemvMma(found.second, warps, parts, tiles, pieces, piece, run, sides, decoding(found))
+
+
+def _brought(found: Problem, side: Side, columns: int) -> Brought | None:
+    """A side with so many columns of each row, if its values for these can be copied several at a time."""
+    if side.run and columns % side.run:
+        return None
+    size, (load, value) = side.load.dtype.itemsize, by_value(side, found.along)
+    count = columns // side.run if side.run else 1
+    width = math.gcd(count, contiguous_run(offset(load), value, max(VECTORS) // size))
+    return Brought(count * size, width * size) if width * size in VECTORS else None
 
 
 def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:

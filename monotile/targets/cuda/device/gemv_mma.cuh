@@ -15,6 +15,12 @@ struct GemvConfig {
   int vectors, vector_pitch, elements, run, warps, parts, tiles, slots, pieces, blocks, pitch;
 };
 
+// Where a lane's codes are: run `run` of row `row` of the task; in the slot run `own` of row `line`, of so many as its pieces have.
+struct GemvRun {
+  const char* slot;
+  int row, run, line, own;
+};
+
 // Where chunk `number` of a vector lies on chip, CHUNK elements each: those that the lanes of a block take at once are neighbours.
 template <int ELEMENTS, int CHUNK>
 __device__ __forceinline__ int vector_place(int number) {
@@ -51,7 +57,7 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
   }
 }
 
-// sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, row, run): a lane's elements.
+// sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, GemvRun): a lane's elements.
 // The products have 16 rows, two tiles of 8, and 8 vectors as columns: a lane takes 4 columns of its own of a row at a time, in whatever order the vectors lie.
 template <class T, GemvConfig C, class Ring, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Decode& decode, float* sums) {
@@ -65,7 +71,8 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Dec
 #pragma unroll 1
     for (int piece = 0; piece < C.pieces; ++piece) {
       const u32 number = slot * C.pieces + piece;
-      const char* const codes = ring.await(number) + (first + line) * C.pitch + own * C.run;
+      const char* const arrived = ring.await(number);
+      const char* const codes = arrived + (first + line) * C.pitch + own * C.run;
 #pragma unroll 2
       for (int b = part; b < C.blocks; b += C.parts) {
         const int block = piece * C.blocks + b;
@@ -79,7 +86,8 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Dec
         }
         auto decoded = [&](int tile) {
           const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + b * 4 * C.run));
-          return decode(read, slot * SLOT_ROWS + first + tile * 8 + line, block * 4 + own);
+          const int of_slot = first + tile * 8 + line;
+          return decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, block * 4 + own, of_slot, b * 4 + own});
         };
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
