@@ -45,15 +45,15 @@ class _Decode:
         return codes
 
 
-def order_of(found: Problem, method: GemvMma) -> str:
-    """How the vectors' elements have to lie for the order in which codes are taken out of their words, as `mt::store_ordered` takes it; "" where they lie as they are."""
+def order_of(found: Problem, method: GemvMma) -> tuple[int, int]:
+    """How the vectors' elements have to lie for the order in which codes are taken out of their words: what `mt::code_place` calls PER and PLACES."""
     if method.decode == "elements":
-        return ""
+        return 1, 0
     assert found.codes is not None
     codes = codes_in(found.factor, found.along, found.codes)
     assert codes is not None
     places = sum(codes.order.index(i) << 4 * i for i in range(found.per))
-    return "" if codes.bits == 8 else f"{found.per}, {places}u"
+    return (1, 0) if codes.bits == 8 else (found.per, places)
 
 
 def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:

@@ -61,8 +61,8 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     """Rows of a matrix of weights that are stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
 
     The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot: `parts`
-    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row; the vectors
-    lie on chip. second: whether the matrix is the second factor. warps: of the worker.
+    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row.
+    vectors: "chip": all of them lie there for the task; "memory": a warp asks for a block's where they are, one block ahead, for each slot's rows anew. second: whether the matrix is the second factor. warps: of the worker.
     sides: those of the codes that come in their slots, behind them; None where threads copy one on chip before the first slot. The supplier has asked for that
     by then, so that it lies in the last-level cache.
     decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one.
@@ -76,6 +76,7 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     piece: int
     run: int
     sides: tuple[Brought | None, ...]
+    vectors: Literal["chip", "memory"]
     decode: Literal["elements", "codes", "pairs"]
 
     @property
@@ -108,4 +109,4 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
-        return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}"
+        return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}, vectors in {self.vectors}"
