@@ -4,15 +4,16 @@ rows, along which is summed."""
 
 from collections.abc import Iterator
 
-from monotile.analysis.contraction import grain
+from monotile.analysis.contraction import factors, grain
 from monotile.analysis.dependence import loads_of
-from monotile.analysis.encoding import quotient
+from monotile.analysis.encoding import coded_sides, quotient
 from monotile.analysis.reuse import reuses
 from monotile.analysis.states import steady_weights
-from monotile.ir.expr import Load, axes_of
+from monotile.ir.expr import Load, axes_of, loads
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 
-FEW = 8  # times that an element is used: vectors that a matrix is multiplied with
+# Times that an element is used, vectors that a matrix is multiplied with: as threads multiply it, and as tensor cores do once codes are decoded.
+FEW, MANY = 8, 16
 
 
 def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset[str]:
@@ -21,8 +22,8 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     total = sum(sizes.values())
     if total <= cached:
         return frozenset()
-    rows = _in_rows(program)
-    few = {r.tensor for r in reuses(program) if r.times <= FEW * rows.get(r.tensor, 0)}
+    most = _most_times(program)
+    few = {r.tensor for r in reuses(program) if r.times <= most.get(r.tensor, 0)}
     if 2 * sum(sizes[n] for n in few & sizes.keys()) < total:
         return frozenset()
     kept = {
@@ -35,16 +36,18 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     return steady_weights(program) & few - kept
 
 
-def _in_rows(program: Program) -> dict[str, int]:
-    """What is summed along its last dimension, of which each element counts for so many: codes in words."""
-    return {
-        x.tensor.name: grain(x.index[-1], along)
-        for s in statements(program.body)
-        if isinstance(s, Compute)
-        for x in loads_of(s)
-        for along in s.reduce
-        if x.index and quotient(x.index[-1], along)
-    }
+def _most_times(program: Program) -> dict[str, int]:
+    """How often an element may be used of what is summed along its last dimension. One may count for several: codes in words."""
+    found: dict[str, int] = {}
+    for s in statements(program.body):
+        if isinstance(s, Compute):
+            coded = {x for k in coded_sides(s) for x in loads(factors(s)[k])}
+            for x in loads_of(s):
+                for along in s.reduce:
+                    if x.index and quotient(x.index[-1], along):
+                        many = MANY if x in coded else FEW
+                        found[x.tensor.name] = many * grain(x.index[-1], along)
+    return found
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:

@@ -283,6 +283,11 @@ def value_of(s: Compute | Scatter) -> Expr:
     return s.body if isinstance(s, Compute) else s.value
 
 
+def expressions(s: Compute | Scatter) -> tuple[Expr, ...]:
+    """That, and where it goes if data says so."""
+    return (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
+
+
 def defined(s: Statement) -> tuple[Tensor, ...]:
     """The tensors that `s` defines for the statements after it."""
     match s:

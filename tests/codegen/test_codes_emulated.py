@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import monotile
+from monotile.choice.chooser import MODEL, Chooser, Prefer
 from monotile.kernels.gemv.method import GemvMma
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
@@ -125,9 +126,9 @@ def methods(fast: Emulated) -> list[GemvMma]:
     return [s.method for s in steps if isinstance(s.method, GemvMma)]
 
 
-def check(model: nn.Module, x: Tensor, workers: int = 3) -> Emulated:
+def check(model: nn.Module, x: Tensor, workers: int = 3, chooser: Chooser = MODEL) -> Emulated:
     """Compiles `model`, and compares with float64 sums of what PyTorch decodes."""
-    fast = Emulated(model, (x,), workers, target=SMALL)
+    fast = Emulated(model, (x,), workers, target=SMALL, chooser=chooser)
     right = exact(model, (x,))
     with torch.no_grad():
         theirs = error(model(x), right)
@@ -200,11 +201,45 @@ def test_packed_layers_stream(name: str, dtype: torch.dtype) -> None:
     assert len(methods(fast)) == 2
 
 
-@pytest.mark.parametrize("vectors", [2, 3, 8])
+@pytest.mark.parametrize("vectors", [2, 3, 8, 9, 16])
 def test_several_vectors(vectors: int) -> None:
     model = Chain("int4", 256, 384, 128).half().eval()
     fast = check(model, torch.randn(vectors, 256).half())
     assert len(methods(fast)) == 3
+
+
+# Two workers have so few rows that other ways are as fast.
+STREAMED = Prefer("split", lambda parts: parts == 1, Prefer("cut", lambda way: "gemv_mma" in str(way)))  # fmt: skip
+
+
+class Activated(nn.Module):
+    """A layer of what has to be computed first."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(F.silu(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectors", "rows", "activated"),
+    [("int4", 16, 72, False), ("int4", 9, 40, True), ("int2", 16, 33, False), ("int8", 12, 40, False), ("nf4", 16, 24, False), ("odd", 9, 24, False)],
+)  # fmt: skip
+def test_vectors_that_do_not_fit_on_chip(
+    kind: str, vectors: int, rows: int, activated: bool
+) -> None:
+    torch.manual_seed(7)
+    layer = Coded(kind, rows, 4096, 128)
+    model = (Activated(layer) if activated else layer).half().eval()
+    fast = check(model, torch.randn(vectors, 4096).half(), 2, STREAMED)
+    assert [m.vectors for m in methods(fast)] == ["memory"]
+
+
+def test_too_many_vectors_are_tiled() -> None:
+    model = Coded("int4", 72, 256, 128).half().eval()
+    assert not methods(check(model, torch.randn(17, 256).half()))
 
 
 @pytest.mark.parametrize(
@@ -216,6 +251,26 @@ def test_shapes(columns: int, rows: int, group: int) -> None:
     model = Coded("int4", rows, columns, group).bfloat16().eval()
     fast = check(model, torch.randn(1, columns).bfloat16(), workers=2)
     assert methods(fast)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "columns", "group", "vectors"),
+    [
+        ("int4", "same", 2048, 128, [16]), ("int4", "same", 12288, 128, [16]), ("int4", "same", 1280, 128, [4]), ("int4", "float32", 640, 128, [4]),
+        ("asymmetric", "same", 1024, 128, [8, 16]), ("int8 a row", "float32", 512, 128, [4]), ("int8 a row", "same", 512, 128, [None]), ("nf4", "float32", 256, 64, [16]),
+    ],
+)  # fmt: skip
+def test_what_decoding_reads_comes_with_the_codes(
+    kind: str, scales: str, columns: int, group: int, vectors: list[int | None]
+) -> None:
+    """Where a row has whole words of it; else the supplier asks for it, as for tables."""
+    torch.manual_seed(6)
+    model = Coded(kind, 150, columns, group).eval()
+    model = model.half() if scales == "same" else model
+    fast = check(model, torch.randn(1, columns).half(), workers=2)
+    (method,) = methods(fast)
+    assert {s.vector if s else None for s in method.sides} == set(vectors)
+    assert ("request(" in fast.source.text) == (None in vectors or kind == "nf4")
 
 
 class Rolled(nn.Module):

@@ -10,7 +10,7 @@ from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
-from monotile.ir.program import Compute
+from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cuda_prefetch import known_ahead, read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
 from monotile.kernels.elementwise.method import Map
@@ -22,9 +22,8 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
     assert isinstance(method, Map)
     own = thread_map(e, site, method.vector)
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-    bodies = [
-        substitute(s.body, point) for s in (site.anchor, *site.followers) if isinstance(s, Compute)
-    ]
+    made = (site.anchor, *site.followers)
+    bodies = [substitute(x, point) for s in made for x in expressions(s)]
     wanted = known_ahead(e, bodies)
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 
 from monotile.ir.expr import Load, loads
-from monotile.ir.program import Compute
+from monotile.ir.program import expressions
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
@@ -25,7 +25,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     width = step.method.vector
     turns = -(-elements // (width * target.threads))
     statements = [where.statements[name] for name in step.computes]
-    read = {x for s in statements if isinstance(s, Compute) for x in loads(s.body)}
+    read = {x for s in statements for part in expressions(s) for x in loads(part)}
     far = _words((x for x in read if x.tensor.name not in own), width)
     if turns == 1:
         early = where.number > 0 and 0 < far <= MOST_WORDS

@@ -7,11 +7,11 @@ multiply tiles on tensor cores (`cuda_mma.py`).
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.ring import ring_type
 from monotile.codegen.site import Site
-from monotile.codegen.spelling import bare
 from monotile.ir.expr import Axis, Expr, idx, mul
-from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import cuda_dots, cuda_mma
-from monotile.kernels.gemv.cuda_tasks import task_rows, write_early, write_finish
+from monotile.kernels.gemv.cuda_sides import ask_sides, bring_sides, request_sides
+from monotile.kernels.gemv.cuda_tasks import row_of_slot, task_rows, write_early, write_finish
 from monotile.kernels.gemv.method import Gemv, GemvMma
 
 
@@ -22,7 +22,7 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert ring is not None
     rows, vectors = task_rows(site, method)
     w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
-    sides = [] if isinstance(method, Gemv) else cuda_mma.ask_sides(e, rows, region(vectors))
+    asked = ask_sides(e, rows, region(vectors))
     if isinstance(method, Gemv):
         w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
         w.define("ring_lane")
@@ -39,38 +39,30 @@ def write(e: BlockEmitter, site: Site) -> None:
         w.write(f"float* const sums = (float*)(scratch + {site.step.scratch});")
         cuda_dots.write_chunks(e, rows, region(vectors))
     else:
-        cuda_mma.write_tiles(e, site, rows, vectors, sides)
+        cuda_mma.write_tiles(e, site, rows, vectors, asked)
     w.write("mt::block_barrier();")
     write_finish(e, site, rows, vectors, early)
 
 
 def write_supply(e: BlockEmitter, site: Site) -> None:
-    """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot. Rows that the last slot
-    lacks are the last one again."""
+    """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot; before, for what comes with them.
+    Rows that the last slot lacks are the last one again."""
     w, method = e.writer, site.step.method
     assert isinstance(method, Gemv | GemvMma)
-    rows, _ = task_rows(site, method)
-    each, shared = method.slot_rows, method.row_slots
+    rows, vectors = task_rows(site, method)
+    request_sides(e, rows, region(vectors))
+    each, shared, along = method.slot_rows, method.row_slots, rows.found.along
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")
-        own = f" + mt_min_idx(threadIdx.x % 32, {each - 1})" if each > 1 else ""
-        first = f"slot / {shared} * {each}" if shared > 1 else f"slot * {each}"
-        w.write(f"const idx row = mt_min_idx({first}{own}, {rows.count - 1});")
-        w.define("row")
-        where = spread(Axis("row", rows.count), rows.ranges)
-        for r in rows.ranges:
-            if r.count != str(r.variable.extent):
-                name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
-                w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
-                w.define(name)
-                where[r.variable.name] = Axis(name, r.variable.extent)
         column: Expr = idx(0)
         if shared > 1:
             w.write(f"const idx piece = slot % {shared};")
             w.define("piece")
-            column = mul(Axis("piece", shared), idx(rows.found.along.extent // shared))
-        at = placed(rows.point, where) | {rows.found.along.name: column}
+            column = mul(Axis("piece", shared), idx(along.extent // shared))
+        bring_sides(e, rows, column)
+        own = f"mt_min_idx(threadIdx.x % 32, {each - 1})"
+        at = row_of_slot(e, rows, own) | {along.name: column}
         address, size = e.address_of(rows.found.matrix, at), rows.found.row_bytes // shared
         pitch = size if isinstance(method, Gemv) else method.pitch
         w.write(f"ring.ask<{each}>({address}, {size}, {pitch});")

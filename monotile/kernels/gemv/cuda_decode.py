@@ -45,15 +45,15 @@ class _Decode:
         return codes
 
 
-def order_of(found: Problem, method: GemvMma) -> str:
-    """How the vectors' elements have to lie for the order in which codes are taken out of their words, as `mt::store_ordered` takes it; "" where they lie as they are."""
+def order_of(found: Problem, method: GemvMma) -> tuple[int, int]:
+    """How the vectors' elements have to lie for the order in which codes are taken out of their words: what `mt::code_place` calls PER and PLACES."""
     if method.decode == "elements":
-        return ""
+        return 1, 0
     assert found.codes is not None
     codes = codes_in(found.factor, found.along, found.codes)
     assert codes is not None
     places = sum(codes.order.index(i) << 4 * i for i in range(found.per))
-    return "" if codes.bits == 8 else f"{found.per}, {places}u"
+    return (1, 0) if codes.bits == 8 else (found.per, places)
 
 
 def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
@@ -63,10 +63,9 @@ def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
     d = _Decode(
         e, rows, method, layout, ELEMENT[found.factor.dtype], tiles.elements(found, method.run)
     )
-    head = (
-        f"auto decode = [&](const mt::Pack<uint32_t, {method.run // 4}>& words, idx row, idx run)"
-    )
-    with w.open(head, ["row", "run"], fence=True, tail=";"), _registers(e):
+    words = f"const mt::Pack<uint32_t, {method.run // 4}>& words"
+    head = f"auto decode = [&]({words}, const mt::GemvRun& at)"
+    with w.open(head, fence=True, tail=";"), _registers(e):
         given = _write_sides(d)
         match method.decode:
             case "elements":
@@ -90,10 +89,11 @@ def _write_sides(d: _Decode) -> dict[Expr, Expr]:
     """Names the row's sides."""
     e, codes, given = d.e, d.found.codes, dict[Expr, Expr]()
     for k, (s, array) in enumerate(zip(codes.sides if codes else (), d.layout.sides, strict=True)):
-        step = f" + run / {s.run // d.count}" if s.run else ""
         dtype, name = s.load.dtype, f"given{k}"
-        at = f"(const {STORAGE[dtype]}*)(own + {array.offset} + row * {array.pitch}){step}"
-        e.writer.write(f"const {e.values[dtype]} {name} = {_value(at, dtype)};")
+        base, row, run = ("at.slot", "at.line", "at.own") if array.in_slot else ("own", "at.row", "at.run")  # fmt: skip
+        step = f" + {run} / {s.run // d.count}" if s.run else ""
+        where = f"(const {STORAGE[dtype]}*)({base} + {array.offset} + {row} * {array.pitch}){step}"
+        e.writer.write(f"const {e.values[dtype]} {name} = {_value(where, dtype)};")
         e.writer.define(name)
         given[s.load] = _held(e, name, dtype)
     return given
@@ -122,6 +122,8 @@ def _write_elements(d: _Decode, given: Given) -> None:
     w.write(f"mt::Pack<{stored}, {size}> elements;")
     w.write("memcpy(elements.value, words.value, sizeof(words.value));")
     w.write(f"mt::Pack<{d.kind}, {d.count}> values;")
+    w.write("const idx run = at.run;")
+    w.define("run")
     with e.vector(d.count):
         word = _value(f"elements.value + lane / {found.per}", dtype)
         w.write(f"const {e.values[dtype]} word = {word};")

@@ -46,6 +46,24 @@ def task_rows(site: Site, method: Gemv | GemvMma) -> tuple[TaskRows, tuple[Range
     return TaskRows(method, found, others, site.point), vectors
 
 
+def row_of_slot(e: BlockEmitter, rows: TaskRows, line: str) -> dict[str, Expr]:
+    """The step's axes at row `line` of the supplier's slot; where there is none, at the task's last one."""
+    w, each, shared = e.writer, rows.method.slot_rows, rows.method.row_slots
+    first = f"slot / {shared} * {each}" if shared > 1 else f"slot * {each}"
+    w.write(
+        f"const idx row = mt_min_idx({first}{f' + {line}' if each > 1 else ''}, {rows.count - 1});"
+    )
+    w.define("row")
+    where = spread(Axis("row", rows.count), rows.ranges)
+    for r in rows.ranges:
+        if r.count != str(r.variable.extent):
+            name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
+            w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
+            w.define(name)
+            where[r.variable.name] = Axis(name, r.variable.extent)
+    return placed(rows.point, where)
+
+
 def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:
     """Of output n of a task, the vectors of a row after each other: its row and vector, and the ranges' variables."""
     many = region(vectors)

@@ -41,7 +41,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     names = tuple(s.out.name for s in group.steps[0])
     scratch = scratch_of(found, method, tile, vectors, target)
     step = Step(names, dims, method, scratch_bytes=scratch)
-    seconds = _seconds(found, tile, group.steps[0], vectors, target)
+    seconds = _seconds(found, method, (tile, vectors), len(names), target)
     yield Draft(group, (-(-rows // tile),), (step,), {}, scratch, seconds)
 
 
@@ -60,7 +60,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         return None
     scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
-    return step, _seconds(found, rows, site.step, vectors, target)
+    return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
 def _method(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | GemvMma | None:
@@ -129,11 +129,14 @@ def _found(anchor: Compute | Scatter, context: Context) -> Problem | None:
 
 
 def _seconds(
-    found: Problem, rows: int, step: tuple[object, ...], vectors: int, target: Target
+    found: Problem, method: Gemv | GemvMma, size: tuple[int, int], steps: int, target: Target
 ) -> float:
-    """What it takes to bring the weights on chip, and to start and end."""
-    model = target.model.common
-    after = (len(step) - 1) * model.after_plain * rows * vectors
+    """What it takes to bring the weights on chip, and to start and end. size: rows and vectors of a task. steps: computes."""
+    model, (rows, vectors) = target.model.common, size
+    after = (steps - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)
-    moved = tiles.bytes_of(found, rows) / target.worker_bandwidth
-    return target.latency_seconds + moved + finish
+    if isinstance(method, GemvMma):
+        nbytes = tiles.bytes_taken(found, method, rows, vectors)
+    else:
+        nbytes = rows * found.row_bytes
+    return target.latency_seconds + nbytes / target.worker_bandwidth + finish

@@ -45,12 +45,26 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
         return f"gemv, {self.rows} rows of {self.chunk_bytes} bytes at a time{shared}"
 
 
+class Brought(Frozen, frozen=True):
+    """What decoding reads besides the codes (`Encoded.sides`), where it comes with them: `nbytes` for each piece of a row, copied `vector` bytes at a time."""
+
+    nbytes: int
+    vector: int
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row: an odd number of vectors, so that eight rows meet in no bank."""
+        return self.nbytes + (self.vector - self.nbytes) % (2 * self.vector)
+
+
 class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     """Rows of a matrix of weights that are stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
 
     The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot: `parts`
-    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row; the vectors
-    lie on chip. second: whether the matrix is the second factor. warps: of the worker.
+    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row.
+    vectors: "chip": all of them lie there for the task; "memory": a warp asks for a block's where they are, one block ahead, for each slot's rows anew. second: whether the matrix is the second factor. warps: of the worker.
+    sides: those of the codes that come in their slots, behind them; None where threads copy one on chip before the first slot. The supplier has asked for that
+    by then, so that it lies in the last-level cache.
     decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one.
     """
 
@@ -61,6 +75,8 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     pieces: int
     piece: int
     run: int
+    sides: tuple[Brought | None, ...]
+    vectors: Literal["chip", "memory"]
     decode: Literal["elements", "codes", "pairs"]
 
     @property
@@ -76,7 +92,11 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     @property
     def slot_bytes(self) -> int:
-        return self.slot_rows * self.pitch
+        return self.side_at(len(self.sides))
+
+    def side_at(self, number: int) -> int:
+        """The byte of a slot at which a side begins."""
+        return self.slot_rows * (self.pitch + sum(s.pitch for s in self.sides[:number] if s))
 
     @property
     def row_slots(self) -> int:
@@ -89,4 +109,4 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
-        return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}"
+        return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}, vectors in {self.vectors}"

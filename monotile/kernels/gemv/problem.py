@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction, factors, uncast
 from monotile.analysis.encoding import Encoded, encoded
-from monotile.analysis.streaming import FEW
+from monotile.analysis.streaming import FEW, MANY
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
@@ -81,7 +81,7 @@ def stored(c: Compute, second: bool) -> Problem | None:
     n = tuple(p for p in range(len(c.axes)) if p not in m)
     idle = any(c.axes[p] not in rows and c.axes[p].extent > 1 for p in n)
     count = math.prod(c.axes[p].extent for p in m)
-    if both or idle or not 1 <= count <= FEW:
+    if both or idle or not 1 <= count <= (MANY if codes else FEW):
         return None
     return Problem(matrix, factor, codes, vectors, along, m, n, second)
 

@@ -1,36 +1,41 @@
 """Products with streamed weights on tensor cores: how rows, columns and on-chip memory are shared."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.codes import Codes, codes_in
+from monotile.analysis.encoding import Side
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, children
+from monotile.ir.expr import Axis, Expr, Load, children, idx, mul, substitute
 from monotile.kernels.common import cost
-from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.gemv.method import Brought, GemvMma
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
 from monotile.targets.target import Target
 
 RUNS = (16, 8, 4)  # bytes that a lane decodes at once
 MOST_ELEMENTS = 32  # that these are
-SLOT = 1 << 15  # bytes of a slot, about; less where the vectors take much of what there is
+SLOT = 1 << 15  # bytes of a slot, about
 MOST_SLOT = 40 << 10
-MOST_TILES = 2  # of 8 rows that a warp takes at once
-MOST_VECTORS = 132 << 10  # bytes of the vectors on chip
-MANY_VECTORS = 64 << 10
+TILES = {"chip": (2, 1), "memory": (4, 2, 1)}  # of 8 rows that a warp takes at once
+MOST_VECTORS = 64 << 10  # bytes of the vectors on chip
 ROW = 8  # rows of a tile
+VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can bring into a slot
 
 
 @dataclass(frozen=True, slots=True)
 class SideArray:
-    """A scale, a zero, a table: where a task has it on chip. count: values of a row. pitch: bytes from row to row."""
+    """A scale, a zero, a table: where a task has it on chip, from byte `offset` of its scratch on, or of each slot. count: values of a row, or a piece of it. pitch: bytes
+    from row to row."""
 
     dtype: DType
     count: int
     pitch: int
     offset: int
+    in_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,14 @@ class Layout:
     tables: tuple[SideArray, ...]
     sums: int
     nbytes: int
+
+
+def by_value(side: Side, along: Axis) -> tuple[Load, Axis]:
+    """The side as its values of a row follow each other: number `value`."""
+    value = Axis("value", along.extent // side.run if side.run else 1)
+    load = substitute(side.load, {along.name: mul(value, idx(side.run))})
+    assert isinstance(load, Load)
+    return load, value
 
 
 def elements(found: Problem, run: int) -> int:
@@ -57,14 +70,20 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
     """Of a task with so many rows."""
     columns = found.along.extent
     pitch = columns + (8 if vectors > 1 else 0)
-    at = cost.round_up(vectors * pitch * found.factor.dtype.itemsize, 128)
+    held = vectors * pitch * found.factor.dtype.itemsize if method.vectors == "chip" else 0
+    at = cost.round_up(held, 128)
     many = padded_rows(method, rows)
     sides: list[SideArray] = []
-    for s in found.codes.sides if found.codes else ():
-        count = columns // s.run if s.run else 1
-        words = -(-count * s.load.dtype.itemsize // 4)
+    for k, s in enumerate(found.codes.sides if found.codes else ()):
+        dtype, brought = s.load.dtype, method.sides[k]
+        if brought is not None:
+            count = brought.nbytes // dtype.itemsize
+            sides.append(SideArray(dtype, count, brought.pitch, method.side_at(k), in_slot=True))
+            continue
+        count = by_value(s, found.along)[1].extent
+        words = -(-count * dtype.itemsize // 4)
         line = 4 * (words + (words + 1) % 2)  # an odd number of words: rows meet in no bank
-        sides.append(SideArray(s.load.dtype, count, line, at))
+        sides.append(SideArray(dtype, count, line, at))
         at += cost.round_up(many * line, 128)
     tables: list[SideArray] = []
     for x in found.codes.tables if found.codes else ():
@@ -77,28 +96,34 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:
     """The method for so many rows a task; None where there is none."""
-    found_ways = list(ways(found, vectors, rows, target))
-    return min(found_ways, key=lambda w: padded_rows(w, rows), default=None)
+
+    def taken(way: GemvMma) -> int:
+        return bytes_taken(found, way, rows, vectors)
+
+    return min(ways(found, vectors, rows, target), key=taken, default=None)
 
 
 def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[GemvMma]:
     """Every method for so many rows a task, the likeliest first."""
-    if "mma.sync" not in target.instructions or vectors > 2 * ROW:
+    if "mma.sync" not in target.instructions:
         return
     columns, warps = found.along.extent, target.threads // target.warp
-    held = vectors * columns * found.factor.dtype.itemsize
-    slot = SLOT if held <= MANY_VECTORS else SLOT // 2
-    if held > MOST_VECTORS:
-        return
     for run in RUNS:
         if not _fits(found, run):
             continue
         blocks = columns // (4 * elements(found, run))
         parts = next((p for p in (8, 4, 2, 1) if p <= min(warps, blocks)), 1)
-        for tiles in (MOST_TILES, 1) if rows > ROW * (warps // parts) else (1,):
-            way = _cut(found, run, blocks, (parts, tiles), slot, target)
-            if way is not None:
-                yield way
+        for tiles in TILES[_vectors(found, vectors)]:
+            if tiles == 1 or rows > ROW * tiles // 2 * (warps // parts):
+                way = _cut(found, run, blocks, (parts, tiles), vectors, target)
+                if way is not None:
+                    yield way
+
+
+def _vectors(found: Problem, count: int) -> Literal["chip", "memory"]:
+    """Where vectors lie: on chip if they leave the ring enough of it."""
+    held = count * found.along.extent * found.factor.dtype.itemsize
+    return "chip" if held <= MOST_VECTORS else "memory"
 
 
 def _fits(found: Problem, run: int) -> bool:
@@ -113,20 +138,37 @@ def _fits(found: Problem, run: int) -> bool:
 
 
 def _cut(
-    found: Problem, run: int, blocks: int, shares: tuple[int, int], slot: int, target: Target
+    found: Problem, run: int, blocks: int, shares: tuple[int, int], vectors: int, target: Target
 ) -> GemvMma | None:
-    """With pieces of rows such that a slot has about so many bytes. shares: warps that share a row, tiles of each."""
+    """With pieces of rows such that a slot has about `SLOT` bytes. shares: warps that share a row, tiles of each."""
     warps, (parts, tiles) = target.threads // target.warp, shares
     rows = ROW * tiles * (warps // parts)
     if rows > target.warp:
         return None
     sizes = [b for b in range(1, blocks + 1) if blocks % b == 0 and b * 4 * run % 16 == 0]
-    fitting = [b for b in sizes if b * 4 * run * rows <= slot] or sizes[:1]
+    fitting = [b for b in sizes if b * 4 * run * rows <= SLOT] or sizes[:1]
     if not fitting or fitting[-1] * 4 * run * rows > MOST_SLOT:
         return None
     taken = fitting[-1]
     pieces, piece = blocks // taken, taken * 4 * run
-    return GemvMma(found.second, warps, parts, tiles, pieces, piece, run, decoding(found))
+    sides = tuple(
+        _brought(found, s, found.along.extent // pieces)
+        for s in (found.codes.sides if found.codes else ())
+    )
+    where = _vectors(found, vectors)
+    return GemvMma(
+        found.second, warps, parts, tiles, pieces, piece, run, sides, where, decoding(found)
+    )
+
+
+def _brought(found: Problem, side: Side, columns: int) -> Brought | None:
+    """A side with so many columns of each row, if its values for these can be copied several at a time."""
+    if side.run and columns % side.run:
+        return None
+    size, (load, value) = side.load.dtype.itemsize, by_value(side, found.along)
+    count = columns // side.run if side.run else 1
+    width = math.gcd(count, contiguous_run(offset(load), value, max(VECTORS) // size))
+    return Brought(count * size, width * size) if width * size in VECTORS else None
 
 
 def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:
@@ -152,9 +194,17 @@ def _around(found: Problem, codes: Codes) -> bool:
 
 
 def bytes_of(found: Problem, rows: int) -> int:
-    """That a task with so many rows streams, or reads besides."""
+    """That a task with so many rows streams, or reads besides of weights."""
     sides = sum(
         (found.along.extent // s.run if s.run else 1) * s.load.dtype.itemsize
         for s in (found.codes.sides if found.codes else ())
     )
     return rows * (found.row_bytes + sides)
+
+
+def bytes_taken(found: Problem, method: GemvMma, rows: int, vectors: int) -> int:
+    """Those, rows that slots lack and so repeat, and the vectors, as often as they are read."""
+    many = padded_rows(method, rows)
+    times = many // method.slot_rows if method.vectors == "memory" else 1
+    read = vectors * found.along.extent * found.factor.dtype.itemsize
+    return bytes_of(found, many) + times * read

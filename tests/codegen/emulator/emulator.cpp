@@ -75,6 +75,12 @@ void copy_to(uint32_t barrier, Copy c) {
   arrival(barrier).copies.push_back(c);
   if (!late_copies) let_arrive(barrier);
 }
+void copy_to(uint32_t barrier) {
+  Arrival& a = arrival(barrier);
+  auto& own = current->groups.back();
+  for (auto& c : own) a.expected += c.bytes, a.copies.push_back(c);
+  own.clear();
+}
 void let_arrive(uint32_t barrier) {
   auto& a = arrival(barrier);
   for (auto& c : a.copies) perform(c), a.arrived += c.bytes;

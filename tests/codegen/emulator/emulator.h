@@ -93,6 +93,8 @@ void wait_copies(int pending);
 Arrival& arrival(uint32_t barrier);
 // A copy that arrives there, late or at once.
 void copy_to(uint32_t barrier, Copy c);
+// The thread's own, of the group that is open, arrive there.
+void copy_to(uint32_t barrier);
 // Performs the copies on their way there.
 void let_arrive(uint32_t barrier);
 // Ends the phase if nothing is missing.

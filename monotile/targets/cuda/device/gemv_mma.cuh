@@ -6,13 +6,23 @@
 
 namespace mt {
 
-// vectors:      up to 16, side by side on chip, `vector_pitch` elements apart.
+// vectors:      up to 16. ahead: whether a warp asks for those of the next block before it multiplies one. per, places: of `code_place`, where their elements
+//               are not yet in the order of the codes.
 // elements:     that a lane decodes at once, of `run` bytes. Four lanes have a block: so many columns of a row.
 // warps, parts: a worker's warps; those that share tiles of 8 rows, and take its blocks in turns. A warp has `tiles` of them at a time.
 // slots, pieces, blocks: slots of a task's rows; pieces in which each comes through the ring; blocks of a piece.
 // pitch:        bytes from row to row of a slot.
 struct GemvConfig {
-  int vectors, vector_pitch, elements, run, warps, parts, tiles, slots, pieces, blocks, pitch;
+  int vectors, elements, run, warps, parts, tiles, slots, pieces, blocks, pitch;
+  bool ahead;
+  int per;
+  u32 places;
+};
+
+// Where a lane's codes are: run `run` of row `row` of the task; in the slot run `own` of row `line`, of so many as its pieces have.
+struct GemvRun {
+  const char* slot;
+  int row, run, line, own;
 };
 
 // Where chunk `number` of a vector lies on chip, CHUNK elements each: those that the lanes of a block take at once are neighbours.
@@ -23,19 +33,56 @@ __device__ __forceinline__ int vector_place(int number) {
   return (block * 4 * OWN + own * 4 + lane) * CHUNK;
 }
 
-// The same where the elements that codes stand for come in another order: of a byte's PER codes, number i lies at place PLACES >> 4 * i & 7, and of those of 4
-// bytes two come at a time, half of them apart.
+// Where element `number` lies if those that codes stand for come in another order: of a byte's PER codes, number i lies at place PLACES >> 4 * i & 7, and of those
+// of 4 bytes two come at a time, half of them apart.
+template <int PER, u32 PLACES>
+__device__ __forceinline__ constexpr u32 code_place(u32 number) {
+  constexpr u32 ALL = 4 * PER;
+  const u32 own = number % ALL, at = own / PER * PER + (PLACES >> 4 * (own % PER) & 7);
+  return number - own + (PER == 1 ? at : at < ALL / 2 ? 2 * at : 2 * at - ALL + 1);
+}
+
+// Chunk `number` of a vector to its place on chip, in that order.
 template <int ELEMENTS, int PER, u32 PLACES, class T, int CHUNK>
 __device__ __forceinline__ void store_ordered(T* vector, int number, const Pack<T, CHUNK>& values) {
-  constexpr u32 ALL = 4 * PER;
 #pragma unroll
   for (u32 i = 0; i < CHUNK; ++i) {
-    const u32 element = u32(number) * CHUNK + i, own = element % ALL;
-    const u32 at = own / PER * PER + (PLACES >> 4 * (own % PER) & 7);
-    const u32 pair = PER == 1 ? at : at < ALL / 2 ? 2 * at : 2 * at - ALL + 1, place = element - own + pair;
+    const u32 place = code_place<PER, PLACES>(u32(number) * CHUNK + i);
     vector[vector_place<ELEMENTS, CHUNK>(place / CHUNK) + place % CHUNK] = values[i];
   }
 }
+
+// What a lane has of a vector, from the order of memory to that one.
+template <int PER, u32 PLACES, int N>
+__device__ __forceinline__ Pack<u32, N> ordered(const Pack<u32, N>& words) {
+  if constexpr (PER == 1) return words;
+  Pack<u32, N> out{};
+#pragma unroll
+  for (u32 i = 0; i < N; ++i) {
+    const u32 word = ptx::opaque(words[i]);  // not taken apart, and so waited for, where it is loaded
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const u32 place = code_place<PER, PLACES>(2 * i + half);
+      out[place / 2] |= (word >> 16 * half & 0xffff) << 16 * (place % 2);
+    }
+  }
+  return out;
+}
+
+// Vectors on chip, side by side, PITCH elements apart: what lane `own` of a block has of one.
+template <class T, int ELEMENTS, int PITCH>
+struct ChipVectors {
+  const T* first;
+  __device__ __forceinline__ Pack<u32, ELEMENTS / 2> operator()(int m, int block, int own) const {
+    constexpr int CHUNK = ELEMENTS < 8 ? 4 : 8, OWN = ELEMENTS / CHUNK;
+    const T* const from = first + m * PITCH + own * CHUNK;
+    Pack<u32, ELEMENTS / 2> words;
+#pragma unroll
+    for (int j = 0; j < OWN; ++j)
+      memcpy(words.value + j * CHUNK / 2, load<CHUNK>(from + (block * OWN + j) * 4 * CHUNK).value, 2 * CHUNK);
+    return words;
+  }
+};
 
 // A pack to where words of 4 bytes are aligned, or elements that are less.
 template <class T, int N>
@@ -51,35 +98,45 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
   }
 }
 
-// sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, row, run): a lane's elements.
+// sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, GemvRun): a lane's elements; vectors(m, block, own):
+// those of a vector that they are multiplied with, as words.
 // The products have 16 rows, two tiles of 8, and 8 vectors as columns: a lane takes 4 columns of its own of a row at a time, in whatever order the vectors lie.
-template <class T, GemvConfig C, class Ring, class Decode>
-__device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Decode& decode, float* sums) {
-  constexpr int STEPS = C.elements / 4, CHUNK = C.elements < 8 ? 4 : 8, OWN = C.elements / CHUNK;
+template <class T, GemvConfig C, class Ring, class Vectors, class Decode>
+__device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, const Decode& decode, float* sums) {
+  constexpr int STEPS = C.elements / 4;
   constexpr int M = C.vectors, GROUPS = ceil_div(M, 8), PAIRS = ceil_div(C.tiles, 2), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
   const int warp = threadIdx.x / 32, part = warp % C.parts, first = warp / C.parts * 8 * C.tiles;
+  using Fragment = Pack<u32, 2 * STEPS>;
+  Fragment next[GROUPS];
+  auto take = [&](Fragment* to, int block) {
+#pragma unroll
+    for (int h = 0; h < GROUPS; ++h) to[h] = vectors(min_of(line + 8 * h, M - 1), block, own);
+  };
+  if constexpr (C.ahead) take(next, part);
 #pragma unroll 1
   for (int slot = 0; slot < C.slots; ++slot) {
     float total[PAIRS][GROUPS][4] = {};
 #pragma unroll 1
     for (int piece = 0; piece < C.pieces; ++piece) {
       const u32 number = slot * C.pieces + piece;
-      const char* const codes = ring.await(number) + (first + line) * C.pitch + own * C.run;
+      const char* const arrived = ring.await(number);
+      const char* const codes = arrived + (first + line) * C.pitch + own * C.run;
 #pragma unroll 2
       for (int b = part; b < C.blocks; b += C.parts) {
         const int block = piece * C.blocks + b;
-        u32 of_vectors[GROUPS][STEPS][2];
+        Fragment of_vectors[GROUPS];
+        if constexpr (C.ahead) {
 #pragma unroll
-        for (int h = 0; h < GROUPS; ++h) {
-          const T* const from = vectors + min_of(line + 8 * h, M - 1) * C.vector_pitch + own * CHUNK;
-#pragma unroll
-          for (int j = 0; j < OWN; ++j)
-            memcpy(of_vectors[h][j * CHUNK / 4], load<CHUNK>(from + (block * OWN + j) * 4 * CHUNK).value, 2 * CHUNK);
+          for (int h = 0; h < GROUPS; ++h) of_vectors[h] = ordered<C.per, C.places>(next[h]);
+          take(next, b + C.parts < C.blocks ? block + C.parts : part + (piece + 1 < C.pieces ? (piece + 1) * C.blocks : 0));
+        } else {
+          take(of_vectors, block);
         }
         auto decoded = [&](int tile) {
           const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + b * 4 * C.run));
-          return decode(read, slot * SLOT_ROWS + first + tile * 8 + line, block * 4 + own);
+          const int of_slot = first + tile * 8 + line;
+          return decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, block * 4 + own, of_slot, b * 4 + own});
         };
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
@@ -94,7 +151,10 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const T* vectors, const Dec
           for (int s = 0; s < STEPS; ++s) {
             const u32 a[4] = {rows[0][2 * s], rows[1][2 * s], rows[0][2 * s + 1], rows[1][2 * s + 1]};
 #pragma unroll
-            for (int h = 0; h < GROUPS; ++h) ptx::mma_16816<T>(total[p][h], a, of_vectors[h][s]);
+            for (int h = 0; h < GROUPS; ++h) {
+              const u32 columns[2] = {of_vectors[h][2 * s], of_vectors[h][2 * s + 1]};
+              ptx::mma_16816<T>(total[p][h], a, columns);
+            }
           }
         }
       }

@@ -4,6 +4,7 @@
 // for what is under way to become less, as hand-offs queue behind it (docs/measurements.md, "Streamed weights").
 #pragma once
 #include "cuda/device/check.cuh"
+#include "cuda/device/ptx/sm_80.cuh"
 #include "cuda/device/ptx/sm_90a.cuh"
 #include "cuda/device/types.cuh"
 
@@ -92,10 +93,18 @@ struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
       ptx::arrival_wait(this->full(before % SLOTS), before / SLOTS & 1);
     }
   }
+  // Before it is filled, by any lanes: BYTES at `from` to byte `at` of it.
+  template <int BYTES>
+  __device__ __forceinline__ void bring(const void* from, u32 at) const {
+    ptx::copy_async<BYTES>(ptx::shared_address(this->slot(asked % SLOTS)) + at, from);
+  }
+  // By all lanes: the slot has arrived only when what they brought has.
+  __device__ __forceinline__ void brought() const { ptx::copy_async_arrive(this->full(asked % SLOTS)); }
   // Fills it: the first ROWS lanes each ask for `bytes` at their own `from`, which lie `pitch` bytes apart then.
   template <int ROWS>
   __device__ __forceinline__ void ask(const void* from, u32 bytes, u32 pitch) {
     const u32 s = asked++ % SLOTS, lane = threadIdx.x % 32;
+    __syncwarp();  // what any lane brought is awaited
     if (lane == 0) ptx::arrival_expect(this->full(s), bytes * ROWS);
     __syncwarp();
     if (lane < ROWS)

@@ -184,6 +184,10 @@ __device__ __forceinline__ void arrival_fence() { asm volatile("fence.proxy.asyn
 __device__ __forceinline__ void arrival_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// The barrier's phase does not end before the copies of `copy_async` that the thread has begun so far.
+__device__ __forceinline__ void copy_async_arrive(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Waits for the end of the phase of that parity.
 __device__ __forceinline__ void arrival_wait(u32 barrier, u32 parity) {
   asm volatile(
@@ -197,6 +201,10 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+// Asks for what lies there to be brought into the last-level cache.
+__device__ __forceinline__ void request(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 
 // Two 16-bit floats at a time, each rounded once.

@@ -79,11 +79,14 @@ inline void arrival_expect(u32 barrier, u32 bytes) {
   emulator::arrival(barrier).expected += bytes;
   arrive(barrier, 1);
 }
+inline void copy_async_arrive(u32 barrier) { emulator::copy_to(barrier); }
 inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
   if (reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16) emulator::fail("misaligned bulk copy");
   if (policy != evict_first_policy()) emulator::fail("a copy under no policy");
   emulator::copy_to(barrier, {emulator::shared(to), static_cast<const char*>(from), int(bytes), int(bytes)});
 }
+// Whatever lies outside of memory is found by reading it.
+inline void request(const void* from) { (void)*static_cast<const volatile char*>(from); }
 inline void arrival_wait(u32 barrier, u32 parity) {
   while (emulator::arrival(barrier).phase % 2 == parity) {
     emulator::let_arrive(barrier);

@@ -1,0 +1,132 @@
+"""What decoding reads besides the codes. The supplier brings it with them; or it asks for it, and threads copy it on chip by way of registers."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from monotile.analysis.affine import contiguous_run, offset
+from monotile.codegen.base import STORAGE
+from monotile.codegen.block import BlockEmitter
+from monotile.codegen.site import Range
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul
+from monotile.kernels.common.cuda_threads import inside, placed, region, spread
+from monotile.kernels.gemv import tiles
+from monotile.kernels.gemv.cuda_tasks import TaskRows, row_of_slot
+from monotile.kernels.gemv.method import GemvMma
+from monotile.plan.nodes import Ring
+
+WIDEST = 16  # bytes of one access
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A side of the task's rows, or a table, which all of them share: of each row `packs` packs of `width` values. load: a value, by the axis `value`.
+    ranges: of the rows that have their own."""
+
+    load: Load
+    array: tiles.SideArray
+    width: int
+    packs: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def total(self) -> int:
+        """Packs of the task."""
+        return region(self.ranges) * self.packs
+
+    def rounds(self, threads: int) -> int:
+        """In which so many threads have a pack each."""
+        return -(-self.total // threads)
+
+
+def _copied(rows: TaskRows, vectors: int) -> Iterator[Copied]:
+    method, codes = rows.method, rows.found.codes
+    if codes is None or not isinstance(method, GemvMma):
+        return
+    layout = tiles.layout(rows.found, method, rows.count, vectors)
+    for side, array in zip(codes.sides, layout.sides, strict=True):
+        if not array.in_slot:
+            load, value = tiles.by_value(side, rows.found.along)
+            width = contiguous_run(offset(load), value, WIDEST // array.dtype.itemsize)
+            yield Copied(load, array, width, array.count // width, rows.ranges)
+    for table, array in zip(codes.tables, layout.tables, strict=True):
+        load = Load(table.tensor, (*table.index[:-1], Axis("value", array.count)))
+        yield Copied(load, array, 1, array.count, ())
+
+
+def ask_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, Copied]:
+    """Asks for all of it, which is nobody's result. Gives the arrays of registers in which it arrives."""
+    w, threads = e.writer, e.plan.launch.threads
+    asked = {w.fresh("side"): c for c in _copied(rows, vectors)}
+    for name, c in asked.items():
+        kind = f"mt::Pack<{STORAGE[c.array.dtype]}, {c.width}>"
+        w.write(f"{kind} {name}[{c.rounds(threads)}];")
+        with _each(e, c, threads, "#pragma unroll"), _address(e, rows, c) as address:
+            w.write(f"{name}[j] = mt::load_constant<{c.width}>({address});")
+    return asked
+
+
+def store_sides(e: BlockEmitter, asked: Mapping[str, Copied]) -> None:
+    """Leaves it on chip."""
+    for name, c in asked.items():
+        with _each(e, c, e.plan.launch.threads, "#pragma unroll"):
+            size = c.width * c.array.dtype.itemsize
+            to = f"own + {c.array.offset} + row * {c.array.pitch} + pack * {size}"
+            e.writer.write(f"mt::store_words({to}, {name}[j]);")
+
+
+def request_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> None:
+    """By the supplier, stages ahead: what memory has is then in the last-level cache."""
+    for c in _copied(rows, vectors):
+        with _each(e, c, Ring.THREADS, "#pragma unroll 1"), _address(e, rows, c) as address:
+            e.writer.write(f"mt::ptx::request({address});")
+
+
+def bring_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
+    """By the supplier, what comes with a slot of codes. column: the first one of its piece."""
+    w, method, codes = e.writer, rows.method, rows.found.codes
+    if codes is None or not isinstance(method, GemvMma) or not any(method.sides):
+        return
+    for k, (side, brought) in enumerate(zip(codes.sides, method.sides, strict=True)):
+        if brought is None:
+            continue
+        packs, vector = brought.nbytes // brought.vector, brought.vector
+        total = method.slot_rows * packs
+        lane = f"number = threadIdx.x % {Ring.THREADS}"
+        with w.open(
+            f"for (idx {lane}; number < {total}; number += {Ring.THREADS})", ["number"], fence=True
+        ):
+            w.write(f"const idx line = number / {packs}, pack = number % {packs};")
+            w.define("line")
+            w.define("pack")
+            columns = max(side.run, 1) * vector // side.load.dtype.itemsize
+            own = add(column, mul(Axis("pack", packs), idx(columns)))
+            at = row_of_slot(e, rows, "line") | {rows.found.along.name: own}
+            to = f"{method.side_at(k)} + line * {brought.pitch} + pack * {vector}"
+            w.write(f"ring.bring<{vector}>({e.address_of(side.load, at)}, {to});")
+    w.write("ring.brought();")
+
+
+@contextmanager
+def _each(e: BlockEmitter, c: Copied, threads: int, pragma: str) -> Generator[None]:
+    """Inside, `row` and `pack` are those of a thread's j-th pack, if there is one, which so many threads take in turns."""
+    w = e.writer
+    with ExitStack() as stack:
+        head = f"for (idx j = 0; j < {c.rounds(threads)}; ++j)"
+        stack.enter_context(w.open(head, ["j"], fence=True)).pragma = pragma
+        w.write(f"const idx number = j * {threads} + threadIdx.x % {threads};")
+        stack.enter_context(w.open(f"if (number < {c.total})", fence=True))
+        w.write(f"const idx row = number / {c.packs}, pack = number % {c.packs};")
+        w.define("row")
+        w.define("pack")
+        yield
+
+
+@contextmanager
+def _address(e: BlockEmitter, rows: TaskRows, c: Copied) -> Generator[str]:
+    """That of the pack; inside only if the row is there."""
+    where = spread(Axis("row", region(c.ranges)), c.ranges)
+    at = placed(rows.point, where) | {"value": mul(Axis("pack", c.packs), idx(c.width))}
+    address = e.address_of(c.load, at)
+    with inside(e, c.ranges, where):
+        yield address
