@@ -87,15 +87,23 @@ def gather_kept(program: Program) -> Program:
 def _one_hot(program: Program) -> Iterator[OneHot]:
     """What is made of weights alone that nothing changes."""
     steady, made = steady_weights(program), dict[str, Compute]()
+    comparing = set[str]()  # what is made with a comparison
     for s in statements(program.body):
         if not isinstance(s, Compute):
             continue
-        body = _opened(s.body, made)
-        if not {x.tensor.name for x in loads(body)} <= steady:
+        names = {x.tensor.name for x in loads(s.body)}
+        if not names <= steady | made.keys():
             continue
+        compares = bool(names & comparing) or any(
+            isinstance(e, Binary) and e.op == "eq" for e in walk(s.body)
+        )
         if s.combiner is None:
             made[s.out.name] = s
-        elif s.combiner == "sum" and len(s.reduce) == 1 and (found := _matched(s, body)):
+            if compares:
+                comparing.add(s.out.name)
+            continue
+        hot = compares and s.combiner == "sum" and len(s.reduce) == 1
+        if hot and (found := _matched(s, _opened(s.body, made))):
             yield found
 
 
