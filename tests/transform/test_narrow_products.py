@@ -12,7 +12,8 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.program import Compute, statements
 from monotile.kernels.matmul.method import Matmul
-from monotile.pipeline import for_target, transform
+from monotile.pipeline import for_target, schedule, transform
+from monotile.plan.check.structure import verify
 from monotile.plan.walk import stages_in
 from monotile.targets.cpu.target import cpu_target
 
@@ -64,6 +65,23 @@ def test_exact(name: str) -> None:
     np.testing.assert_array_equal(result, wanted.numpy())
     fast = monotile.compile(model, (x,), target="cpu")
     assert torch.equal(fast(x), wanted)
+
+
+@pytest.mark.parametrize("name", ["one part", "unsigned", "mixed", "a prime"])
+def test_a_cpu_sums_products_of_bytes(name: str) -> None:
+    k, left, right, _ = CASES[name]
+    model, x = Product(k, 37, right), integers((19, k), left)
+    found = capture(model.eval(), (x,))
+    program, _ = transform(found.program, found.constants, Options())
+    target = cpu_target(workers=2, instructions=frozenset({"vnni"}))
+    program, context = for_target(program, target)
+    plan = schedule(program, target, Options(), context)
+    verify(plan, program, target)
+    (step,) = (s for stage in stages_in(plan.body) for s in stage.steps)
+    assert isinstance(step.method, Matmul)
+    assert step.method.instruction == "dot"
+    fast = monotile.compile(model, (x,), target="cpu", options=Options(cache=False))
+    assert torch.equal(fast(x), model(x))
 
 
 @pytest.mark.parametrize("rows", [1, 8, 128])

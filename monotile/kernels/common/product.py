@@ -115,7 +115,7 @@ def product(
     if (grain_m or _extent(c, m)) < least or (grain_n or _extent(c, n)) < least:
         return None
     dtype, _ = elements_of(found.left, found.right, c)
-    if dtype not in (DType.F32, DType.F64, *HALVES) and target.has.register_tiles:
+    if target.has.register_tiles and dtype.itemsize == 1 and "vnni" not in target.instructions:
         return None
     passes = 1 if in_tf32(c) else PASSES.get(dtype)
     if passes is None:

@@ -82,6 +82,13 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
+    if p.dtype.is_int:
+        if p.left.copy == p.right.copy == "direct" and p.left.major == p.right.major == "k":
+            yield Matmul(
+                m=0, n=0, k=p.k, block_m=min(size.m, 4 if many else 2), block_n=4, block_k=2048,
+                instruction="dot", left=p.left, right=p.right,
+            )  # fmt: skip
+        return
     if (
         p.left.major == "k"
         and p.right.major == "k"

@@ -4,6 +4,7 @@ import math
 
 from monotile.analysis.contraction import contraction, factors, in_tf32
 from monotile.codegen.lines import Lines
+from monotile.ir.dtype import DType
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.epilogue import why_not
@@ -76,6 +77,9 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     assert isinstance(anchor, Compute)
     if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer"):
         fail(f"{c.stage.name}: no tiles compute {anchor.out.name} by {m.instruction}")
+    narrow = {x.dtype.itemsize for x in factors(anchor)} == {1}
+    if anchor.body.dtype is DType.I32 and not (narrow and m.instruction == "dot" and m.left.copy == m.right.copy == "direct"):  # fmt: skip
+        fail(f"{c.stage.name}: tiles sum {anchor.out.name} in integers of bytes that lie along k")
     size, (rows, columns) = anchor.body.dtype.itemsize, m.sums or (m.block_m, m.block_n)
     if m.instruction == "outer" and m.block_n * size % c.target.vector_bytes:
         fail(f"{c.stage.name}: {m.block_n} columns of {anchor.out.name} are no whole vectors")

@@ -67,7 +67,8 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     if c.runs > 1:  # and copied
         k = padded
     tensor_cores = _tensor_cores(c)
-    rate = target.flops[f"mma{8 * itemsize}" if tensor_cores else "fma"] / target.workers / c.passes
+    kind = f"mma{8 * itemsize}" if tensor_cores else "dot8" if p.dtype.is_int else "fma"
+    rate = target.flops[kind] / target.workers / c.passes
     deep = padded if tensor_cores else k
     work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
     if target.has.register_tiles:

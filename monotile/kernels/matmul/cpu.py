@@ -129,7 +129,8 @@ class _Product:
             b_block = self._packed(right, "right", self.columns, nc, kc)
         a = SUFFIX[self.dtype] if a_block else STORAGE_NAME[left.value.dtype]
         b = SUFFIX[self.dtype] if b_block else STORAGE_NAME[right.value.dtype]
-        name = e.kernel("dot", self.bm, self.bn, self.dtype, {"A": a, "B": b})
+        template = "dot_bytes" if self.dtype.is_int else "dot"
+        name = e.kernel(template, self.bm, self.bn, self.dtype, {"A": a, "B": b})
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
             self._lines(right, "b", b_block, "nb", nc, self.bn)
             with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]):

@@ -15,9 +15,11 @@ from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.method import Matmul
 
-COMPUTED = (DType.F32, DType.F64)  # types of sums
+COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; of the last are dot products of bytes
 # Of the types that tiles and packing read from memory.
-STORAGE_NAME = {DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16"}
+STORAGE_NAME = {
+    DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16", DType.I8: "i8", DType.U8: "u8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ def detect(_name: str, options: Options) -> Target:
         workers=chosen_workers(options, _cores(), "cores that this process may use"),
         l2_bytes=_l2_bytes(),
         vector_bytes=_vector_bytes(),
+        instructions=frozenset({"vnni"} if _words() & {"avx512_vnni", "avx_vnni"} else ()),
     )
 
 
@@ -50,8 +51,13 @@ def _l2_bytes() -> int:
 
 def _vector_bytes() -> int:
     """Widest vector of the processor."""
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return 16
+    words = _words()
     return 64 if "avx512f" in words else 32 if "avx2" in words else 16
+
+
+def _words() -> set[str]:
+    """What the system says of the processor."""
+    try:
+        return set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return set()

@@ -51,9 +51,14 @@ FIGURES = read_figures(Path(__file__).parent / "figures", CpuFigures)["cpu"]
 
 
 def cpu_target(
-    *, workers: int, l2_bytes: int = 1 << 20, vector_bytes: int = 32, figures: CpuFigures = FIGURES
+    *,
+    workers: int,
+    l2_bytes: int = 1 << 20,
+    vector_bytes: int = 32,
+    instructions: frozenset[str] = frozenset(),
+    figures: CpuFigures = FIGURES,
 ) -> Target:
-    """A CPU with `workers` cores, `l2_bytes` of L2 cache each."""
+    """A CPU with `workers` cores, `l2_bytes` of L2 cache each. instructions: "vnni", where it has sums of products of bytes."""
     f = figures
     return Target(
         name=f.name,
@@ -76,6 +81,6 @@ def cpu_target(
         launch_seconds=f.launch_seconds,
         vector_bytes=vector_bytes,
         parameter_bytes=f.parameter_bytes,
-        instructions=frozenset(),
+        instructions=instructions,
         model=f.model,
     )

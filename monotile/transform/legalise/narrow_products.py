@@ -1,6 +1,6 @@
 """Products of 8-bit integers, and of 8-bit floats, as hardware takes them. They are exact.
 
-Tensor cores multiply 8-bit integers that lie along k, signed or not, and sum in int32. All others, and those of register tiles, become products of floats.
+Tensor cores, and VNNI on a CPU, multiply 8-bit integers that lie along k, signed or not, and sum in int32. All others, and those of register tiles, become products of floats.
 A product of two 8-bit integers is at most 2^16, and a float32 sum of integers is exact up to 2^24, whatever its order. So a sum is cut in parts of
 so many terms, each is converted, and the parts are added as integers:
 
@@ -54,7 +54,9 @@ def _rewritten(c: Compute, names: Names, target: Target) -> list[Statement]:
     factors = _factors(c)
     if factors is None or len(c.reduce) != 1 or min(sides) < LEAST_SIDE:
         return [c]
-    if "mma.sync" in target.instructions and all(_along(x, c.reduce[0]) for x in factors):
+    if target.instructions & {"mma.sync", "vnni"} and all(
+        _along(x, c.reduce[0], target) for x in factors
+    ):
         return _in_words(c, factors, names)
     return _in_floats(c, factors, names)
 
@@ -62,7 +64,7 @@ def _rewritten(c: Compute, names: Names, target: Target) -> list[Statement]:
 def _of_floats(c: Compute, factors: tuple[Expr, Expr], target: Target, *, few: bool) -> Compute:
     """`c` with factors of 8 bits, where tensor cores take them, else of 16. few: rows or columns."""
     direct = "mma.float8" in target.instructions and not few and len(c.reduce) == 1
-    if not direct or not all(_along(x, c.reduce[0]) for x in factors):
+    if not direct or not all(_along(x, c.reduce[0], target) for x in factors):
         factors = (cast(factors[0], DType.BF16), cast(factors[1], DType.BF16))
     body = Binary("mul", *(cast(x, DType.F32) for x in factors))
     return c if body == c.body else msgspec.structs.replace(c, body=body)
@@ -85,8 +87,10 @@ def _float8(e: Expr) -> Expr | None:
     return None
 
 
-def _along(factor: Expr, k: Axis) -> bool:
-    """Whether words of `factor` lie along k, or it is computed."""
+def _along(factor: Expr, k: Axis, target: Target) -> bool:
+    """Whether words of `factor` lie along k, or it is computed. Register tiles read bytes where they are."""
+    if target.has.register_tiles:
+        return isinstance(factor, Load) and offset(factor).coefficient(k) == 1
     found = masked(factor)
     return found is None or contiguous_run(offset(found.load), k, WORD) == WORD
 
