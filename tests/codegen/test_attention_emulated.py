@@ -1,6 +1,6 @@
 """Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from monotile.choice.chooser import Prefer
+from monotile.choice.chooser import MODEL, Chooser, Prefer
 from monotile.choice.spec import Value
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
@@ -73,23 +73,31 @@ def way(request: pytest.FixtureRequest) -> Way:
     return found
 
 
-def check(way: Way, call: Call, *args: torch.Tensor, seed: int = 0) -> None:
-    """Runs `call` as one kernel, in which attention is a stage that is cut in this way."""
+def run(
+    call: Call, args: Sequence[torch.Tensor], chooser: Chooser, seed: int = 0
+) -> tuple[Plan, np.ndarray]:
+    """The Plan of `call` as one kernel, and its result."""
     captured = capture(Model(call).eval(), args)
     target = cuda_target("sm_90a")
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    plan = schedule(program, target, OPTIONS, chooser=Prefer("cut", way.holds))
+    plan = schedule(program, target, OPTIONS, chooser=chooser)
     verify(plan, program, target)
-    assert streamed(plan)
-    for a in streamed(plan):
-        assert a.instruction == way.instruction
-        assert not way.block_m or (a.block_m, a.chunk) == (way.block_m, way.chunk)
     values = dict(constants)
     leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
     for x, leaf in zip(args, leaves, strict=True):
         values[leaf.tensor.name] = to_numpy(x)
     source = emit(program, plan, target, OPTIONS)
     (found,) = emulate(program, plan, source, values, late=seed % 2 == 0, seed=seed)
+    return plan, found
+
+
+def check(way: Way, call: Call, *args: torch.Tensor, seed: int = 0) -> None:
+    """Runs `call` as one kernel, in which attention is a stage that is cut in this way."""
+    plan, found = run(call, args, Prefer("cut", way.holds), seed)
+    assert streamed(plan)
+    for a in streamed(plan):
+        assert a.instruction == way.instruction
+        assert not way.block_m or (a.block_m, a.chunk) == (way.block_m, way.chunk)
     wide = [x.double() if x.is_floating_point() else x for x in args]
     right = call(*wide).numpy()
     limit = 1.5e-2 if args[0].dtype is torch.bfloat16 else 2e-3
@@ -215,3 +223,13 @@ def test_shares_that_others_read_are_stored() -> None:
     captured = capture(Both().eval(), (q, k, v))
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     assert not streamed(schedule(program, cuda_target("sm_90a"), OPTIONS))
+
+
+@pytest.mark.parametrize("size", [256, 520])
+def test_heads_too_wide_to_stream(size: int) -> None:
+    """Registers and rings have no room for them: scores are products like others."""
+    x = normal(1, 1, 40, size)
+    plan, found = run(lambda q: F.scaled_dot_product_attention(q, q, q), [x], MODEL)
+    assert not streamed(plan)
+    right = F.scaled_dot_product_attention(x.double(), x.double(), x.double()).numpy()
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=2e-3, atol=2e-3)

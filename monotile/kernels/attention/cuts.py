@@ -36,13 +36,13 @@ MOST_SUMS = 144  # registers of a thread for scores and results
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step. Elsewhere tasks hold some
-    rows of scores, if the scores are too large for the caches to keep."""
+    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step, where heads are so narrow that it
+    fits. Elsewhere tasks may hold some rows of scores, if the scores are too large for the caches to keep."""
     target = context.target
     found = attention(result, computes)
     if found is None:
         return None
-    if "mma.sync" in target.instructions and _sides(found, target) is not None:
+    if "mma.sync" in target.instructions and any(True for _ in _fitting(found, target)):
         kept = (found.top, found.total) if found.shares is None else ()
         return Match(found.inner, found, frozenset(s.out.name for s in kept))
     if found.shares is None:
@@ -76,35 +76,42 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     if not isinstance(found, Attention):
         return
     names = tuple(s.out.name for s in group.statements())
-    sides = _sides(found, target)
-    assert sides is not None
-    query, key, value = sides
-    result = found.result
-    columns = result.axes[found.column].extent
+    columns = found.result.axes[found.column].extent
     features, keys = found.products.reduce[0].extent, found.key.extent
     transcendental = target.model.common.transcendental
     after = sum(cost.operations(s, transcendental) for s in found.scores)
     after += fitted(target.model.attention).softmax
+    for method, rows, scratch in _fitting(found, target):
+        spent = attend_seconds(method, features, columns, keys, after, target)
+        dims, grid = _dims(found, rows)
+        at = len(dims) - 2
+        step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
+        waves = -(-math.prod(grid) // target.workers)
+        yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+
+
+def _fitting(found: Attention, target: Target) -> Iterator[tuple[Attend, Dim, int]]:
+    """Every streamed step that registers and on-chip memory have room for: its method, the rows of a task, and its bytes on chip."""
+    sides = _sides(found, target)
+    if sides is None:
+        return
+    query, key, value = sides
+    columns = found.result.axes[found.column].extent
+    features = found.products.reduce[0].extent
     base = Attend(
-        result=names.index(result.out.name), m=0, n=0, block_m=0, chunk=0, depth=0,
+        result=len(found.inner), m=0, n=0, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
         weights_second=found.swapped[1], least=found.least, scale=found.scale,
         part=found.shares is None,
     )  # fmt: skip
-    rows = found.run * _rows(found)
-    direct = list(_direct(base, features, columns)) if rows <= DIRECT_ROWS else []
+    few = found.run * _rows(found) <= DIRECT_ROWS
+    direct = list(_direct(base, features, columns)) if few else []
     for block in direct or ways(base, features, columns, target):
         for tile in _blocks(found, block.block_m):
             method, rows = _fitted(block, tile)
             scratch = attend_bytes(method, features, columns, target.threads // target.warp)
-            if scratch > target.shared_bytes:
-                continue
-            spent = attend_seconds(method, features, columns, keys, after, target)
-            dims, grid = _dims(found, rows)
-            at = len(dims) - 2
-            step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
-            waves = -(-math.prod(grid) // target.workers)
-            yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+            if scratch <= target.shared_bytes:
+                yield method, rows, scratch
 
 
 def _fitted(a: Attend, rows: Dim) -> tuple[Attend, Dim]:
