@@ -25,12 +25,13 @@ class Match:
     """Statements that a family computes as one step: `inner`, in order, and the result that they are for.
 
     data: what the family wants to know of it when it cuts the step; None: the statements are only to share a stage, step by step.
-    kept: names of those of `inner` that are results too: others may read them.
+    kept: names of those of `inner` that are results too: others may read them. faster: than stages of their own, without comparing costs.
     """
 
     inner: tuple[Compute, ...]
     data: object | None
     kept: frozenset[str] = frozenset()
+    faster: bool = False
 
     def closed(self, result: Compute, uses: Mapping[str, int]) -> bool:
         """Whether nobody else reads what is made on the way. uses: how often each tensor of the Program is mentioned."""

@@ -21,8 +21,8 @@ Join = Callable[[Group, Group], Group | None]
 def join_matches(
     nodes: list[Node], program: Program, context: Context, waits: Waits, join: Join
 ) -> list[Node]:
-    """`nodes` with what families match in one group, if such a group can be cut. One step is taken without comparing; steps that share a
-    stage only where the model finds that faster than stages of their own, as `join` would make them."""
+    """`nodes` with what families match in one group, if such a group can be cut. Unless it is known to be faster, the model compares
+    it with stages of their own, as `join` would make them."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -53,7 +53,7 @@ def join_matches(
             continue
         shape = functools.partial(digest_groups, context, whole)
         together = apart = 0.0
-        if found.data is None:
+        if not found.faster:
             together = one.seconds
             apart = _apart(merge([*parts, node], join, waits), context)
         costs = {True: together, False: apart}

@@ -28,8 +28,7 @@ class Attention(torch.nn.Module):
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 def test_long_sequences_need_no_workspace_for_scores(target: str) -> None:
-    dtype = torch.float32 if target == "cpu" else torch.float16
-    q, k, v = (torch.randn(1, 2, 1900, 32, dtype=dtype) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 1900, 32) for _ in range(3))
     options = monotile.Options(cache=False)
     fast = monotile.compile(Attention(), (q, k, v), target=target, options=options)
     assert fast.plan.launch.workspace_bytes < 1900 * 1900
@@ -176,6 +175,23 @@ def test_tasks_have_no_rows_of_other_keys() -> None:
         broken = replace(plan, body=(replace(stage, grid=grid, steps=(other,)),))
         with pytest.raises(VerificationError, match=reason):
             verify(broken, program, on)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "streams"), [(12, 128, True), (8, 1500, True), (3, 1000, False)]
+)
+def test_float32_streams_where_that_is_faster(heads: int, tokens: int, streams: bool) -> None:
+    """In three passes: where few tasks do all, or scores are too large for the caches."""
+    on = cuda_target("sm_90a")
+
+    class Plain(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    program, plan = planned(Plain(), [torch.empty(1, heads, tokens, 64)] * 3, on)
+    verify(plan, program, on)
+    methods = [s.method for x in plan.body if isinstance(x, Stage) for s in x.steps]
+    assert [m.passes for m in methods if isinstance(m, Attend)] == ([3] if streams else [])
 
 
 WIDTHS = (8, 40, 64, 96, 128, 136, 256, 264, 512, 520)
