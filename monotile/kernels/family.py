@@ -25,12 +25,13 @@ class Match:
     """Statements that a family computes as one step: `inner`, in order, and the result that they are for.
 
     data: what the family wants to know of it when it cuts the step; None: the statements are only to share a stage, step by step.
-    kept: names of those of `inner` that are results too: others may read them.
+    kept: names of those of `inner` that are results too: others may read them. faster: than stages of their own, without comparing costs.
     """
 
     inner: tuple[Compute, ...]
     data: object | None
     kept: frozenset[str] = frozenset()
+    faster: bool = False
 
     def closed(self, result: Compute, uses: Mapping[str, int]) -> bool:
         """Whether nobody else reads what is made on the way. uses: how often each tensor of the Program is mentioned."""
@@ -219,6 +220,7 @@ def _not_late(_stage: Stage, _statements: Statements) -> "str | None":
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """match: the statements before a result that the family computes with it as one step.
+    finds: the type of what it matches (`Match.data`); such a group is cut by this family alone.
     cut: the ways to cut a group into tasks, none where it is not this family's work. exclusive: where there is one, no family after this
     is asked. in_rows: the same for a step of a task with several, with its seconds.
     finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
@@ -235,6 +237,7 @@ class Family:
     name: str
     methods: tuple[type[Method], ...]
     match: Find = _no_match
+    finds: type | None = None
     cut: Cut = _no_cuts
     exclusive: bool = False
     in_rows: CutInRows = _no_step

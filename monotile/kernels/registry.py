@@ -12,6 +12,7 @@ from monotile.kernels.draft import Context
 from monotile.kernels.elementwise.family import ELEMENTWISE
 from monotile.kernels.family import Family, Match, RowSite, Statements
 from monotile.kernels.gemv.family import GEMV
+from monotile.kernels.group import Group
 from monotile.kernels.matmul.family import MATMUL
 from monotile.kernels.reduction.family import REDUCTION
 from monotile.kernels.rowwise.family import ROWWISE
@@ -33,6 +34,13 @@ FAMILIES: tuple[Family, ...] = (
 )
 BY_METHOD: dict[type[Method], Family] = {m: f for f in FAMILIES for m in f.methods}
 METHODS: dict[str, type[Method]] = {str(m.__struct_config__.tag): m for m in BY_METHOD}  # type: ignore[attr-defined]
+
+
+def families_for(group: Group) -> tuple[Family, ...]:
+    """Those that may cut `group` into tasks: of what a family has matched that one, else all."""
+    if group.match is None:
+        return FAMILIES
+    return tuple(f for f in FAMILIES if f.finds is type(group.match))
 
 
 def family_of(method: Method) -> Family:

@@ -1,6 +1,8 @@
 """What a family computes as a whole becomes one group, where nobody else reads what is made on the way."""
 
 import functools
+import math
+from collections.abc import Callable, Sequence
 
 from monotile.analysis.states import Waits
 from monotile.analysis.uses import mentions
@@ -9,13 +11,18 @@ from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.kernels.registry import match
-from monotile.schedule.groups import Node, needs_of, unite
+from monotile.schedule.groups import Node, merge, needs_of, unite
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
 
+Join = Callable[[Group, Group], Group | None]
 
-def join_matches(nodes: list[Node], program: Program, context: Context, waits: Waits) -> list[Node]:
-    """`nodes` with what families match in one group, if such a group can be cut. The model compares nothing here: what matches is taken."""
+
+def join_matches(
+    nodes: list[Node], program: Program, context: Context, waits: Waits, join: Join
+) -> list[Node]:
+    """`nodes` with what families match in one group, if such a group can be cut. Unless it is known to be faster, the model compares
+    it with stages of their own, as `join` would make them."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -41,12 +48,33 @@ def join_matches(nodes: list[Node], program: Program, context: Context, waits: W
         if any(needs_of(n, waits) & (found.kept | made) for n in between):
             continue
         whole = _whole(found, node, parts)
-        if whole is None or cut(whole, context) is None:
+        one = cut(whole, context) if whole is not None else None
+        if whole is None or one is None:
             continue
         shape = functools.partial(digest_groups, context, whole)
-        if context.whether("match", lambda _: 0.0, shape=shape, first=True):
+        together = apart = 0.0
+        if not found.faster:
+            together = one.seconds
+            apart = _apart(merge([*parts, node], join, waits), context)
+        costs = {True: together, False: apart}
+        if context.whether("match", costs.__getitem__, shape=shape, first=True):
             nodes = [whole if n is node else n for n in nodes if n not in parts]
     return nodes
+
+
+def _apart(stages: Sequence[Node], context: Context) -> float:
+    """Seconds of `stages`, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
+    target = context.target
+    groups = [g for g in stages if isinstance(g, Group)]
+    drafts = [cut(g, context) for g in groups]
+    if any(d is None for d in drafts):
+        return math.inf
+    kept = target.l2_bytes * target.model.common.kept
+    made = {s.out.name: s.out.nbytes for g in groups for s in g.statements()}
+    read = [name for g in groups for name in g.reads if name in made]
+    handed = sum(made[name] for name in (*read, *set(read)) if made[name] > kept)
+    waits = (len(groups) - 1) * target.barrier_seconds
+    return sum(d.seconds for d in drafts if d) + waits + handed / target.dram_bandwidth
 
 
 def _whole(found: Match, node: Group, parts: list[Group]) -> Group | None:

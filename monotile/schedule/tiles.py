@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
-from monotile.kernels.registry import FAMILIES, suits
+from monotile.kernels.registry import families_for, suits
 from monotile.schedule.keys import digest_groups, draft_value
 from monotile.schedule.rows import cut_rows
 
@@ -27,7 +27,7 @@ def _ways(group: Group, context: Context) -> Iterator[Draft]:
     if len(group.steps) > 1:
         yield from cut_rows(group, context)
     every = list(group.statements())
-    for family in FAMILIES:
+    for family in families_for(group):
         ways = (d for d in family.cut(group, context) if suits(d.steps[0], every, context.target))
         first = next(ways, None)
         if first is not None:

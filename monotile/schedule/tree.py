@@ -80,7 +80,7 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
 
     before = waits(program)
     nodes = fuse_epilogues(singles(body, before), allowed, before)
-    nodes = join_matches(nodes, program, context, before)
+    nodes = join_matches(nodes, program, context, before, join)
     nodes = merge(nodes, join, before)
     return tuple(_node(n, context, program) for n in nodes)
 

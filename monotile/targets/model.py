@@ -166,12 +166,14 @@ class Attention(_Family, frozen=True):
 
     softmax:      operations that a score costs, what follows its product left out.
     warp_rate, group_rate:  part of the rate of tensor cores by `mma.sync`, by `wgmma`.
+    wide_rate:    the same of float32, whose fragments are multiplied in several passes.
     group_chunk:  latencies that a chunk of keys takes by `wgmma`, however long it is.
     hidden:       part of the shorter of products and powers that goes on behind the other.
     """
 
     softmax: float
     warp_rate: float
+    wide_rate: float
     group_rate: float
     group_chunk: float
     hidden: float

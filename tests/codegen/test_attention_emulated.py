@@ -1,6 +1,6 @@
 """Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from monotile.choice.chooser import Prefer
+from monotile.choice.chooser import MODEL, Chooser, Prefer
 from monotile.choice.spec import Value
 from monotile.config import Options
-from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.capture import capture, export, functional, to_program
+from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.signature import TensorLeaf
 from monotile.kernels.attention.method import Attend
@@ -25,6 +26,7 @@ from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=3)
+LIMITS = {torch.bfloat16: 1.5e-2, torch.float16: 2e-3, torch.float32: 3e-6}
 Call = Callable[..., torch.Tensor]
 
 
@@ -73,26 +75,36 @@ def way(request: pytest.FixtureRequest) -> Way:
     return found
 
 
-def check(way: Way, call: Call, *args: torch.Tensor, seed: int = 0) -> None:
-    """Runs `call` as one kernel, in which attention is a stage that is cut in this way."""
-    captured = capture(Model(call).eval(), args)
+def run(
+    call: Call, args: Sequence[torch.Tensor], chooser: Chooser, seed: int = 0, tf32: Tf32 = STRICT
+) -> tuple[Plan, np.ndarray]:
+    """The Plan of `call` as one kernel, and its result."""
+    exported = export(Model(call).eval(), args)
+    captured = to_program(exported, functional(exported), tf32=tf32)
     target = cuda_target("sm_90a")
     program, constants = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    plan = schedule(program, target, OPTIONS, chooser=Prefer("cut", way.holds))
+    plan = schedule(program, target, OPTIONS, chooser=chooser)
     verify(plan, program, target)
-    assert streamed(plan)
-    for a in streamed(plan):
-        assert a.instruction == way.instruction
-        assert not way.block_m or (a.block_m, a.chunk) == (way.block_m, way.chunk)
     values = dict(constants)
     leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
     for x, leaf in zip(args, leaves, strict=True):
         values[leaf.tensor.name] = to_numpy(x)
     source = emit(program, plan, target, OPTIONS)
     (found,) = emulate(program, plan, source, values, late=seed % 2 == 0, seed=seed)
+    return plan, found
+
+
+def check(way: Way, call: Call, *args: torch.Tensor, seed: int = 0) -> None:
+    """Runs `call` as one kernel, in which attention is a stage that is cut in this way."""
+    chooser = Prefer("cut", way.holds, Prefer("match", bool))
+    plan, found = run(call, args, chooser, seed)
+    assert streamed(plan)
+    for a in streamed(plan):
+        assert a.instruction == way.instruction
+        assert not way.block_m or (a.block_m, a.chunk) == (way.block_m, way.chunk)
     wide = [x.double() if x.is_floating_point() else x for x in args]
     right = call(*wide).numpy()
-    limit = 1.5e-2 if args[0].dtype is torch.bfloat16 else 2e-3
+    limit = LIMITS[args[0].dtype]
     np.testing.assert_array_equal(np.isnan(found.astype(np.float64)), np.isnan(right))
     np.testing.assert_allclose(found.astype(np.float64), right, rtol=limit, atol=limit)
 
@@ -121,6 +133,9 @@ def qkv(
             torch.float16,
         ),  # fewer keys than warps have chunks, features that no step divides
         (70, 300, 128, 128, torch.float16),
+        (40, 200, 64, 64, torch.float32),
+        (23, 19, 20, 40, torch.float32),
+        (16, 300, 128, 96, torch.float32),
     ],
 )
 @pytest.mark.parametrize("way", WAYS[:1], ids=str, indirect=True)
@@ -165,6 +180,27 @@ def test_heads_that_share_keys(way: Way) -> None:
     q = normal(2, 6, 20 + way.more, way.size)
     k, v = normal(2, 2, 36, way.size, seed=1), normal(2, 2, 36, way.size, seed=2)
     check(way, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, v)
+
+
+@pytest.mark.parametrize("block", [16, 32, 48])
+def test_float32(block: int) -> None:
+    """Masked, with transposed queries, keys and values, in blocks of several tiles."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.transpose(-1, -2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    args = [x.mT.contiguous() for x in qkv(60, 60, 40, 32, torch.float32)]
+    check(Way("mma", block, 16, 40, 0), attention, *args)
+
+
+def test_float32_as_tf32() -> None:
+    """One pass of what may be rounded."""
+    args, call = qkv(40, 72, 64, 64, torch.float32), F.scaled_dot_product_attention
+    plan, found = run(call, args, Prefer("match", bool), tf32=Tf32(True, True))
+    assert [a.passes for a in streamed(plan)] == [1]
+    q, k, v = (x.double() for x in args)
+    np.testing.assert_allclose(found, call(q, k, v).numpy(), rtol=2e-3, atol=2e-3)
 
 
 def test_masks(way: Way) -> None:
@@ -215,3 +251,13 @@ def test_shares_that_others_read_are_stored() -> None:
     captured = capture(Both().eval(), (q, k, v))
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
     assert not streamed(schedule(program, cuda_target("sm_90a"), OPTIONS))
+
+
+@pytest.mark.parametrize("size", [256, 520])
+def test_heads_too_wide_to_stream(size: int) -> None:
+    """Registers and rings have no room for them: scores are products like others."""
+    x = normal(1, 1, 40, size)
+    plan, found = run(lambda q: F.scaled_dot_product_attention(q, q, q), [x], MODEL)
+    assert not streamed(plan)
+    right = F.scaled_dot_product_attention(x.double(), x.double(), x.double()).numpy()
+    np.testing.assert_allclose(found.astype(np.float64), right, rtol=2e-3, atol=2e-3)

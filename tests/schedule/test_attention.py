@@ -13,6 +13,7 @@ from monotile.errors import VerificationError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Program
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
@@ -174,3 +175,50 @@ def test_tasks_have_no_rows_of_other_keys() -> None:
         broken = replace(plan, body=(replace(stage, grid=grid, steps=(other,)),))
         with pytest.raises(VerificationError, match=reason):
             verify(broken, program, on)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "streams"), [(12, 128, True), (8, 1500, True), (3, 1000, False)]
+)
+def test_float32_streams_where_that_is_faster(heads: int, tokens: int, streams: bool) -> None:
+    """In three passes: where few tasks do all, or scores are too large for the caches."""
+    on = cuda_target("sm_90a")
+
+    class Plain(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    program, plan = planned(Plain(), [torch.empty(1, heads, tokens, 64)] * 3, on)
+    verify(plan, program, on)
+    methods = [s.method for x in plan.body if isinstance(x, Stage) for s in x.steps]
+    assert [m.passes for m in methods if isinstance(m, Attend)] == ([3] if streams else [])
+
+
+WIDTHS = (8, 40, 64, 96, 128, 136, 256, 264, 512, 520)
+
+
+@pytest.mark.parametrize("on", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("tokens", [77, 256, 1500])
+def test_heads_of_every_width_have_a_plan(on: str, dtype: torch.dtype, tokens: int) -> None:
+    """Those too wide to be streamed as well."""
+
+    class Plain(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, q, q)
+
+    target = cuda_target(on)
+    for width in WIDTHS:
+        args = [torch.empty(1, 1, tokens, width, dtype=dtype)]
+        program, plan = planned(Plain(), args, target)
+        verify(plan, program, target)
+
+
+def test_heads_too_wide_to_stream_have_their_scores_in_memory() -> None:
+    on = cuda_target("sm_90a")
+    args = [torch.empty(1, 1, 4096, 512, dtype=torch.float16)] * 3
+    program, plan = planned(Attention(), args, on)
+    verify(plan, program, on)
+    stages = [node for node in plan.body if isinstance(node, Stage)]
+    products = [s.method for x in stages for s in x.steps if isinstance(s.method, Matmul)]
+    assert [m.instruction for m in products] == ["wgmma", "wgmma"]

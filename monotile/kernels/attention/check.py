@@ -33,6 +33,8 @@ def check(c: Checked) -> None:
         )
     if exact_sides(step, c.view) != (a.query, a.key, a.value):
         fail(f"{stage.name}: queries, keys or values cannot be read so")
+    if a.passes != found.passes or (found.size != 2 and (a.instruction == "wgmma" or a.direct)):
+        fail(f"{stage.name}: attention cannot multiply its operands so")
     _check_rows(c, a, found)
     columns, given = step.dims[a.n], a.epilogue
     if given.by_rows or given.steady or columns.tile % given.width:

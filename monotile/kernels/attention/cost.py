@@ -8,12 +8,11 @@ from monotile.targets.target import Target
 
 
 def attend_seconds(
-    a: Attend, features: int, columns: int, keys: int, after: float, target: Target
+    a: Attend, features: int, columns: int, keys: int, after: float, size: int, target: Target
 ) -> float:
-    """One block of rows against all keys. after: operations that a score costs."""
+    """One block of rows against all keys. after: operations that a score costs. size: bytes of an element."""
     model, paths = fitted(target.model.attention), fitted(target.model.matmul)
     slices = a.slices(target.threads // target.warp)
-    size = 2
     moved = (
         a.block_m * features / line_use(a.query, a.padded, features, size, paths)
         + keys * features / line_use(a.key, a.chunk, features, size, paths)
@@ -21,13 +20,14 @@ def attend_seconds(
     ) * size / target.worker_bandwidth  # fmt: skip
     rounds = -(-keys // (a.chunk * slices))  # of each slice
     scores = rounds * a.chunk * slices * a.padded
-    products = 2 * scores * (features + columns) / (target.flops["mma16"] / target.workers)
+    rate = target.flops[f"mma{8 * size}"] / target.workers / a.passes
+    products = 2 * scores * (features + columns) / rate
     powers = scores * after / (target.flops["fma"] / 2 / target.workers)
     if a.instruction == "wgmma":
         work = _overlapping(products / model.group_rate, powers, rounds, model.hidden)
         work += rounds * model.group_chunk * target.latency_seconds
     else:
-        work = products / model.warp_rate + powers
+        work = products / (model.wide_rate if size == 4 else model.warp_rate) + powers
     merged = 2 * chip_seconds(slices * a.block_m * columns, target)
     alone = a.direct and a.depth == 1  # nothing is under way while a chunk is used
     waits = rounds if alone else 1 + 0.5 * (-(-rounds // _ahead(a, slices)) - 1)

@@ -51,7 +51,7 @@ def write(e: BlockEmitter, site: Site) -> None:
             "AttentionConfig", ATTENTION, kernel=f"mt::Kernel::{KERNEL[method.instruction]}",
             features=found.products.reduce[0].extent, columns=n.variable.extent, keys=key.extent,
             block_m=method.block_m, chunk=method.chunk, warps=warps, depth=method.depth, vector=width,
-            bounded=span is not None, part=method.part,
+            passes=method.passes, bounded=span is not None, part=method.part,
         )  # fmt: skip
         for side, text in zip(("Query", "Key", "Value"), sides, strict=True):
             w.write(f"using {side} = {text};")

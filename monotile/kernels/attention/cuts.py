@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.ir.dtype import DType
 from monotile.ir.program import Compute
 from monotile.kernels.attention.cost import attend_seconds
 from monotile.kernels.attention.match import Attention, attention
@@ -13,7 +14,7 @@ from monotile.kernels.attention.memory import attend_bytes
 from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
 from monotile.kernels.common import cost
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import HALVES, MIN_SIDE, product
+from monotile.kernels.common.product import HALVES, MIN_SIDE, Product, product
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
@@ -23,6 +24,7 @@ from monotile.targets.target import Target
 
 BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
+WIDE_CHUNKS = (8, 16, 32)  # of float32
 DEPTHS = (2, 3, 4)
 GROUPS = 2  # warpgroups of a worker, which have the tensor cores in turn
 GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
@@ -33,18 +35,20 @@ FEWEST = 2  # rows of a part: the key that they share is read once
 DIRECT_ROWS = 32  # more are worth a ring
 MOST_DIRECT = 176  # registers of a thread for operands, scores and results
 MOST_SUMS = 144  # registers of a thread for scores and results
+MOST_WIDE_SUMS = 144  # the same of float32, whose powers are held twice
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step. Elsewhere tasks hold some
-    rows of scores, if the scores are too large for the caches to keep."""
+    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step, where heads are so narrow that it
+    fits. Elsewhere tasks may hold some rows of scores, if the scores are too large for the caches to keep."""
     target = context.target
     found = attention(result, computes)
     if found is None:
         return None
-    if "mma.sync" in target.instructions and _sides(found, target) is not None:
+    if "mma.sync" in target.instructions and any(True for _ in _fitting(found, target)):
         kept = (found.top, found.total) if found.shares is None else ()
-        return Match(found.inner, found, frozenset(s.out.name for s in kept))
+        names = frozenset(s.out.name for s in kept)
+        return Match(found.inner, found, names, faster=found.size == 2)
     if found.shares is None:
         return None
     large = found.products.out.nbytes > target.l2_bytes * target.model.common.kept
@@ -59,7 +63,7 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
         return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None
-    if scores.dtype not in HALVES or scores.dtype is not mixture.dtype:
+    if not _multiplied(found, scores, mixture):
         return None
     if found.result.axes[found.column].extent % 8:
         return None
@@ -70,41 +74,60 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
     return query, key, value
 
 
+def _multiplied(found: Attention, scores: Product, mixture: Product) -> bool:
+    """Whether tensor cores multiply what the operands are, as they are: float32 is no part of the keys (their rows are few) and nothing narrower."""
+    if scores.dtype is not mixture.dtype:
+        return False
+    if scores.dtype in HALVES:
+        return True
+    operands = {x.dtype for x in (found.queries, found.keys, found.values)}
+    return scores.dtype is DType.F32 and operands == {DType.F32} and found.shares is not None
+
+
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """Every way to cut a group that is one streamed step."""
     found, target = group.match, context.target
     if not isinstance(found, Attention):
         return
     names = tuple(s.out.name for s in group.statements())
-    sides = _sides(found, target)
-    assert sides is not None
-    query, key, value = sides
-    result = found.result
-    columns = result.axes[found.column].extent
+    columns = found.result.axes[found.column].extent
     features, keys = found.products.reduce[0].extent, found.key.extent
     transcendental = target.model.common.transcendental
     after = sum(cost.operations(s, transcendental) for s in found.scores)
     after += fitted(target.model.attention).softmax
+    for method, rows, scratch in _fitting(found, target):
+        spent = attend_seconds(method, features, columns, keys, after, found.size, target)
+        dims, grid = _dims(found, rows)
+        at = len(dims) - 2
+        step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
+        waves = -(-math.prod(grid) // target.workers)
+        yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+
+
+def _fitting(found: Attention, target: Target) -> Iterator[tuple[Attend, Dim, int]]:
+    """Every streamed step that registers and on-chip memory have room for: its method, the rows of a task, and its bytes on chip."""
+    sides = _sides(found, target)
+    if sides is None:
+        return
+    query, key, value = sides
+    columns = found.result.axes[found.column].extent
+    features = found.products.reduce[0].extent
     base = Attend(
-        result=names.index(result.out.name), m=0, n=0, block_m=0, chunk=0, depth=0,
+        result=len(found.inner), m=0, n=0, block_m=0, chunk=0, depth=0,
         query=query, key=key, value=value, along=found.along, queries_second=found.swapped[0],
         weights_second=found.swapped[1], least=found.least, scale=found.scale,
-        part=found.shares is None,
+        part=found.shares is None, passes=found.passes,
     )  # fmt: skip
-    rows = found.run * _rows(found)
-    direct = list(_direct(base, features, columns)) if rows <= DIRECT_ROWS else []
-    for block in direct or ways(base, features, columns, target):
+    warps = target.threads // target.warp
+    few = found.run * _rows(found) <= DIRECT_ROWS
+    direct = list(_direct(base, features, columns)) if few else []
+    several = (ways if found.size == 2 else wide_ways)(base, features, columns, target)
+    for block in direct or several:
         for tile in _blocks(found, block.block_m):
             method, rows = _fitted(block, tile)
-            scratch = attend_bytes(method, features, columns, target.threads // target.warp)
-            if scratch > target.shared_bytes:
-                continue
-            spent = attend_seconds(method, features, columns, keys, after, target)
-            dims, grid = _dims(found, rows)
-            at = len(dims) - 2
-            step = Step(names, dims, msgspec.structs.replace(method, m=at, n=at + 1), scratch_bytes=scratch)  # fmt: skip
-            waves = -(-math.prod(grid) // target.workers)
-            yield Draft(group, grid, (step,), {}, scratch, waves * spent)
+            scratch = attend_bytes(method, features, columns, warps, found.size)
+            if scratch <= target.shared_bytes:
+                yield method, rows, scratch
 
 
 def _fitted(a: Attend, rows: Dim) -> tuple[Attend, Dim]:
@@ -141,6 +164,13 @@ def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]
     dims.append(msgspec.structs.replace(rows, stage=len(batch)))
     dims.append(Dim((found.column,), axes[found.column].extent, axes[found.column].extent, None))
     return tuple(dims), (*(axes[p].extent for p in batch), -(-rows.extent // rows.tile))
+
+
+def wide_ways(base: Attend, _features: int, columns: int, _target: Target) -> Iterator[Attend]:
+    """`base` of float32. A thread holds powers twice: TF32 and the rest."""
+    for block, chunk, depth in itertools.product(BLOCKS, WIDE_CHUNKS, DEPTHS):
+        if block // 16 * (chunk // 4 + columns // 8) * 4 <= MOST_WIDE_SUMS:
+            yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:

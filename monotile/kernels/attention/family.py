@@ -3,6 +3,7 @@
 from monotile.kernels.attention.check import check, why_not_late
 from monotile.kernels.attention.cuda import write
 from monotile.kernels.attention.cuts import cut, match
+from monotile.kernels.attention.match import Attention
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.attention.settle import settle
 from monotile.kernels.family import Family
@@ -11,6 +12,7 @@ ATTENTION = Family(
     name="attention",
     methods=(Attend,),
     match=match,
+    finds=Attention,
     cut=cut,
     exclusive=True,
     settle=settle,

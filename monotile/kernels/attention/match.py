@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.contraction import contraction, factors, grain
+from monotile.analysis.contraction import contraction, factors, grain, in_tf32
 from monotile.analysis.dependence import follows, loads_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx, loads
 from monotile.ir.program import Compute
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.product import PASSES
 
 Computes = Mapping[str, Compute]
 
@@ -58,6 +59,17 @@ class Attention:
     def along(self) -> int:
         """The position of the keys in the axes of the scores."""
         return self.products.axes.index(self.key)
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element of the operands."""
+        return self.values.dtype.itemsize
+
+    @property
+    def passes(self) -> int:
+        """Products of tensor cores for one."""
+        rounded = in_tf32(self.products) and in_tf32(self.result)
+        return 1 if rounded else PASSES[self.values.dtype]
 
     @property
     def inner(self) -> tuple[Compute, ...]:

@@ -4,9 +4,9 @@ from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.panels import panel_bytes
 
 
-def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
+def attend_bytes(a: Attend, features: int, columns: int, warps: int, size: int) -> int:
     """Queries and every slice's ring of keys and values, if these are not read directly; in their place what the slices have found meets
-    afterwards."""
+    afterwards. size: bytes of an element."""
     slices = a.slices(warps)
     pitch = columns + (8 if columns % 16 == 0 else 0)
     found = slices * (-(-a.block_m * (pitch + 2) // 4) * 4) * 4
@@ -17,10 +17,11 @@ def attend_bytes(a: Attend, features: int, columns: int, warps: int) -> int:
     ):  # panels of 64 features or columns, one behind the other: lines of 128 bytes
         ring = slices * a.depth * a.chunk * (features + columns) * 2
         return max(a.block_m * features * 2 + ring, found)
-    deep = -(-features // 16) * 16
-    query = _lined(panel_bytes(a.block_m, deep, a.query, 2))
-    key = _lined(panel_bytes(a.chunk, deep, a.key, 2))
-    value = _lined(panel_bytes(columns, a.chunk, a.value, 2))
+    step = 32 // size
+    deep = -(-features // step) * step
+    query = _lined(panel_bytes(a.block_m, deep, a.query, size))
+    key = _lined(panel_bytes(a.chunk, deep, a.key, size))
+    value = _lined(panel_bytes(columns, a.chunk, a.value, size))
     return max(query + slices * a.depth * (key + value), found)
 
 

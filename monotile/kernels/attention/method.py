@@ -23,6 +23,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much. scale: scores are
     the products of queries and keys times so much and nothing else, which the exponentials take in; None where more follows.
     Operands that are read directly have no ring: a warp's registers hold `depth` chunks, and block_m is the rows that there are.
+    passes: 3 where operands are float32, products of tensor cores for one (`matmul.Matmul.passes`); 1 of those that may be rounded to TF32.
     part: of a part of the keys: there is no softmax, the values are weighted by its powers, and their largest score and their total are
     results too, which are stored where anyone reads them.
     """
@@ -46,6 +47,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     instruction: Literal["wgmma", "mma"] = "mma"
     epilogue: Epilogue = Epilogue()
     part: bool = False
+    passes: int = 1
 
     @property
     def anchor(self) -> int:
@@ -68,6 +70,7 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
     def describe(self) -> str:
         by = "attend wgmma" if self.instruction == "wgmma" else "attend"
         by += " part" if self.part else ""
+        by += f" in {self.passes} passes" if self.passes > 1 else ""
         held = "registers for" if self.direct else "rings of"
         parts = [f"{by}, {self.block_m} rows, chunks of {self.chunk} keys, {held} {self.depth}"]
         for side, operand in (("query", self.query), ("key", self.key), ("value", self.value)):

@@ -14,6 +14,7 @@ PRODUCT: Mapping[str, object] = {
 ATTENTION: Mapping[str, object] = {
     "kernel": "mt::Kernel::MMA",
     "vector": 1,
+    "passes": 1,
     "bounded": False,
     "part": False,
 }

@@ -31,6 +31,56 @@ __device__ __forceinline__ void add_values(OnlineSoftmax<S>& softmax, const type
   }
 }
 
+// The same of float32. Values are read word by word, two keys a lane (`OnlineSoftmax::wide_operand`); their sums over a chunk are rounded to
+// nearest, as those of `Mma` are.
+template <class S>
+__device__ __forceinline__ void add_wide_values(OnlineSoftmax<S>& softmax, const typename S::Scores::Accumulator& powers,
+                                                const char* panel, int lane) {
+  using Panel = typename S::ValuePanel;
+  constexpr int TM = OnlineSoftmax<S>::TM, TN = OnlineSoftmax<S>::TN, STEPS = S::CHUNK / 8;
+  auto word = [&](int column, int key) {
+    const int line = Panel::K_MAJOR ? column : key, inner = Panel::K_MAJOR ? key : column;
+    return *reinterpret_cast<const u32*>(panel + Panel::offset(line, inner / Panel::UNIT) + inner % Panel::UNIT * 4);
+  };
+  u32 a[STEPS][TM][4], a_low[STEPS][TM][4];
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k)
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+      softmax.wide_operand(a[k][i], powers, i, k * 8);
+      if constexpr (S::PASSES == 1)
+        round(a[k][i]);
+      else
+        rests(a_low[k][i], a[k][i]);
+    }
+#pragma unroll
+  for (int j = 0; j < TN; ++j) {
+    float part[TM][4] = {};
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+      const int column = j * 8 + lane / 4, key = k * 8 + (lane & 3) * 2;
+      u32 b[2] = {word(column, key), word(column, key + 1)};
+      if constexpr (S::PASSES == 1) {
+        round(b);
+      } else {
+        u32 b_low[2];
+        rests(b_low, b);
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+          ptx::mma<float, float>(part[i], a_low[k][i], b);
+          ptx::mma<float, float>(part[i], a[k][i], b_low);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < TM; ++i) ptx::mma<float, float>(part[i], a[k][i], b);
+    }
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) softmax.sums[i][j][e] += part[i][e];
+  }
+}
+
 // Processes all keys of this warp for rows [m0, m1).
 template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_warps(OnlineSoftmax<S>& softmax, const ThreadRole<S>& role, char* shared, int m0, int m1,
@@ -71,7 +121,10 @@ __device__ __forceinline__ void stream_warps(OnlineSoftmax<S>& softmax, const Th
     to_scores<S>(scores, score, m0, m1, role.first(t), role.lane);
     if (softmax.update_maximum(scores, factor_of(score))) softmax.rescale_sums();
     softmax.exponentiate(scores, factor_of(score));
-    add_values(softmax, scores, chunk + S::KEY_BYTES, role.lane);
+    if constexpr (sizeof(typename S::T) == 4)
+      add_wide_values(softmax, scores, chunk + S::KEY_BYTES, role.lane);
+    else
+      add_values(softmax, scores, chunk + S::KEY_BYTES, role.lane);
   }
 }
 

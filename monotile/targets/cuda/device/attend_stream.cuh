@@ -18,6 +18,7 @@ struct AttentionConfig {
   int warps = 0;           // of the block of threads
   int depth = 0;           // pipeline depth: the stages of a slice's ring buffer; with direct operands, chunks in a warp's registers
   int vector = 1;          // neighbouring results that one step of the epilogue takes
+  int passes = 1;          // of float32: as `Mma` has them
   bool bounded = false;    // of the keys some are left out, by numbers of the call
   bool part = false;       // the keys are a part of all: the results are its maxima and totals, and sums that are not divided
 };
@@ -63,7 +64,7 @@ struct Attention {
   static constexpr bool WARPGROUPS = CONFIG.kernel == Kernel::WGMMA;  // the operands are read by warpgroups
   static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
-  static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector;
+  static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector, PASSES = CONFIG.passes;
   static constexpr bool BOUNDED = CONFIG.bounded, PART = CONFIG.part;
   static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
   static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
@@ -75,8 +76,9 @@ struct Attention {
   static constexpr int WARP_M = WARPGROUPS ? 16 : ceil_div(BLOCK_M, 16) * 16;
   static constexpr int SLICE_WARPS = WARPGROUPS ? BLOCK_M / WARP_M : 1, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
   static constexpr int CHUNKS = ceil_div(KEYS, CHUNK);
-  static_assert((DIRECT || BLOCK_M % 16 == 0) && CHUNK % 16 == 0 && COLUMNS % 8 == 0,
-                "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns.");
+  static constexpr int STEP = 32 / int(sizeof(T)), PIECE = 32;  // of k in an instruction; features of a sum in three passes
+  static_assert((DIRECT || BLOCK_M % 16 == 0) && CHUNK % STEP == 0 && COLUMNS % 8 == 0,
+                "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns; 8 keys of float32.");
   static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
   static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 64 == 0 && COLUMNS % 64 == 0),
@@ -88,8 +90,9 @@ struct Attention {
                 "Direct operands are of mma.sync, features and columns are neighbours, and there are multiples of 32 of both.");
   static constexpr int COLUMN_RUN = COLUMNS % 64 == 0 ? 8 : 4;  // of direct operands: neighbours that a lane loads
 
+  static_assert(sizeof(T) == 2 || (!WARPGROUPS && !DIRECT), "float32 is streamed by mma.sync, through shared memory.");
   // Warpgroups read features and columns in panels of 64, one behind the other.
-  static constexpr int PANEL_FEATURES = WARPGROUPS ? 64 : ceil_div(FEATURES, 16) * 16, PANEL_COLUMNS = WARPGROUPS ? 64 : COLUMNS;
+  static constexpr int PANEL_FEATURES = WARPGROUPS ? 64 : ceil_div(FEATURES, STEP) * STEP, PANEL_COLUMNS = WARPGROUPS ? 64 : COLUMNS;
   static constexpr int FEATURE_PANELS = ceil_div(FEATURES, PANEL_FEATURES), COLUMN_PANELS = COLUMNS / PANEL_COLUMNS;
   using QueryPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = PANEL_FEATURES, .k_major = Query::K_MAJOR}>;
   using KeyPanel = Panel<T, PanelConfig{.rows = CHUNK, .k = PANEL_FEATURES, .k_major = Key::K_MAJOR}>;
@@ -100,7 +103,7 @@ struct Attention {
                                                      .threads = SLICE_THREADS, .check_rows = KEYS % CHUNK != 0}>;
   using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS,
                                                          .k = KEYS, .threads = SLICE_THREADS}>;
-  using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES}, QueryPanel, KeyPanel>;
+  using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES, .piece = PIECE}, QueryPanel, KeyPanel, PASSES>;
 
   static __host__ __device__ constexpr int lined(int bytes) { return ceil_div(bytes, 128) * 128; }
   static constexpr int QUERY_BYTES = lined(FEATURE_PANELS * QueryPanel::BYTES);
@@ -266,6 +269,12 @@ struct OnlineSoftmax {
       const float* pair = powers.c[i][k / 8 + q / 2] + q % 2 * 2;
       a[q] = u32(bits(pair[0])) | u32(bits(pair[1])) << 16;
     }
+  }
+
+  // The same of keys [k, k + 8) for m16n8k8: place t of the first four is key 2 * t, of the last four 2 * t + 1.
+  static __device__ __forceinline__ void wide_operand(u32 (&a)[4], const typename S::Scores::Accumulator& powers, int i, int k) {
+    const float(&c)[4] = powers.c[i][k / 8];
+    a[0] = __float_as_uint(c[0]), a[1] = __float_as_uint(c[2]), a[2] = __float_as_uint(c[1]), a[3] = __float_as_uint(c[3]);
   }
 
   // Stores this warp's partial result, at `partials` in shared memory.

@@ -94,13 +94,13 @@ __device__ __forceinline__ void rests(u32 (&low)[N], const u32 (&x)[N]) {
   for (int i = 0; i < N; ++i) low[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(x[i] & 0xffffe000));
 }
 
-// The m x n results that one warp accumulates, from chunks of k.
+// The m x n results that one warp accumulates, from chunks of k. piece: so many values of k have their own sums in three passes; 0 for all.
 struct WarpTile {
-  int m = 0, n = 0, k = 0;
+  int m = 0, n = 0, k = 0, piece = 0;
 };
 
 // Computes TILE of operands in LeftPanel and RightPanel. PASSES: 1, where float32 is rounded to TF32; or 3, for products of float32 as those of
-// its two parts of TF32, of which the product of both rests is left out. Their sums are rounded to nearest chunk by chunk: tensor cores cut off what a sum has no bits for.
+// its two parts of TF32, of which the product of both rests is left out. Their sums are rounded to nearest piece by piece: tensor cores cut off what a sum has no bits for.
 template <class T, WarpTile TILE, class LeftPanel, class RightPanel, int PASSES = 1>
 struct Mma {
   static constexpr bool LEFT_K = LeftPanel::K_MAJOR, RIGHT_K = RightPanel::K_MAJOR;
@@ -110,7 +110,7 @@ struct Mma {
   static_assert(same<T, typename RightPanel::T> || (is_integer8<T> && is_integer8<typename RightPanel::T>),
                 "The two operands of a product have one element type, or are 8-bit integers.");
   static_assert(PASSES == 1 || same<T, float>, "Only float32 is multiplied in parts.");
-  static constexpr int TM = TILE.m / 16, TN = TILE.n / 8;
+  static constexpr int TM = TILE.m / 16, TN = TILE.n / 8, PIECE = PASSES > 1 && TILE.piece > 0 ? TILE.piece : TILE.k;
   template <bool INTEGERS, class = void>
   struct SumOf {
     using type = float;
@@ -147,20 +147,25 @@ struct Mma {
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int lane) {
     if constexpr (PASSES == 1) {
-      multiply(acc, left, right, m0, n0, lane);
+      multiply(acc, left, right, m0, n0, 0, lane);
     } else {
-      Accumulator part;
-      clear(part);
-      multiply(part, left, right, m0, n0, lane);
-      add(acc, part);
+#pragma unroll
+      for (int k = 0; k < TILE.k; k += PIECE) {
+        Accumulator part;
+        clear(part);
+        multiply(part, left, right, m0, n0, k, lane);
+        add(acc, part);
+      }
     }
   }
 
-  static __device__ __forceinline__ void multiply(Accumulator& acc, const char* left, const char* right, int m0, int n0, int lane) {
+  // Of the piece from k0 on.
+  static __device__ __forceinline__ void multiply(Accumulator& acc, const char* left, const char* right, int m0, int n0, int k0,
+                                                  int lane) {
     const auto a_rows = Fragments<LeftPanel>::template of<true>(left, m0, lane);
     const auto b_rows = Fragments<RightPanel>::template of<false>(right, n0, lane);
 #pragma unroll
-    for (int k = 0; k < TILE.k; k += K) {
+    for (int k = k0; k < min_of(k0 + PIECE, TILE.k); k += K) {
       u32 a[TM][4], b[TN][2];
 #pragma unroll
       for (int i = 0; i < TM; ++i) a_rows.left(a[i], i * 16, k);
