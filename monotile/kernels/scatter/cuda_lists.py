@@ -1,0 +1,160 @@
+"""Sums at computed positions, each position's terms in their order, from lists that a block makes of its own ones."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from monotile.codegen.address import stored
+from monotile.codegen.base import VALUES
+from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.spelling import bare, combine, convert
+from monotile.codegen.vector import VectorEmitter
+from monotile.errors import InternalError
+from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.program import Scatter
+from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.scatter.method import Listed
+from monotile.kernels.scatter.roles import Roles, roles_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a task has. low: its first position. features: ranges of them; `total` in all."""
+
+    site: Site
+    s: Scatter
+    roles: Roles
+    method: Listed
+    low: Expr
+    features: Sequence[Range]
+
+    @property
+    def total(self) -> int:
+        return region(self.features)
+
+    @property
+    def even(self) -> bool:
+        """Whether each lane has a feature in every turn."""
+        return self.total % (self.method.lanes * self.method.each) == 0
+
+    def term(self, number: Expr) -> dict[str, Expr]:
+        """The site's point at a term of the sums."""
+        axes = [self.s.axes[p] for p in self.roles.terms]
+        return {**self.site.point, **unflatten(number, axes)}
+
+    def index(self, row: Expr, feature: Mapping[str, Expr]) -> list[Expr]:
+        """Where the result has a feature of a row."""
+        s, scattered = self.s, self.roles.scattered
+        along = [Axis(f"p{d}", s.out.shape[d]) for d in scattered]
+        where = unflatten(add(self.low, row), along)
+        point = placed(self.site.point, feature)
+        return [
+            where[f"p{d}"] if d in scattered else substitute(i, point)
+            for d, i in enumerate(s.index)
+        ]
+
+
+def write_listed(e: VectorEmitter, site: Site, method: Listed) -> None:
+    """Functors for the position of a term and for the sum of a row's, and the call of `mt::TermLists`."""
+    s, w, step = site.anchor, e.writer, site.step
+    roles = roles_of(s) if isinstance(s, Scatter) else None
+    if not isinstance(s, Scatter) or roles is None:
+        raise InternalError(f"step {step.computes} has no lists of terms")
+    ones: dict[str, Expr] = {site.ranges[p].variable.name: idx(0) for p in roles.outer}
+    site = replace(site, point=placed(site.point, ones))
+    low = mul(e.view.task[method.axis], idx(method.rows))
+    rows = _Rows(site, s, roles, method, low, [site.ranges[p] for p in roles.features])
+    m, threads = method, e.plan.launch.threads
+    lists = f"mt::TermLists<{threads}, {m.rows}, {m.capacity}, {m.loads}, {m.lanes}>"
+    name, positions = w.fresh("row"), roles.positions(s)
+    with w.open("", fence=True):
+        w.write(
+            f'static_assert({lists}::BYTES <= {step.scratch_bytes}, "The Plan gives lists too little shared memory.");'
+        )
+        _write_position(e, rows, f"position_{name}")
+        _write_add(e, rows, f"add_{name}")
+        first = bare(e.index(low))
+        count = str(m.rows)
+        if positions % m.rows:
+            count = f"mt_min_idx({m.rows}, {positions} - {first})"
+        given = f"idx({first}), {count}, {roles.count(s)}, position_{name}, add_{name}"
+        w.write(f"{lists}::run(scratch + {step.scratch}, {given});")
+
+
+def _write_position(e: VectorEmitter, rows: _Rows, name: str) -> None:
+    s, roles = rows.s, rows.roles
+    with e.writer.open(f"auto {name} = [&](idx e) -> idx", ["e"], fence=True, tail=";"):
+        point = rows.term(Axis("e", roles.count(s)))
+        flat: Expr = idx(0)
+        for d in roles.scattered:
+            extent = s.out.shape[d]
+            at = e.position(substitute(s.index[d], point), extent, s.out)
+            flat = add(mul(flat, idx(extent)), at)
+        e.writer.write(f"return {bare(e.index(flat))};")
+
+
+def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
+    """Lanes side by side have features side by side: sums stay in registers while the terms go by, several of which are read at once."""
+    s, m, w = rows.s, rows.method, e.writer
+    kind, dtype = VALUES[s.out.dtype], s.out.dtype
+    given = ("row", "terms", "first", "last")
+    head = f"auto {name} = [&](idx row, const int* terms, int first, int last)"
+    with w.open(head, given, fence=True, tail=";"):
+        lane = f"int(threadIdx.x) % {m.lanes}"
+        head = f"for (idx f = {lane}; f < {rows.total}; f += {m.lanes * m.each})"
+        with w.open(head, ["f"], fence=True):
+            w.write(f"{kind} sum[{m.each}];")
+            if s.combiner is not None:
+                _write_start(e, rows)
+            start = "first" if s.combiner is not None else "last - 1"  # the last one wins
+            head = f"for (int k = {start}; k < last; k += {m.terms})"
+            with w.open(head, ["k"], fence=True):
+                w.write(f"{kind} value[{m.terms}][{m.each}];")
+                with _turns(e, "u", m.terms, fence=True):
+                    w.write("const idx e = terms[mt::min_of(k + u, last - 1)];")
+                    w.define("e")
+                    with _features(e, rows) as feature:
+                        point = placed(rows.term(Axis("e", rows.roles.count(s))), feature)
+                        w.write(f"value[u][v] = {bare(e.body(s.value, point))};")
+                with _turns(e, "u", m.terms, fence=True), _turns(e, "v", m.each):
+                    text = "value[u][v]"
+                    if s.combiner is not None:
+                        text = combine(s.combiner, "sum[v]", text, dtype)
+                        if dtype.is_float:
+                            text = convert(text, dtype.compute, dtype)
+                    guard = "if (k + u < last) " if m.terms > 1 else ""
+                    w.write(f"{guard}sum[v] = {bare(text)};")
+            with _features(e, rows) as feature:
+                guard = "" if rows.even else f"if (f + v * {m.lanes} < {rows.total}) "
+                for place in stored(e.plan.places[s.out.name]):
+                    at = e.address(s.out, rows.index(Axis("row", m.rows), feature), place)
+                    w.write(guard + e.store(s.out, *at, "sum[v]"))
+
+
+def _write_start(e: VectorEmitter, rows: _Rows) -> None:
+    """The sums so far."""
+    out = rows.s.out
+    place = stored(e.plan.places[out.name])[0]
+    with _features(e, rows) as feature:
+        at = e.address(out, rows.index(Axis("row", rows.method.rows), feature), place)
+        e.writer.write(f"sum[v] = {bare(e.load(out, *at))};")
+
+
+@contextmanager
+def _turns(e: VectorEmitter, name: str, count: int, *, fence: bool = False) -> Generator[None]:
+    """A loop that is written out."""
+    head = f"for (int {name} = 0; {name} < {count}; ++{name})"
+    with e.writer.open(head, [name], fence=fence) as block:
+        block.pragma = "#pragma unroll"
+        yield
+
+
+@contextmanager
+def _features(e: VectorEmitter, rows: _Rows) -> Generator[dict[str, Expr]]:
+    """A loop over the features `v` of a lane: variables of the ranges. Where there is none, that is another lane's."""
+    with _turns(e, "v", rows.method.each):
+        text = f"f + v * {rows.method.lanes}"
+        last = "" if rows.even else f"mt_min_idx({text}, {rows.total - 1})"
+        e.writer.write(f"const idx at = {last or text};")
+        e.writer.define("at")
+        yield spread(Axis("at", rows.total), rows.features)
