@@ -13,6 +13,13 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.scatter.cuda_ahead import (
+    place_names,
+    turns,
+    unchecked,
+    write_fetch,
+    write_places,
+)
 from monotile.kernels.scatter.method import Listed
 from monotile.kernels.scatter.roles import Roles, roles_of
 
@@ -77,26 +84,37 @@ def write_listed(e: VectorEmitter, site: Site, method: Listed) -> None:
         count = str(m.rows)
         if positions % m.rows:
             count = f"mt_min_idx({m.rows}, {positions} - {first})"
-        given = f"idx({first}), {count}, {roles.count(s)}, position_{name}, add_{name}"
+        functors = f"fetch_position_{name}, position_{name}, check_position_{name}"
+        given = f"idx({first}), {count}, {roles.count(s)}, {functors}, add_{name}"
         w.write(f"{lists}::run(scratch + {step.scratch}, {given});")
 
 
 def _write_position(e: VectorEmitter, rows: _Rows, name: str) -> None:
-    s, roles = rows.s, rows.roles
-    with e.writer.open(f"auto {name} = [&](idx e) -> idx", ["e"], fence=True, tail=";"):
-        point = rows.term(Axis("e", roles.count(s)))
+    """Functors for what a term's position is read from, for the position, and for its checks."""
+    s, roles, w = rows.s, rows.roles, e.writer
+    point = rows.term(Axis("e", roles.count(s)))
+    index = [(substitute(s.index[d], point), s.out.shape[d]) for d in roles.scattered]
+    names = write_fetch(e, [i for i, _ in index], f"fetch_{name}", "read")
+    given = "(idx e, const auto& read)"
+    with w.open(f"auto {name} = [&]{given} -> idx", ["e", "read"], fence=True, tail=";") as block:
+        block.names.update(names)
+        w.write("bool right = true;")
         flat: Expr = idx(0)
-        for d in roles.scattered:
-            extent = s.out.shape[d]
-            at = e.position(substitute(s.index[d], point), extent, s.out)
-            flat = add(mul(flat, idx(extent)), at)
-        e.writer.write(f"return {bare(e.index(flat))};")
+        for i, extent in index:
+            flat = add(mul(flat, idx(extent)), unchecked(e, i, extent, "right &= "))
+        w.write(f"return right ? {bare(e.index(flat))} : idx(-1);")
+    with w.open(f"auto check_{name} = [&]{given}", ["e", "read"], fence=True, tail=";") as block:
+        block.names.update(names)
+        for i, extent in index:
+            e.position(i, extent, s.out)
 
 
 def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
     """Lanes side by side have features side by side: sums stay in registers while the terms go by, several of which are read at once."""
     s, m, w = rows.s, rows.method, e.writer
     kind, dtype = VALUES[s.out.dtype], s.out.dtype
+    value = _value(rows)
+    names = write_fetch(e, [value], f"fetch_{name}", "read[u]")
     given = ("row", "terms", "first", "last")
     head = f"auto {name} = [&](idx row, const int* terms, int first, int last)"
     with w.open(head, given, fence=True, tail=";"):
@@ -110,13 +128,20 @@ def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
             head = f"for (int k = {start}; k < last; k += {m.terms})"
             with w.open(head, ["k"], fence=True):
                 w.write(f"{kind} value[{m.terms}][{m.each}];")
-                with _turns(e, "u", m.terms, fence=True):
-                    w.write("const idx e = terms[mt::min_of(k + u, last - 1)];")
+                w.write(f"idx number[{m.terms}];")
+                w.write(f"decltype(fetch_{name}(0)) read[{m.terms}]{{}};")
+                with turns(e, "u", m.terms):
+                    w.write("number[u] = terms[mt::min_of(k + u, last - 1)];")
+                    w.write(f"read[u] = fetch_{name}(number[u]);")
+                places = write_places(e, value, names, m.terms)
+                with turns(e, "u", m.terms, fence=True) as block:
+                    block.names.update(names)
+                    w.write("const idx e = number[u];")
                     w.define("e")
-                    with _features(e, rows) as feature:
-                        point = placed(rows.term(Axis("e", rows.roles.count(s))), feature)
-                        w.write(f"value[u][v] = {bare(e.body(s.value, point))};")
-                with _turns(e, "u", m.terms, fence=True), _turns(e, "v", m.each):
+                    place_names(e, places)
+                    with _features(e, rows):
+                        w.write(f"value[u][v] = {bare(e.root(value))};")
+                with turns(e, "u", m.terms, fence=True), turns(e, "v", m.each):
                     text = "value[u][v]"
                     if s.combiner is not None:
                         text = combine(s.combiner, "sum[v]", text, dtype)
@@ -131,6 +156,13 @@ def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
                     w.write(guard + e.store(s.out, *at, "sum[v]"))
 
 
+def _value(rows: _Rows) -> Expr:
+    """Of feature `at` of term `e`."""
+    feature = spread(Axis("at", rows.total), rows.features)
+    point = placed(rows.term(Axis("e", rows.roles.count(rows.s))), feature)
+    return substitute(rows.s.value, point)
+
+
 def _write_start(e: VectorEmitter, rows: _Rows) -> None:
     """The sums so far."""
     out = rows.s.out
@@ -141,18 +173,9 @@ def _write_start(e: VectorEmitter, rows: _Rows) -> None:
 
 
 @contextmanager
-def _turns(e: VectorEmitter, name: str, count: int, *, fence: bool = False) -> Generator[None]:
-    """A loop that is written out."""
-    head = f"for (int {name} = 0; {name} < {count}; ++{name})"
-    with e.writer.open(head, [name], fence=fence) as block:
-        block.pragma = "#pragma unroll"
-        yield
-
-
-@contextmanager
 def _features(e: VectorEmitter, rows: _Rows) -> Generator[dict[str, Expr]]:
     """A loop over the features `v` of a lane: variables of the ranges. Where there is none, that is another lane's."""
-    with _turns(e, "v", rows.method.each):
+    with turns(e, "v", rows.method.each):
         text = f"f + v * {rows.method.lanes}"
         last = "" if rows.even else f"mt_min_idx({text}, {rows.total - 1})"
         e.writer.write(f"const idx at = {last or text};")

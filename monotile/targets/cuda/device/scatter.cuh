@@ -10,14 +10,15 @@ namespace mt {
 // all begin again with shorter stretches. A stable counting sort then puts the terms in the order of the rows: within a row by warps, and each
 // warp's as it found them. LANES threads (a power of two) take a row.
 //
-// position(e): the position of term e < count. add(row, terms, first, last): adds to a row the terms terms[first], ..., terms[last - 1], at least
+// fetch(e): what the position of term e < count is read from; position(e, fetch(e)): the position, or -1 where there is none; then check(e, fetch(e))
+// fails. One branch for several terms: ptxas moves reads behind branches that do not depend on them, so that a thread would wait for each. add(row, terms, first, last): adds to a row the terms terms[first], ..., terms[last - 1], at least
 // one, in this order; the threads with equal threadIdx.x / LANES call it together. shared: BYTES bytes.
 template <int THREADS, int ROWS, int CAPACITY, int LOADS, int LANES>
 struct TermLists {
   static constexpr int WARPS = THREADS / 32, ALL = WARPS * CAPACITY, COUNTS = ROWS * WARPS;
   static constexpr int BYTES = 8 * WARPS + ALL * (4 + 4 + 2) + COUNTS * 2;
   static_assert(THREADS % 32 == 0 && is_power_of_two(LANES) && LANES <= THREADS, "A row's lanes divide the block.");
-  static_assert(ALL < 65536 && ROWS < 65536, "Counts and rows are 16-bit numbers.");
+  static_assert(LOADS <= 32 && ALL < 65536 && ROWS < 65536, "Counts and rows are 16-bit numbers.");
 
   struct Memory {
     int *found, *total;  // of each warp: terms that it has found; of its part of the counts, the sum
@@ -30,15 +31,16 @@ struct TermLists {
     return {words, words + WARPS, words + 2 * WARPS, words + 2 * WARPS + ALL, halves, halves + ALL};
   }
 
-  template <class Index, class Position, class Add>
-  static __device__ __forceinline__ void run(char* shared, Index low, int rows, int count, Position position, Add add) {
+  template <class Index, class Fetch, class Position, class Check, class Add>
+  static __device__ __forceinline__ void run(
+      char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Add add) {
     const Memory m = memory(shared);
     int length = count;
     for (int first = 0; first < count;) {
       length = min_of(length, count - first);
       block_barrier();  // the lists before are read
       for (int i = threadIdx.x; i < rows * WARPS; i += THREADS) m.counts[i] = 0;
-      scan(m, low, rows, first, length, position);
+      scan(m, low, rows, first, length, fetch, position, check);
       block_barrier();
       int most = 0, all = 0;
 #pragma unroll
@@ -58,23 +60,37 @@ struct TermLists {
   }
 
   // A warp's stretch. It ends early where the warp has found too much.
-  template <class Index, class Position>
-  static __device__ __forceinline__ void scan(const Memory& m, Index low, int rows, int first, int length, Position position) {
+  template <class Index, class Fetch, class Position, class Check>
+  static __device__ __forceinline__ void scan(
+      const Memory& m, Index low, int rows, int first, int length, Fetch fetch, Position position, Check check) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = ceil_div(length, WARPS);
     const int begin = first + warp * each, end = min_of(begin + each, first + length);
     int found = 0;
     for (int start = begin; start < end && found <= CAPACITY; start += 32 * LOADS) {
-      Index at[LOADS];
+      decltype(fetch(0)) read[LOADS]{};
 #pragma unroll
-      for (int i = 0; i < LOADS; ++i) at[i] = position(min_of(start + i * 32 + lane, end - 1)) - low;
+      for (int i = 0; i < LOADS; ++i) read[i] = fetch(min_of(start + i * 32 + lane, end - 1));
+      Index at[LOADS];
+      u32 own = 0;
+      bool wrong = false;
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
         const int e = start + i * 32 + lane;
-        const bool mine = e < end && within(at[i], Index(rows));
+        const Index found_at = position(min_of(e, end - 1), read[i]);
+        wrong |= found_at < 0;
+        at[i] = found_at - low;
+        own |= u32((e < end) & within(at[i], Index(rows))) << i;
+      }
+      if (wrong)
+        for (int i = 0; i < LOADS; ++i) check(min_of(start + i * 32 + lane, end - 1), read[i]);
+      if (__ballot_sync(0xffffffffu, own != 0) == 0) continue;
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) {
+        const bool mine = (own >> i & 1) != 0;
         const u32 hits = __ballot_sync(0xffffffffu, mine);
         const int slot = found + __popc(hits & ((1u << lane) - 1));
         if (mine && slot < CAPACITY) {
-          m.terms[warp * CAPACITY + slot] = e;
+          m.terms[warp * CAPACITY + slot] = start + i * 32 + lane;
           m.row[warp * CAPACITY + slot] = u16(at[i]);
         }
         found += __popc(hits);
