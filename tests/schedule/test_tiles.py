@@ -113,7 +113,7 @@ def test_many_writes_that_may_meet_become_lists() -> None:
     (step,) = stage.steps
     assert isinstance(step.method, Listed)
     assert stage.grid[step.method.axis] * step.method.rows >= 6
-    assert step.method.describe().startswith("lists of 1 positions, 8 indices at once")
+    assert step.method.describe().startswith("lists of 1 positions, 16 indices at once")
     assert step.dims[0].stage is None
 
 

@@ -40,9 +40,10 @@ class _Rows:
         return region(self.features)
 
     @property
-    def even(self) -> bool:
-        """Whether each lane has a feature in every turn."""
-        return self.total % (self.method.lanes * self.method.each) == 0
+    def sure(self) -> int:
+        """Of a lane's `each` features in a turn, how many there are in the last turn too, for all lanes."""
+        lanes, each = self.method.lanes, self.method.each
+        return min(each, (self.total - (self.total - 1) // (lanes * each) * lanes * each) // lanes)
 
     def term(self, number: Expr) -> dict[str, Expr]:
         """The site's point at a term of the sums."""
@@ -150,7 +151,8 @@ def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
                     guard = "if (k + u < last) " if m.terms > 1 else ""
                     w.write(f"{guard}sum[v] = {bare(text)};")
             with _features(e, rows) as feature:
-                guard = "" if rows.even else f"if (f + v * {m.lanes} < {rows.total}) "
+                guard = f"if (v < {rows.sure} || f + v * {m.lanes} < {rows.total}) "
+                guard = "" if rows.sure == m.each else guard
                 for place in stored(e.plan.places[s.out.name]):
                     at = e.address(s.out, rows.index(Axis("row", m.rows), feature), place)
                     w.write(guard + e.store(s.out, *at, "sum[v]"))
@@ -177,7 +179,8 @@ def _features(e: VectorEmitter, rows: _Rows) -> Generator[dict[str, Expr]]:
     """A loop over the features `v` of a lane: variables of the ranges. Where there is none, that is another lane's."""
     with turns(e, "v", rows.method.each):
         text = f"f + v * {rows.method.lanes}"
-        last = "" if rows.even else f"mt_min_idx({text}, {rows.total - 1})"
-        e.writer.write(f"const idx at = {last or text};")
+        if rows.sure < rows.method.each:
+            text = f"v < {rows.sure} ? {text} : mt_min_idx({text}, {rows.total - 1})"
+        e.writer.write(f"const idx at = {text};")
         e.writer.define("at")
         yield spread(Axis("at", rows.total), rows.features)

@@ -20,8 +20,8 @@ from monotile.targets.target import Target
 
 MOST_ROWS = 2048  # positions that a task has lists of
 CAPACITY = 256  # terms that a warp finds before they are added
-LOADS = 8  # indices that a thread reads at once
-MOST_VALUES = 24  # registers for values that a thread reads at once
+LOADS = 16  # indices that a thread reads at once
+MOST_VALUES = 40  # registers for values that a thread reads at once
 LEAST_LANES_BYTES = 32  # that neighbouring lanes read
 
 
