@@ -183,3 +183,39 @@ def test_no_terms() -> None:
     args = torch.randn(5, 3), torch.zeros(0, dtype=torch.int64), torch.randn(0, 3)
     fast = Emulated(Model(added), args, chooser=LISTS)
     torch.testing.assert_close(fast(*args)[0], args[0])
+
+
+def test_each_feature_has_indices_of_its_own() -> None:
+    def f(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+        return x.scatter_add(0, index, values)
+
+    equal(f, torch.randn(9, 3), torch.randint(0, 9, (70, 3)), torch.randn(70, 3))
+
+
+def test_scattered_axes_with_one_between() -> None:
+    def f(x: Tensor, i: Tensor, j: Tensor, values: Tensor) -> Tensor:
+        return x.index_put((i, torch.arange(3), j), values, accumulate=True)
+
+    i, j = torch.randint(0, 4, (50, 1)), torch.randint(0, 5, (50, 1))
+    equal(f, torch.randn(4, 3, 5), i, j, torch.randn(50, 3))
+
+
+def test_looked_up_where_a_mask_says_so() -> None:
+    def f(x: Tensor, rows: Tensor, source: Tensor, mask: Tensor, table: Tensor) -> Tensor:
+        return x.index_add(0, rows, torch.where(mask[:, None], table[source], 0.5))
+
+    source, rows = torch.randint(-20, 20, (90,)), torch.randint(0, 8, (90,))
+    equal(f, torch.randn(8, 13), rows, source, torch.rand(90) < 0.5, torch.randn(20, 13))
+
+
+def test_a_source_out_of_range_is_found() -> None:
+    def f(x: Tensor, rows: Tensor, source: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, rows, x[source])
+
+    rows, source = torch.randint(0, 9, (2, 40))
+    args = torch.randn(9, 4), rows, source
+    fast = listed(f, *args)
+    torch.testing.assert_close(fast(*args)[0], f(*args))
+    source[23] = 9
+    with pytest.raises(EmulationError):
+        fast(*args)
