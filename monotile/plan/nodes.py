@@ -111,6 +111,12 @@ class Method:
         return 1
 
     @property
+    def own_axes(self) -> tuple[int, ...]:
+        """The stage's tile axes that cut no axis of the anchor, but the positions that it writes: each task walks all of the anchor's axes
+        and does what falls into its part."""
+        return ()
+
+    @property
     def prefetches(self) -> tuple[Prefetch, ...]:
         """What the step asks for ahead."""
         return ()

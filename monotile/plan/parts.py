@@ -59,6 +59,8 @@ def loads_in(
 
 def _part(stage: Stage, step: Step, s: Compute | Scatter, x: Load) -> Part | None:
     """The part that the task's elements of `s` take of what `x` loads."""
+    if step.method.own_axes:
+        return None
     cuts: list[Cut] = []
     for d in step.dims:
         if d.stage is None or stage.grid[d.stage] == 1:

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from monotile.choice.chooser import Prefer
 from monotile.kernels.scatter.method import Serial
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.codegen.variants import by
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
@@ -30,7 +32,7 @@ class Written(nn.Module):
 def test_several_writes_are_asked_for_at_once(count: int, add: bool) -> None:
     x, rows, values = torch.randn(9, 5), torch.randint(0, 9, (count,)), torch.randn(count, 5)
     model = Written(add)
-    fast = Emulated(model, (x, rows, values))
+    fast = Emulated(model, (x, rows, values), chooser=Prefer("cut", by("serial")))
     methods = [step.method for s in stages_in(fast.plan.body) for step in s.steps]
     (serial,) = (m for m in methods if isinstance(m, Serial))
     assert serial.prefetch

@@ -10,7 +10,7 @@ from monotile.kernels.elementwise.method import Map
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.rowwise.method import HoldRows
-from monotile.kernels.scatter.method import Serial
+from monotile.kernels.scatter.method import Listed, Serial
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Stage
 from monotile.plan.places import Register, Shared
@@ -96,8 +96,8 @@ def test_writes_that_never_meet_are_spread_over_threads() -> None:
     assert step.method == Map()
 
 
-def test_writes_that_may_meet_are_in_order_where_they_do() -> None:
-    program = p.update(width=512, count=40)
+def test_few_writes_that_may_meet_are_in_order_where_they_do() -> None:
+    program = p.update(width=512, count=8)
     (step,) = _stage(program, p.H100, "new").steps
     assert isinstance(step.method, Serial)
     assert step.method.parallel == (1,)
@@ -106,6 +106,15 @@ def test_writes_that_may_meet_are_in_order_where_they_do() -> None:
     assert at.stage is None
     assert along.stage == 0
     assert along.tile < 512
+
+
+def test_many_writes_that_may_meet_become_lists() -> None:
+    stage = _stage(p.update(width=512, count=1000), p.H100, "new")
+    (step,) = stage.steps
+    assert isinstance(step.method, Listed)
+    assert stage.grid[step.method.axis] * step.method.rows >= 6
+    assert step.method.describe().startswith("lists of 1 positions, 16 indices at once")
+    assert step.dims[0].stage is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from monotile.kernels.elementwise.method import Map
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.registry import read_plan
-from monotile.kernels.scatter.method import Serial
+from monotile.kernels.scatter.method import Listed, Serial
 from monotile.kernels.transpose.method import Interleave
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Dim, Plan, PlanNode, Prefetch, Repeat, Stage, Step
@@ -301,6 +301,45 @@ def test_writes_that_may_meet_in_no_order() -> None:
     refused(_with(plan, Serial, lambda s: replace(s, method=Map())), UPDATE, "may collide")
     refused(_with(plan, Serial, lambda s: replace(s, method=Serial((0,)))), UPDATE, "may collide")
     refused(_with(plan, Serial, lambda s: replace(s, method=Reduce(1))), UPDATE, "neither")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": 2}, "other positions"),
+        ({"axis": 7}, "several tasks"),
+        ({"lanes": 3}, "3 lanes"),
+        ({"terms": 0}, "0 terms"),
+        ({"capacity": 300}, "do not fit"),
+        ({"capacity": 9000}, "16 bits"),
+    ],
+    ids=str,
+)
+def test_lists_that_miss_something(change: dict[str, int], words: str) -> None:
+    program = p.update("sum", width=512, count=1000)
+    plan = p.plan_of(program, p.H100)
+    wrong = _with(plan, Listed, lambda s: replace(s, method=replace(s.method, **change)))
+    refused(wrong, program, words)
+
+
+def test_lists_of_what_tasks_do_not_see() -> None:
+    program = p.update("sum", rows=1000, count=1000)
+    plan = p.plan_of(program, p.H100)
+
+    def cut(step: Step) -> Step:
+        at, along = step.dims
+        return replace(step, dims=(replace(at, tile=500, stage=0), along))
+
+    def two(stage: Stage) -> Stage:
+        method, grid = stage.steps[0].method, (2, *stage.grid)
+        if not isinstance(method, Listed):
+            return stage
+        own = replace(stage.steps[0], method=replace(method, axis=1))
+        return replace(stage, grid=grid, steps=(cut(own),))
+
+    refused(mapped(plan, two), program, "do not see all")
+    single = _with(plan, Listed, lambda s: replace(s, method=Serial()))
+    refused(single, program, "computed by several tasks")
 
 
 def test_an_update_somewhere_else() -> None:

@@ -1,4 +1,4 @@
-"""Writes in order: by one thread, or by one for each point of the axes along which none meet."""
+"""Writes in order: by one thread, by one for each point of the axes along which none meet, or by lists of each position's terms."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,10 +10,19 @@ from monotile.ir.expr import Axis, Expr, idx, substitute
 from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, write_element
-from monotile.kernels.scatter.method import Serial
+from monotile.kernels.scatter.cuda_lists import write_listed
+from monotile.kernels.scatter.method import Listed, Serial
 
 
 def write(e: VectorEmitter, site: Site) -> None:
+    """By whichever method."""
+    if isinstance(site.step.method, Listed):
+        write_listed(e, site, site.step.method)
+    else:
+        write_serial(e, site)
+
+
+def write_serial(e: VectorEmitter, site: Site) -> None:
     """A point of the parallel ranges a thread and turn; there the others, row-major."""
     method = site.step.method
     assert isinstance(method, Serial)

@@ -1,6 +1,9 @@
-"""How Scatters whose writes may collide are cut into tasks: along axes that keep writes apart."""
+"""How Scatters whose writes may collide are cut into tasks: along axes that keep writes apart, or by the positions that they write."""
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from monotile.analysis.dependence import independent
 from monotile.ir.program import Scatter
@@ -9,26 +12,43 @@ from monotile.kernels.common.cost import Access, Extents
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
-from monotile.kernels.scatter.method import Serial
+from monotile.kernels.scatter.cost import listed_seconds, serial_seconds
+from monotile.kernels.scatter.method import Listed, Serial
+from monotile.kernels.scatter.roles import Roles, roles_of
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
+MOST_ROWS = 2048  # positions that a task has lists of
+CAPACITY = 256  # terms that a warp finds before they are added
+LOADS = 16  # indices that a thread reads at once
+MOST_VALUES = 40  # registers for values that a thread reads at once
+LEAST_LANES_BYTES = 32  # that neighbouring lanes read
+
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """One way; none for what is no Scatter, or keeps all its writes apart."""
+    """One way in order, and by lists where threads run in lockstep; none for what is no Scatter, or keeps all its writes apart."""
     anchor, target = group.steps[0][0], context.target
     method = _serial(anchor) if isinstance(anchor, Scatter) and len(group.steps) == 1 else None
     if method is None or not isinstance(anchor, Scatter):
         return
-    yield flat.draft(group, _dims(anchor, method, target), method, context, _access(target))
+    dims = _dims(anchor, method, target)
+    found = flat.draft(group, dims, method, context, _access(target))
+    waves = -(-found.tasks // target.workers)
+    more = waves * _in_order(anchor, method, [d.tile for d in dims], target)
+    yield replace(found, seconds=found.seconds + more)
+    if target.has.lockstep and (roles := roles_of(anchor)) is not None:
+        yield from _listed(group, anchor, roles, target)
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """As a step of a task with several."""
-    method = _serial(site.anchor) if isinstance(site.anchor, Scatter) else None
-    if method is None:
+    anchor, target = site.anchor, context.target
+    method = _serial(anchor) if isinstance(anchor, Scatter) else None
+    if method is None or not isinstance(anchor, Scatter):
         return None
-    return flat.in_rows(site, method, context, _access(context.target))
+    step, seconds = flat.in_rows(site, method, context, _access(target))
+    tiles = [site.extents[a.name] for a in anchor.axes]
+    return step, seconds + _in_order(anchor, method, tiles, target)
 
 
 def _serial(s: Scatter) -> Serial | None:
@@ -41,6 +61,15 @@ def _access(target: Target) -> flat.Accesses:
         return Access(1, target.warp)
 
     return access
+
+
+def _in_order(s: Scatter, m: Serial, tiles: Sequence[int], target: Target) -> float:
+    """Seconds that a thread waits from one write to the next; a processor with caches and no warps does not."""
+    if not target.has.lockstep:
+        return 0.0
+    shared = math.prod(tiles[p] for p in m.parallel)
+    walked = math.prod(n for p, n in enumerate(tiles) if p not in m.parallel)
+    return serial_seconds(s, walked, -(-shared // target.threads), target)
 
 
 def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
@@ -59,3 +88,66 @@ def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
         cut_axes += 1
         wanted = -(-wanted // -(-axis.extent // tile))
     return tuple(dims)
+
+
+def _listed(group: Group, s: Scatter, roles: Roles, target: Target) -> Iterator[Draft]:
+    """By as many ranges of positions as there are workers, or by parts of the features as well: one, some, or as many as possible."""
+    positions, outer = roles.positions(s), math.prod(s.axes[p].extent for p in roles.outer)
+    if max(positions, roles.count(s)) >= 1 << 31:
+        return
+    free = max(1, target.workers // outer)
+    seen: set[tuple[int, ...]] = set()
+    for parts in (1, max(1, free // positions), *(n for n in (2, 4, 16, 64) if n <= free), free):
+        dims = _listed_dims(s, roles, parts)
+        grid = [d.extent // d.tile for d in dims if d.stage is not None]
+        ranges = min(positions, max(1, target.workers // math.prod(grid)))
+        rows = min(MOST_ROWS, -(-positions // ranges))
+        ways = (*grid, -(-positions // rows))
+        if ways in seen:
+            continue
+        seen.add(ways)
+        features = math.prod(dims[p].tile for p in roles.features)
+        methods = _methods(s, roles, len(grid), rows, features, target)
+        timed = [(listed_seconds(s, roles, m, features, target), k, m) for k, m in methods]
+        seconds, _, method = min(timed, key=lambda x: x[:2])
+        nbytes = method.nbytes(target.threads, target.warp)
+        if nbytes > target.shared_bytes:
+            continue
+        step = Step((s.out.name,), dims, method, scratch_bytes=nbytes)
+        waves = -(-math.prod(ways) // target.workers)
+        yield Draft(group, ways, (step,), {}, nbytes, waves * seconds)
+
+
+def _listed_dims(s: Scatter, roles: Roles, parts: int) -> tuple[Dim, ...]:
+    """One dim an axis: a task has one point of the outer ones and, of the features, one of at most `parts` equal parts."""
+    numbers, dims = itertools.count(), list[Dim]()
+    for p, a in enumerate(s.axes):
+        tile = a.extent
+        if p in roles.outer:
+            tile = 1
+        elif p in roles.features:
+            cut = max(n for n in range(1, min(parts, a.extent) + 1) if a.extent % n == 0)
+            if p == len(s.axes) - 1 and a.extent // cut * s.out.dtype.itemsize < LEAST_LANES_BYTES:
+                cut = 1
+            tile, parts = a.extent // cut, parts // cut
+        stage = next(numbers) if tile < a.extent else None
+        dims.append(Dim((p,), a.extent, tile, stage))
+    return tuple(dims)
+
+
+def _methods(
+    s: Scatter, roles: Roles, axis: int, rows: int, features: int, target: Target
+) -> Iterator[tuple[int, Listed]]:
+    """Ways in which threads share a task's rows, numbered from the one with most lanes side by side."""
+    words = max(1, s.out.dtype.itemsize // 4)
+    share = roles.count(s) / roles.positions(s)
+    whole = 1 << max(0, features - 1).bit_length()
+    least = min(whole, LEAST_LANES_BYTES // min(LEAST_LANES_BYTES, s.out.dtype.itemsize))
+    lanes, number = min(target.threads, whole), 0
+    while lanes >= least:
+        most = max(1, MOST_VALUES // words // 2)
+        turns = -(-features // (lanes * most))
+        each = -(-features // (lanes * turns))
+        terms = max(1, min(MOST_VALUES // words // each, 8, math.ceil(share)))
+        yield number, Listed(axis, rows, CAPACITY, LOADS, lanes, each, terms)
+        lanes, number = lanes // 2, number + 1

@@ -26,3 +26,33 @@ class Serial(Method, Frozen, frozen=True, tag="serial"):
     def describe(self) -> str:
         order = f"serial, but for dims {list(self.parallel)}" if self.parallel else "serial"
         return ", ".join((order, *(p.describe() for p in self.prefetch)))
+
+
+class Listed(Method, Frozen, frozen=True, tag="listed"):
+    """A Scatter whose writes may collide, each position's terms in their order. A task has the `rows` positions from c * `rows` on, of the
+    scattered dimensions flattened, c being its coordinate along the tile axis `axis`. Its threads read all indices together, `loads` each
+    at once; those that fall into the task's rows become lists on chip, one a row, of at most `capacity` terms for each warp that reads.
+    Then `lanes` threads take a row: each `each` of its features, of which they add `terms` terms that are read at once.
+    """
+
+    axis: int
+    rows: int
+    capacity: int
+    loads: int
+    lanes: int
+    each: int
+    terms: int
+
+    @property
+    def own_axes(self) -> tuple[int, ...]:
+        return (self.axis,)
+
+    def nbytes(self, threads: int, warp: int) -> int:
+        """On chip, as `device/scatter.cuh` lays it out: a warp's lists and counts, and its terms in the order of the rows."""
+        warps = threads // warp
+        size = warps * (8 + self.capacity * (4 + 4 + 2) + self.rows * 2)
+        return -(-size // 16) * 16
+
+    def describe(self) -> str:
+        way = f"{self.lanes} lanes x{self.each} a row, {self.terms} terms at once"
+        return f"lists of {self.rows} positions, {self.loads} indices at once, {way}"

@@ -14,7 +14,8 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     """At "loop", where a thread walks an axis."""
     step, method = where.step, where.step.method
     anchor = where.statements[step.computes[step.anchor]]
-    assert isinstance(method, Serial)
+    if not isinstance(method, Serial):
+        return ()
     assert isinstance(anchor, Scatter)
     walked = [d.tile for p, d in enumerate(step.dims) if p not in method.parallel]
     if at != "stage" or not walked:

@@ -131,7 +131,7 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
             fail(f"{stage.name}: a task has no part of {anchor.out.name}")
         if d.lead and not (step.method.has_lead and d.stage is not None and len(d.axes) == 1):
             fail(f"{stage.name}: {anchor.out.name} cannot have rows in front")
-    bound = {d.stage for d in step.dims if d.stage is not None}
+    bound = {*step.method.own_axes, *(d.stage for d in step.dims if d.stage is not None)}
     for axis, tiles in enumerate(stage.grid):
         if axis not in bound and tiles > 1:
             fail(f"{stage.name}: {anchor.out.name} would be computed by several tasks")

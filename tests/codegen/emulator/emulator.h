@@ -122,6 +122,27 @@ inline int __any_sync(unsigned, int x) {
   const uint32_t* all = emulator::exchange(&mine, 1)[0];
   return std::any_of(all, all + 32, [](uint32_t each) { return each != 0; });
 }
+inline unsigned __ballot_sync(unsigned, bool x) {
+  const uint32_t mine = x;
+  const uint32_t* all = emulator::exchange(&mine, 1)[0];
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= all[i] << i;
+  return bits;
+}
+inline unsigned __match_any_sync(unsigned, int x) {
+  const uint32_t mine = uint32_t(x);
+  const uint32_t* all = emulator::exchange(&mine, 1)[0];
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] == mine) << i;
+  return bits;
+}
+inline int __shfl_up_sync(unsigned, int x, int step) {
+  const uint32_t mine = uint32_t(x);
+  const uint32_t* all = emulator::exchange(&mine, 1)[0];
+  const int from = int(emulator::lane()) - step;
+  return from < 0 ? x : int(all[from]);
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return emulator::exchange(&x, 1)[0][emulator::lane() ^ mask]; }
 template <class To, class From>
 To emulator_bits(From x) {

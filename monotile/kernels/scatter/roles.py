@@ -1,0 +1,48 @@
+"""What the axes of a Scatter are to each other: along which writes may meet, and which only say what is written."""
+
+import math
+from dataclasses import dataclass
+
+from monotile.analysis.dependence import independent
+from monotile.ir.expr import Axis, Expr, axes_of, loads
+from monotile.ir.program import Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """All by number. terms: axes along which writes may meet: their points, row-major, are the terms of the sums. scattered: dimensions of
+    the result whose index depends on these. outer: axes that keep writes apart and on which these indices depend as well: each point of
+    them has a list of indices of its own. features: all other axes: what an index of the list is for."""
+
+    terms: tuple[int, ...]
+    scattered: tuple[int, ...]
+    outer: tuple[int, ...]
+    features: tuple[int, ...]
+
+    def count(self, s: Scatter) -> int:
+        """Of the terms."""
+        return math.prod(s.axes[p].extent for p in self.terms)
+
+    def positions(self, s: Scatter) -> int:
+        """Of the scattered dimensions, flattened row-major."""
+        return math.prod(s.out.shape[d] for d in self.scattered)
+
+
+def roles_of(s: Scatter) -> Roles | None:
+    """None where no writes meet, where what is written depends on what was there, or where nothing is scattered."""
+    apart = independent(s.index, s.axes)
+    terms = tuple(p for p in range(len(s.axes)) if p not in apart)
+    met = frozenset(s.axes[p] for p in terms)
+    scattered = tuple(d for d, i in enumerate(s.index) if _axes(i) & met)
+    own = {s.base, s.out}
+    if not terms or not scattered or 0 in s.out.shape or not all(a.extent for a in s.axes):
+        return None
+    if any(x.tensor in own for e in (*s.index, s.value) for x in loads(e)):
+        return None
+    decide = frozenset[Axis]().union(*(_axes(s.index[d]) for d in scattered))
+    outer = tuple(p for p in sorted(apart) if s.axes[p] in decide)
+    return Roles(terms, scattered, outer, tuple(p for p in sorted(apart) if p not in outer))
+
+
+def _axes(e: Expr) -> frozenset[Axis]:
+    return frozenset(axes_of(e))
