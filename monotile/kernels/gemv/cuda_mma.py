@@ -14,8 +14,6 @@ from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.cuda_vectors import write_in_memory, write_on_chip
 from monotile.kernels.gemv.method import GemvMma
 
-ROUNDS = 8  # chunks of the vectors that a thread asks for before it stores any
-
 
 def write_tiles(
     e: BlockEmitter,
