@@ -27,12 +27,11 @@ from tests.schedule.test_verify import steps
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
-    """PyTorch's settings as they were, after each test."""
-    found = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.allow_tf32 = True
-    yield
-    torch.backends.cudnn.allow_tf32 = found[0]
-    torch.set_float32_matmul_precision(found[1])
+    """PyTorch's own settings, and as they were after each test."""
+    found = torch.get_float32_matmul_precision()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        yield
+    torch.set_float32_matmul_precision(found)
 
 
 class Both(nn.Module):
@@ -65,11 +64,11 @@ def test_by_default_convolutions() -> None:
 
 
 def test_pytorchs_settings_count() -> None:
-    torch.backends.cudnn.allow_tf32 = False
-    assert tf32_of(None) == STRICT
-    torch.set_float32_matmul_precision("high")
-    assert tf32_of(None) == Tf32(convolutions=False, products=True)
-    assert marked(Both(), torch.randn(2, 24, 64), tf32_of(None)) == ["linear_product"]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        assert tf32_of(None) == STRICT
+        torch.set_float32_matmul_precision("high")
+        assert tf32_of(None) == Tf32(convolutions=False, products=True)
+        assert marked(Both(), torch.randn(2, 24, 64), tf32_of(None)) == ["linear_product"]
 
 
 @pytest.mark.parametrize("wanted", [True, False])

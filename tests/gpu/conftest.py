@@ -8,7 +8,5 @@ import torch
 
 @pytest.fixture(autouse=True)
 def strict_float32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield

@@ -57,11 +57,10 @@ def test_precision(name: str, tf32: bool, instruction: str | None) -> None:
     x = torch.randn(shape, device="cuda")
     with torch.no_grad():
         eager = model(x)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        try:
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
             rounded = model(x)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
         right = model.double()(x.double())
     allowed = max(1e-6, 1.5 * error(eager, right))
     if tf32:

@@ -87,7 +87,11 @@ def test_the_figures_that_sources_are_made_with() -> None:
     assert h200.model == msgspec.structs.replace(h100.model, common=common)
     assert (a100.architecture, a100.workers, a100.dram_bandwidth) == ("sm_80", 108, 1.55e12)
     cpu = cpu_target(workers=3, vector_bytes=64)
-    assert (cpu.registers, cpu.l2_bandwidth, cpu.flops) == (256, 150e9, {"fma": 300e9})
+    assert (cpu.registers, cpu.l2_bandwidth, cpu.flops) == (
+        256,
+        150e9,
+        {"fma": 300e9, "dot8": 1200e9},
+    )
     assert cpu.model == FIGURES.model
 
 

@@ -56,4 +56,9 @@ __device__ __forceinline__ f8e8m0 to_f8e8m0(float x) {
   return {u8(y > 255u ? 255u : y)};
 }
 
+template <>
+struct Convert<f8e4m3, float> {
+  static __device__ __forceinline__ f8e4m3 apply(float x) { return to_f8e4m3(x); }
+};
+
 }  // namespace mt
