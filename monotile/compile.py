@@ -29,6 +29,8 @@ from monotile.passes.table import Product, Trace
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
+from monotile.plan.floors import StageFloor
+from monotile.plan.floors import floors as floors_of
 from monotile.plan.nodes import Plan
 from monotile.plan.printer import show as show_plan
 from monotile.runtime.arrange import compose_orders, move
@@ -151,18 +153,46 @@ def record(
     return recorder.spec
 
 
+def floors(
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    options: Options = Options(),
+) -> tuple[StageFloor, ...]:
+    """The least that each stage of the model's Plan takes. Arguments and errors as those of `trace`."""
+    with gc_paused():
+        exported = export(model, args, kwargs, results=flatten_objects)
+        hardware = detect_target(target, options)
+        lowered, plan = _scheduled(exported, hardware, options, MODEL, ([], []))
+        return floors_of(plan, lowered.program, hardware)
+
+
 def _traced(
     exported: Exported, target: Target, options: Options, chooser: Chooser
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
     """What became of each pass of both tables."""
     programs, plans = list[Trace](), list[Trace]()
+    _scheduled(exported, target, options, chooser, (programs, plans))
+    return tuple(programs), tuple(plans)
+
+
+def _scheduled(
+    exported: Exported,
+    target: Target,
+    options: Options,
+    chooser: Chooser,
+    traces: tuple[list[Trace], list[Trace]],
+) -> tuple[ProgramState, Plan]:
+    """The model after all passes from Program to Program, and its Plan."""
     model = _Model(exported, functional(exported), {}, _tf32(target, options))
     captured, orders = _captured(model, target)
     given = Given(facts=_facts(exported, options))
     beginning = _beginning(captured, orders, target, options, given)
-    lowered = lower(replace(beginning, chooser=chooser), traces=programs)
-    to_plan(PlanState.of(lowered.program, target, options, lowered.context), traces=plans)
-    return tuple(programs), tuple(plans)
+    lowered = lower(replace(beginning, chooser=chooser), traces=traces[0])
+    state = PlanState.of(lowered.program, target, options, lowered.context)
+    return lowered, to_plan(state, traces=traces[1])
 
 
 def _compiled(

@@ -24,9 +24,23 @@ class Work(msgspec.Struct, frozen=True):
 
     def seconds(self, target: Target) -> float:
         """Lower bound of the time if all data comes from the target's memory."""
-        scalar = max(target.flops["fma"], target.flops.get("mma32", 0) / PARTS)
-        arithmetic = sum(n / target.flops.get(k, scalar) for k, n in self.operations.items())
+        arithmetic = sum(n / product_rate(k, target) for k, n in self.operations.items())
         return max(self.moved / target.dram_bandwidth, arithmetic)
+
+
+def product_kind(s: Statement) -> str:
+    """By which instruction a sum of products is bound: "mma8", "mma16" or "float32"; "" for anything else."""
+    product = contraction(s) if isinstance(s, Compute) else None
+    if product is None:
+        return ""
+    size = max(product.left.dtype.itemsize, product.right.dtype.itemsize)
+    return f"mma{8 * size}" if size < DType.F32.itemsize else "float32"
+
+
+def product_rate(kind: str, target: Target) -> float:
+    """Operations a second of products of that kind; of float32, on tensor cores in parts where that is faster."""
+    scalar = max(target.flops["fma"], target.flops.get("mma32", 0) / PARTS)
+    return target.flops.get(kind, scalar)
 
 
 def work(program: Program) -> Work:
@@ -41,10 +55,7 @@ def work(program: Program) -> Work:
         for x in dict.fromkeys(loads_of(s)):
             if x.tensor.name in given:
                 read[x.tensor.name] = read.get(x.tensor.name, 0) + footprint(x, extents)
-        product = contraction(s) if isinstance(s, Compute) else None
-        if product is not None:
-            size = max(product.left.dtype.itemsize, product.right.dtype.itemsize)
-            kind = f"mma{8 * size}" if size < DType.F32.itemsize else "float32"
+        if kind := product_kind(s):
             operations[kind] = operations.get(kind, 0) + 2 * math.prod(extents.values())
     inputs = sum(min(n, given[name].nbytes) for name, n in read.items())
     return Work(inputs + sum(t.nbytes for t in program.results), operations)
