@@ -15,7 +15,7 @@ WIDTH = 140  # characters of a line
 def show_times(floors: Sequence[StageFloor], measured: Mapping[str, StageTimes] | None) -> None:
     """Prints what bounds the network, and its largest stages: by what they lose, where they are measured, else by their floors."""
     console = Console(highlight=False, width=WIDTH)
-    console.print(bound(floors))
+    console.print(bound(floors), soft_wrap=True)
     if measured is not None:
         took = sum(s.rounds * (s.slowest + s.wait) for s in measured.values())
         least = sum(f.runs * f.seconds for f in floors)

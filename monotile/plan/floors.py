@@ -15,7 +15,7 @@ from monotile.analysis.reuse import footprint
 from monotile.analysis.work import product_kind, product_rate
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.plan.nodes import Body, Choose, Plan, Repeat, Stage
-from monotile.plan.places import ON_CHIP, Place
+from monotile.plan.places import ON_CHIP, Place, Register
 from monotile.targets.target import Target
 
 Places = Mapping[str, tuple[Place, ...]]
@@ -107,7 +107,7 @@ class _Scene(msgspec.Struct, frozen=True):
 
     def _written(self, s: Compute | Scatter) -> int:
         """Bytes of a result that outlive the stage."""
-        if all(isinstance(p, ON_CHIP) for p in self.places[s.out.name]):
+        if all(isinstance(p, (*ON_CHIP, Register)) for p in self.places[s.out.name]):
             return 0
         return s.out.nbytes if isinstance(s, Compute) else _points(s) * s.out.dtype.itemsize
 

@@ -19,6 +19,7 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
+from tests.conftest import wide
 
 
 class Attention(torch.nn.Module):
@@ -198,8 +199,8 @@ WIDTHS = (8, 40, 64, 96, 128, 136, 256, 264, 512, 520)
 
 
 @pytest.mark.parametrize("on", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("tokens", [77, 256, 1500])
+@pytest.mark.parametrize("dtype", [torch.float16, wide(torch.bfloat16), torch.float32], ids=str)
+@pytest.mark.parametrize("tokens", [77, wide(256), 1500])
 def test_heads_of_every_width_have_a_plan(on: str, dtype: torch.dtype, tokens: int) -> None:
     """Those too wide to be streamed as well."""
 
