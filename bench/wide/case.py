@@ -24,9 +24,8 @@ import monotile
 from bench.wide.networks import NETWORKS
 from monotile.compare.forms import FORMS
 from monotile.compare.jobs import OURS, Bound, Job, Outcome
-from monotile.compare.worker import about_device, checked, first_line
+from monotile.compare.worker import about_device, checked, first_line, may_err
 from monotile.errors import MonotileError
-from monotile.frontends.torch.tf32 import tf32_of
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import Times, graphed, measure
 from monotile.runtime.module import CompiledModule
@@ -129,19 +128,18 @@ def timed(run: Run, job: Job, device: torch.device) -> tuple[Times, str]:
         return measure(run, device, job.seconds, LEAST), note
 
 
-def allowed(job: Job, usual: float) -> float:
+def allowed(job: Job, model: torch.nn.Module, device: torch.device, usual: float) -> float:
     """Of an error, where eager PyTorch has `usual`: a rival may have more, as what it computes in differs."""
     if job.way == OURS:
-        rounded = job.network.dtype == "float32" and any(tf32_of(job.options.tf32))
-        return max(1.5 * usual, 1e-3 if rounded else 0.0)
+        return may_err(usual, model, device, job.options)
     return max(1e-3 if job.network.dtype == "float32" else 1e-2, 2 * usual)
 
 
 def finished(made: Made, job: Job, model: torch.nn.Module, right: Any, usual: float) -> Outcome:
     """With error and times. usual: the error of eager PyTorch. Raises MonotileError for a wrong answer."""
     run, outcome = made
-    outcome = checked(outcome, run(), right, model, allowed(job, usual))
     device = device_of(job.target, job.options)
+    outcome = checked(outcome, run(), right, model, allowed(job, model, device, usual))
     found, note = timed(run, job, device)
     graph = found.median if device.type == "cuda" and not note else None
     return msgspec.structs.replace(
