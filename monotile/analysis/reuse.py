@@ -11,7 +11,7 @@ from monotile.analysis.affine import affine
 from monotile.analysis.cost import cost
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of
-from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.ir.program import Compute, Program, Scatter, expressions, statements
 
 Extents = Mapping[str, int]  # of axes, by name, within the region looked at
 
@@ -41,9 +41,8 @@ def reuses(program: Program) -> Iterator[Reuse]:
 
 def intensity(s: Compute | Scatter) -> float:
     """Arithmetic intensity of `s`: operations per byte that it has to read or write once."""
-    extents = _extents(s)
-    bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
-    work = prod(extents.values()) * sum(cost(e) for e in bodies)
+    extents = extents_of(s)
+    work = prod(extents.values()) * sum(cost(e) for e in expressions(s))
     written = (
         s.out.nbytes if isinstance(s, Compute) else prod(extents.values()) * s.out.dtype.itemsize
     )
@@ -137,7 +136,7 @@ def _atom(e: Expr, step: int) -> _Atom | None:
 
 def _times(s: Compute | Scatter) -> dict[str, float]:
     """Loads per loaded element of `s`, for each tensor."""
-    extents = _extents(s)
+    extents = extents_of(s)
     points = prod(extents.values())
     loaded: dict[str, int] = {}
     touched: dict[str, int] = {}
@@ -149,7 +148,8 @@ def _times(s: Compute | Scatter) -> dict[str, float]:
     return {name: n / max(1, touched[name]) for name, n in loaded.items()}
 
 
-def _extents(s: Compute | Scatter) -> dict[str, int]:
+def extents_of(s: Compute | Scatter) -> dict[str, int]:
+    """Of the axes that `s` has itself."""
     reduce = s.reduce if isinstance(s, Compute) else ()
     return {a.name: a.extent for a in (*s.axes, *reduce)}
 

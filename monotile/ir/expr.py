@@ -38,17 +38,8 @@ FLOAT_UNARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
     " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
 ) | {"logistic", "one_plus_erf"}  # 1 / (1 + exp(-x)), 1 + erf(x)
-UNARY = (
-    FLOAT_UNARY
-    | {
-        "neg",
-        "abs",
-        "not",
-        "isnan",
-        "isinf",
-        "tf32",
-    }
-)  # tf32: of float32; the value, of which a product may leave out the last 13 bits. not: logical on bool, bits on integers
+# not: logical on bool, bits on integers. tf32: of float32; the value, of which a product may leave out the last 13 bits.
+UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "tf32"}
 
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 

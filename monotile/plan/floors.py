@@ -11,7 +11,7 @@ import msgspec
 
 from monotile.analysis.cost import cost
 from monotile.analysis.dependence import loads_of
-from monotile.analysis.reuse import footprint
+from monotile.analysis.reuse import extents_of, footprint
 from monotile.analysis.work import product_kind, product_rate
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.plan.nodes import Body, Choose, Plan, Repeat, Stage
@@ -116,8 +116,7 @@ def _read(own: Sequence[Compute | Scatter], within: frozenset[str]) -> dict[str,
     """Bytes of each tensor that the statements read and do not make."""
     found: dict[str, int] = {}
     for s in own:
-        axes = (*s.axes, *(s.reduce if isinstance(s, Compute) else ()))
-        extents = {a.name: a.extent for a in axes}
+        extents = extents_of(s)
         for x in dict.fromkeys(loads_of(s)):
             if x.tensor.name not in within:
                 nbytes = min(x.tensor.nbytes, footprint(x, extents))
@@ -126,8 +125,7 @@ def _read(own: Sequence[Compute | Scatter], within: frozenset[str]) -> dict[str,
 
 
 def _points(s: Compute | Scatter) -> int:
-    reduce = s.reduce if isinstance(s, Compute) else ()
-    return math.prod(a.extent for a in (*s.axes, *reduce))
+    return math.prod(extents_of(s).values())
 
 
 def _cost(s: Compute | Scatter) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.reuse import footprint, run_bytes
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
-from monotile.ir.program import Compute, Scatter, value_of
+from monotile.ir.program import Compute, Scatter, expressions, value_of
 from monotile.targets.target import Target
 
 SECTOR = 32  # bytes that memory gives at least
@@ -83,7 +83,7 @@ def simple_seconds(
     vector, model = access.width, target.model.common
     outputs = product(extents, s.axes)
     points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
-    bodies = (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
+    bodies = expressions(s)
     near = far = asked = 0.0
     for body in bodies:
         for x in distinct_loads(body):

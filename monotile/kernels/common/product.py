@@ -11,6 +11,7 @@ from monotile.analysis.contraction import SUMMED_IN, Contraction, contraction, g
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
+from monotile.analysis.work import PARTS
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -39,7 +40,7 @@ PASSES = {
     DType.I8: 1,
     DType.U8: 1,
     DType.F8E4M3: 1,
-    DType.F32: 3,
+    DType.F32: PARTS,
     DType.F64: 0,
 }
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products

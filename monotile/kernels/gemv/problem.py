@@ -10,10 +10,10 @@ from monotile.analysis.streaming import FEW, MANY
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
+from monotile.kernels.common.product import HALVES
 from monotile.plan.nodes import Dim
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
-HALVES = (DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import math
 
-from monotile.ir.expr import Expr, Load, children
-from monotile.ir.program import Scatter
+from monotile.ir.expr import Expr, Load, children, loads
+from monotile.ir.program import Scatter, expressions
 from monotile.kernels.common.cost import operations
 from monotile.kernels.scatter.method import Listed
 from monotile.kernels.scatter.roles import Roles
@@ -30,7 +30,7 @@ def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: T
     count, latency = roles.count(s), target.latency_seconds
     rate = target.flops["fma"] / 2 / target.workers
     bandwidth = min(target.worker_bandwidth, target.l2_bandwidth / target.workers)
-    index = {x for d in roles.scattered for x in _loads(s.index[d])}
+    index = {x for d in roles.scattered for x in loads(s.index[d])}
     index_bytes = count * sum(_line(s, roles, x) for x in index)
     rounds = -(-count // (target.threads * m.loads))
     deep = max((_depth(s.index[d]) for d in roles.scattered), default=0)
@@ -43,7 +43,7 @@ def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: T
     turns = -(-m.rows // at_once) * -(-features // (m.lanes * m.each))
     steps = math.ceil(max(1.0, mine / m.rows) / m.terms)
     waits = turns * (steps * _depth(s.value) + 1) * latency
-    value = set(_loads(s.value))
+    value = set(loads(s.value))
     moved = mine * features * sum(x.dtype.itemsize for x in value)
     moved += 2 * m.rows * features * s.out.dtype.itemsize
     work = mine * features * (operations(s, target.model.common.transcendental) + TERM_OPERATIONS)
@@ -53,19 +53,13 @@ def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: T
 
 def depth(s: Scatter) -> int:
     """Loads of an element that wait for one another."""
-    return max((_depth(e) for e in (*s.index, s.value)), default=0)
+    return max((_depth(e) for e in expressions(s)), default=0)
 
 
 def _depth(e: Expr) -> int:
     """Of loads whose addresses others decide."""
     parts = e.index if isinstance(e, Load) else children(e)
     return isinstance(e, Load) + max((_depth(x) for x in parts), default=0)
-
-
-def _loads(e: Expr) -> tuple[Load, ...]:
-    own = (e,) if isinstance(e, Load) else ()
-    parts = e.index if isinstance(e, Load) else children(e)
-    return (*own, *(x for part in parts for x in _loads(part)))
 
 
 def _line(s: Scatter, roles: Roles, x: Load) -> int:

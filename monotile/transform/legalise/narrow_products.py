@@ -1,6 +1,6 @@
 """Products of 8-bit integers, and of 8-bit floats, as hardware takes them. They are exact.
 
-Tensor cores, and VNNI on a CPU, multiply 8-bit integers that lie along k, signed or not, and sum in int32. All others, and those of register tiles, become products of floats.
+Tensor cores, and VNNI on a CPU, multiply 8-bit integers that lie along k, signed or not, and sum in int32; newer tensor cores multiply float8_e4m3fn too. All others become products of wider floats.
 A product of two 8-bit integers is at most 2^16, and a float32 sum of integers is exact up to 2^24, whatever its order. So a sum is cut in parts of
 so many terms, each is converted, and the parts are added as integers:
 

@@ -11,7 +11,16 @@ from monotile.errors import IndexOutOfRangeError
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Const, Expr, Load, Tensor, axes_of, const, loads, map_loads
-from monotile.ir.program import Compute, Loop, Program, Scatter, Statement, Weight, compute
+from monotile.ir.program import (
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    Weight,
+    compute,
+    expressions,
+)
 from monotile.transform.fusion.inline import element_of
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, same
@@ -71,10 +80,10 @@ class _Folder:
         """`s`, or nothing if a Weight replaces it, or a fill if all elements are equal."""
         s = self._settled(s)
         sources = {t.name for t in _sources(s)}
-        expressions = _expressions(s)
+        own = expressions(s)
         if not sources <= self.known.keys() or not _worth_folding(s, [*map(self._tensor, sources)]):
             return [s]
-        if any(a.name in loops for e in expressions for a in axes_of(e)):
+        if any(a.name in loops for e in own for a in axes_of(e)):
             return [s]
         weights = tuple(self.known[name] for name in sorted(sources))
         values = {p: self._value(p) for w in weights for p in w.parts}
@@ -114,12 +123,8 @@ class _Folder:
         return self.made[part] if part in self.made else self.constants[part]
 
 
-def _expressions(s: Compute | Scatter) -> tuple[Expr, ...]:
-    return (s.body,) if isinstance(s, Compute) else (*s.index, s.value)
-
-
 def _sources(s: Compute | Scatter) -> list[Tensor]:
-    found = [x.tensor for e in _expressions(s) for x in loads(e)]
+    found = [x.tensor for e in expressions(s) for x in loads(e)]
     return [*found, s.base] if isinstance(s, Scatter) else found
 
 
@@ -145,7 +150,7 @@ def _is_view(s: Compute) -> bool:
 
 def _worth_folding(s: Compute | Scatter, sources: list[Tensor]) -> bool:
     """Whether storing the value pays."""
-    points, nodes = 1, sum(size(e, 1000) for e in _expressions(s))
+    points, nodes = 1, sum(size(e, 1000) for e in expressions(s))
     for a in (*s.axes, *(s.reduce if isinstance(s, Compute) else ())):
         points *= a.extent
     if s.out.nbytes > LARGEST or points * nodes > WORK:

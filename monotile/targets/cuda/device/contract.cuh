@@ -190,7 +190,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
           S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
         }
         if constexpr (S::WARPGROUPS) ptx::fence_async();
-        if constexpr (S::WARPGROUPS && FILL == 0 && (!S::FILLED_ONCE || S::PROMOTES) && S::IN_FLIGHT == 0) Core::finish(acc);
+        if constexpr (S::WARPGROUPS && FILL == 0 && (!S::FILLED_ONCE || Core::PROMOTES) && S::IN_FLIGHT == 0) Core::finish(acc);
         warps_barrier<S::SLICE_WARPS>(barrier);  // chunk t is in, chunk t - 1 - IN_FLIGHT is used up
       }
       bool refills = !S::FILLED_ONCE && t >= S::IN_FLIGHT - FILL;

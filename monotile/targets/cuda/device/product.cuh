@@ -87,6 +87,8 @@ struct Product {
     using type = Grouped<T, WARP_TILE, LeftPanel, RightPanel,
                          ColumnGroups{.columns = BLOCK_N / GROUPS, .k = CONFIG.group_k, .line = GROUPS * CONFIG.group_k}>;
   };
+  using Core = typename Pick<KERNEL>::type;
+  using Sum = typename Core::Sum;
   static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA;  // the operands are read by warpgroups
   // Warpgroups read operands as they lie: these are rounded there. Warps round theirs in registers.
   static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float>;
@@ -100,15 +102,12 @@ struct Product {
                 "The prefetched chunks of the next task must leave a stage of the ring free, and the task must have as many.");
   // Whether the ring has room for all chunks of a slice: then it is filled once.
   static constexpr bool FILLED_ONCE = !EVALUATES_OPERANDS && ceil_div(CHUNKS, SLICES) < DEPTH;
-  static constexpr bool PROMOTES = WARPGROUPS && same<T, f8e4m3>;  // as `Wgmma` has it
   // How many chunks' products are under way when those of the next begin: their stages are refilled so much later.
-  static constexpr int IN_FLIGHT = WARPGROUPS && !PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
+  static constexpr int IN_FLIGHT = WARPGROUPS && !Core::PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
   // Whether the next task's chunks continue this one's in the ring, at its first stage.
   static constexpr bool CONTINUES = NEXT_TASK_CHUNKS > 0 && !FILLED_ONCE && CHUNKS % DEPTH == 0;
   static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT,
                 "The main loop prefetches no more chunks than it has free stages.");
-  using Core = typename Pick<KERNEL>::type;
-  using Sum = typename Core::Sum;
 
   // The threads of the epilogue: those of whole rows of vectors, if few others are idle for that. A thread then has the same columns
   // in all its steps.
