@@ -37,6 +37,7 @@ from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
 from monotile.schedule.split_axes import split_streamed_axes
 from monotile.schedule.split_keys import split_keys
+from monotile.schedule.split_long import split_long_reductions
 from monotile.targets.target import Target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_pointwise, inline_views
@@ -46,6 +47,7 @@ from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.group_rows import group_rows
 from monotile.transform.layout.pad_channels import pad_channels
+from monotile.transform.layout.pad_outputs import pad_outputs
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.layout.split_slices import split_slices
 from monotile.transform.legalise.base_copies import insert_base_copies
@@ -176,6 +178,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("pad_channels", rewrite_for_target(pad_channels),
          "Before layout assignment: four input channels can be read as vectors, three cannot.",
          needs=("own bases",), sets=("channels padded",), after=("parameters arranged", "rows grouped"), where=(LAYOUTS,)),
+    Pass("pad_outputs", rewrite_for_target(pad_outputs),
+         "Before layout assignment, as the padding of inputs.",
+         needs=("own bases",), sets=("outputs padded",), after=("parameters arranged", "rows grouped"), where=(LAYOUTS,)),
     Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before tiling: which tiles a product may have depends on the layouts of its operands.",
          needs=("own bases", "channels padded"), sets=("layouts chosen",), after=("parameters arranged",), where=(LAYOUTS,)),
@@ -194,6 +199,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("bound_live", rewrite_by_cost(bound),
          "As late as it can be: only passes behind it carry the bounds. Before split-K, which leaves bounded sums as they are.",
          needs=("context",), sets=("bounds",), after=("layouts chosen", "keys split")),
+    Pass("split_long", rewrite_by_cost(split_long_reductions),
+         "Before split-K, which leaves what has parts alone. By cost, which depends on all layouts.",
+         needs=("context", "bounds"), sets=("long reductions split",), after=("layouts chosen",), where=(MANY_WORKERS,)),
     Pass("split_reductions", rewrite_by_cost(split_reductions),
          "Split-K compares whole schedules by the cost model, which depends on all layouts.",
          needs=("context", "bounds"), sets=("reductions split",), after=("layouts chosen",), where=(MANY_WORKERS,)),

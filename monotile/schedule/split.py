@@ -19,22 +19,13 @@ import msgspec
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.choice.spec import Value
 from monotile.ir.expr import (
-    Axis,
-    Binary,
-    Expr,
-    Load,
-    Tensor,
-    add,
-    cast,
-    idx,
     loads,
-    mul,
-    substitute,
 )
-from monotile.ir.program import At, Branch, Compute, Live, Program, Scatter, Statement, statements
+from monotile.ir.program import Branch, Compute, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
+from monotile.schedule.parts import COMBINE, Parts, combined, partial
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
@@ -47,15 +38,6 @@ PARTS = (2, 4, 8)
 ROUNDS = 4
 FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
 LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by row, and its rows
-# Of truths by bits: `or` would ask for one part after the other.
-_COMBINE = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "max",
-    "min": "min",
-    "any": "bitor",
-    "all": "bitand",
-}
 Instead = (
     tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
 )  # the last one has the old name
@@ -147,7 +129,7 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
     fastest first; of a reduction to few values the most, or what is gathered where its terms are made."""
     if any(x.axis in c.reduce for x in c.live):
         return
-    if c.combiner in _COMBINE and c.out.size <= FEW:
+    if c.combiner in COMBINE and c.out.size <= FEW:
         terms = math.prod(a.extent for a in c.reduce)
         if terms >= MUCH and (made := fused_predicate(c)) is not None:
             yield "gathered", made, True
@@ -177,7 +159,7 @@ def _by_rows(c: Compute, context: Context) -> bool:
     """Whether `c` reduces rows of rows, much for each of fewer results than there are threads."""
     threads = context.target.threads * context.target.workers
     return (
-        c.combiner in _COMBINE
+        c.combiner in COMBINE
         and len(c.reduce) > 1
         and FEW < c.out.size <= threads // 4
         and PARTS[-1] < c.reduce[0].extent <= MOST_ROWS
@@ -195,29 +177,8 @@ def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
     """The partial results, and what they give together under the old name."""
     at = _divided(c, parts)
     assert at is not None
-    assert c.combiner is not None
-    share = c.reduce[at].extent // parts
-    out = Tensor(f"{c.out.name}_parts", (parts, *c.out.shape), c.body.dtype)
-    axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(out.shape))
-    inner = (Axis(c.reduce[at].name, share),) if share > 1 else ()
-    reduce = (*c.reduce[:at], *inner, *c.reduce[at + 1 :])
-    moved: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes[1:], strict=True)}
-    moved[c.reduce[at].name] = add(mul(axes[0], idx(share)), inner[0] if inner else idx(0))
-    own = dict(zip(c.axes, axes[1:], strict=True))
-    live = tuple(
-        Live(own[x.axis], *x.ends, tuple(At(own[a.axis], a.run) for a in x.at)) for x in c.live
-    )
-    first = Compute(out, axes, reduce, c.combiner, substitute(c.body, moved), c.origin, live)
-    if parts > PARTS[-1]:
-        part = Axis("r0", parts)
-        last = Compute(
-            c.out, c.axes, (part,), c.combiner, Load(out, (part, *c.axes)), c.origin, c.live
-        )
-        return first, last
-    total: Expr = Load(out, (idx(0), *c.axes))
-    for part in range(1, parts):
-        total = Binary(_COMBINE[c.combiner], total, Load(out, (idx(part), *c.axes)))
-    return first, Compute(c.out, c.axes, (), None, cast(total, c.out.dtype), c.origin, c.live)
+    first = partial(c, Parts(at, parts))
+    return first, combined(c, first.out)
 
 
 def _by_readers(program: Program, parts: str) -> Program:

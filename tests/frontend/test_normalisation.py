@@ -72,3 +72,9 @@ def test_batch_norm_keeps_its_statistics_where_pytorch_does(dtype: torch.dtype) 
         kept = (mean, (variance + 1e-5).rsqrt())
         for f, want in zip(found[k + 1 : k + 3], kept, strict=True):
             close(f.astype("float32"), want, tolerance=1e-3 if dtype is torch.float16 else None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rms_norm_adds_the_epsilon_of_what_it_computes_in(dtype: torch.dtype) -> None:
+    """Of float32 for 16 bits, as PyTorch does since 2.7: small rows tell."""
+    check(nn.RMSNorm(8, dtype=dtype), (torch.full((2, 8), 1e-3, dtype=dtype),), tolerance=5e-3)

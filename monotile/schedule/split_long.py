@@ -1,0 +1,188 @@
+"""Long reductions to few values, in parts that all workers share: the statistics of a normalisation over an image or a whole signal.
+
+A result is a task, and with fewer of them than workers most of the machine waits. The parts (`parts.py`) are pieces of one reduced axis;
+an axis whose places are neighbours in memory may be kept, so that workers read whole lines.
+
+The squares of what a mean leaves of the terms are summed in the same pass, around the mean of the part (Chan, Golub and LeVeque, 1979).
+With n terms in a part, and for any value that is taken from each term,
+
+    sum over the r of part p of (f - value)^2 = sum over them of (f - mean of p)^2 + n * (mean of p - value)^2
+
+One stage then reads what is normalised, and another, of few values, finishes both sums.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from monotile.analysis.affine import offset
+from monotile.choice.digest import digest_statements
+from monotile.choice.spec import Value
+from monotile.ir.expr import Binary, Expr, Load, add, axes_of, const, loads, mul, sub
+from monotile.ir.program import Compute, Program, Statement
+from monotile.kernels.draft import Context
+from monotile.kernels.group import single
+from monotile.kernels.registry import tiled
+from monotile.schedule.parts import COMBINE, STRAIGHT, Parts, combined, over, partial
+from monotile.schedule.tiles import cut
+from monotile.targets.target import Target
+from monotile.transform.predicates import fused_predicate
+from monotile.transform.rewrite import Body, map_bodies, with_body
+
+MUCH = 1 << 15  # terms of all results together, from which on parts are tried
+FEW = 8  # results whose eight parts their readers combine (`split.py`)
+TURNS = (1, 2, 4)  # parts for each worker, about
+MOST_BESIDE = 64  # places of a kept axis
+
+
+def split_long_reductions(program: Program, target: Target, context: Context) -> Program:
+    """`program` with its long reductions to few values in parts, where that is faster by the cost model."""
+
+    def go(body: Body) -> Body:
+        body = tuple(map_bodies(s, go) for s in body)
+        for s in body:
+            if (
+                isinstance(s, Compute)
+                and any(s is x for x in body)
+                and _is_long(s, target, context)
+            ):
+                body = _split(body, s, context)
+        return body
+
+    return with_body(program, go(program.body))
+
+
+def _is_long(c: Compute, target: Target, context: Context) -> bool:
+    return (
+        c.combiner in COMBINE
+        and not c.live
+        and 2 * c.out.size <= target.workers
+        and c.out.size * math.prod(a.extent for a in c.reduce) >= MUCH
+        and fused_predicate(c) is None
+        and not tiled(c, context)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A long sum as it is or in parts, and with it one of squares of the same terms less a value, if there is one."""
+
+    whole: Compute
+    squares: Compute | None
+    parts: Parts | None = None
+
+    @property
+    def value(self) -> Value:
+        p = self.parts
+        return None if p is None else [p.axis, p.count, p.beside]
+
+    def stages(self) -> tuple[tuple[Compute, ...], ...]:
+        """What is computed side by side, in order."""
+        c, q, parts = self.whole, self.squares, self.parts
+        if parts is None:
+            return tuple((_shortest(s),) for s in (c, q) if s is not None)
+        first = partial(c, parts)
+        if q is None:
+            return (first,), (combined(c, first.out),)
+        each = const(1 / parts.terms(c), c.body.dtype)
+
+        def apart(term: Expr, part: Sequence[Expr]) -> Expr:
+            rest = sub(term, mul(Load(first.out, tuple(part)), each))
+            return mul(rest, rest)
+
+        second = partial(c, parts, q.out.name, apart)
+        axes, index = over(q, first.out)
+        off = sub(mul(Load(first.out, index), each), _value(q))
+        more = mul(mul(off, off), const(float(parts.terms(c)), c.body.dtype))
+        term = add(Load(second.out, index), more)
+        last = Compute(q.out, q.axes, axes, q.combiner, term, q.origin)
+        return (first, second), (combined(c, first.out), last)
+
+    def seconds(self, context: Context) -> float:
+        barrier = context.target.barrier_seconds
+        each = [cut(single(c), context) for stage in self.stages() for c in stage]
+        return sum(d.seconds if d else math.inf for d in each) + barrier * len(self.stages())
+
+
+def _shortest(c: Compute) -> Compute:
+    """`c`, or the parts that `split.py` may make of it."""
+    axis = next((p for p, a in enumerate(c.reduce) if a.extent % STRAIGHT == 0), None)
+    if c.out.size > FEW or axis is None:
+        return c
+    return partial(c, Parts(axis, STRAIGHT))
+
+
+def _value(q: Compute) -> Expr:
+    """What the squares `q` take from each term."""
+    match q.body:
+        case Binary("mul", Binary("sub", _, value), _):
+            return value
+        case _:
+            raise AssertionError(q)
+
+
+def _squares(body: Body, c: Compute) -> Compute | None:
+    """The sum of the squares of all terms of `c`, each less a value that is the same for all of them."""
+
+    def matches(s: Statement) -> bool:
+        if not isinstance(s, Compute) or s.combiner != "sum" or s.live:
+            return False
+        if (s.axes, s.reduce) != (c.axes, c.reduce):
+            return False
+        match s.body:
+            case Binary("mul", Binary("sub", term, value) as a, b) if a == b and term == c.body:
+                return axes_of(value).isdisjoint(s.reduce)
+            case _:
+                return False
+
+    if c.combiner != "sum":
+        return None
+    return next((s for s in body if isinstance(s, Compute) and matches(s)), None)
+
+
+def _split(body: Body, c: Compute, context: Context) -> Body:
+    """`body` with `c` in the parts with which it is fastest, if it is faster with any."""
+    squares = _squares(body, c)
+    asked = (c,) if squares is None else (c, squares)
+    ways = [_Way(c, squares), *(_Way(c, squares, p) for p in _candidates(c, context))]
+    found = context.choose(
+        "long",
+        ways,
+        shape=lambda: digest_statements(asked, context.tables),
+        cost=lambda way: way.seconds(context),
+        value=lambda way: way.value,
+    )
+    if found is None or found.parts is None:
+        return body
+    first, last = found.stages()
+    instead = dict(zip(asked, last, strict=True))
+    out: list[Statement] = []
+    for s in body:
+        out += first if s is c else ()
+        out.append(instead[s] if isinstance(s, Compute) and s in asked else s)
+    return tuple(out)
+
+
+def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
+    """Pieces of each axis, about as many parts as there are workers or a few times as many; with neighbours in memory kept apart, too."""
+    for beside in (None, _neighbours(c)):
+        results = c.out.size * (1 if beside is None else c.reduce[beside].extent)
+        for axis, a in enumerate(c.reduce):
+            counts = [n for n in range(2, a.extent + 1) if a.extent % n == 0 and axis != beside]
+            wanted = [t * context.target.workers / results for t in TURNS]
+            near = {min(counts, key=lambda n: abs(math.log(n / w))) for w in wanted if counts}
+            for count in sorted(near):
+                if math.prod(x.extent for p, x in enumerate(c.reduce) if p != beside) > count:
+                    yield Parts(axis, count, beside)
+        if beside is None and _neighbours(c) is None:
+            return
+
+
+def _neighbours(c: Compute) -> int | None:
+    """The reduce axis whose places are neighbours in memory, if it is short and results are neighbours of one another beyond it."""
+    most = max(loads(c.body), key=lambda x: x.tensor.size)
+    where = offset(most)
+    for p, a in enumerate(c.reduce):
+        if 1 < a.extent <= MOST_BESIDE and where.coefficient(a) == 1:
+            return p if any(where.coefficient(i) == a.extent for i in c.axes) else None
+    return None

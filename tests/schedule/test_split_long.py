@@ -1,0 +1,131 @@
+"""Long reductions to few values, in parts for all workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from monotile.choice.chooser import Prefer
+from monotile.config import Options
+from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.types import to_numpy
+from monotile.ir.evaluate import evaluate
+from monotile.ir.program import Compute, Program, statements
+from monotile.ir.verify import verify
+from monotile.kernels.draft import Context
+from monotile.pipeline import transform
+from monotile.schedule.parts import Parts, combined, partial
+from monotile.schedule.split_long import split_long_reductions
+from monotile.targets.cpu.target import cpu_target
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
+from tests.schedule import programs as p
+
+SPLIT = Prefer("long", lambda value: value is not None)  # where it may be
+CASES = [(nn.GroupNorm(1, 64), (1, 64, 640)), (nn.GroupNorm(4, 32), (2, 32, 60, 60))]
+
+
+class Call(nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x)
+
+
+def program_of(model: nn.Module, *shape: int) -> tuple[Program, dict[str, np.ndarray]]:
+    captured = capture(model.eval(), (torch.randn(shape),))
+    program, constants = transform(captured.program, captured.constants, Options())
+    held = {n: to_numpy(t) for n, t in captured.parameters.items()}
+    return program, held | dict(constants)
+
+
+def parts(program: Program) -> dict[str, tuple[int, ...]]:
+    every = (s for s in statements(program.body) if isinstance(s, Compute))
+    return {s.out.name: s.out.shape for s in every if s.out.name.endswith("_parts")}
+
+
+def split(program: Program) -> Program:
+    after = split_long_reductions(program, p.H100, Context.of(program, p.H100, SPLIT))
+    verify(after)
+    return after
+
+
+def agree(a: Program, b: Program, values: dict[str, np.ndarray], *shape: int) -> None:
+    """With a mean far from zero, which sums of squares would lose."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) + 100
+    values = values | {a.inputs[0].name: x}
+    for one, other in zip(evaluate(a, values), evaluate(b, values), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("model", "shape"), CASES)
+def test_both_moments_in_one_pass(model: nn.Module, shape: tuple[int, ...]) -> None:
+    program, held = program_of(model, *shape)
+    after = split(program)
+    (sums, squares) = parts(after).values()
+    assert sums == squares
+    assert np.prod(sums) >= p.H100.workers / 3
+    agree(program, after, held, *shape)
+
+
+def test_a_variance_written_out() -> None:
+    program, held = program_of(
+        Call(lambda x: ((x - x.mean((1, 2), keepdim=True)) ** 2).mean((1, 2))), 2, 64, 1024
+    )
+    after = split(program)
+    assert len(parts(after)) == 2
+    agree(program, after, held, 2, 64, 1024)
+
+
+@pytest.mark.parametrize("reduce", [torch.amax, torch.sum, torch.amin])
+def test_other_reductions(reduce: Callable[..., torch.Tensor]) -> None:
+    program, held = program_of(Call(lambda x: reduce(x, (1, 2))), 3, 128, 960)
+    after = split(program)
+    assert len(parts(after)) == 1
+    agree(program, after, held, 3, 128, 960)
+
+
+@pytest.mark.parametrize("beside", [None, 0])
+def test_a_kept_axis(beside: int | None) -> None:
+    """Its places are parts as well, whether an expression or a reduction combines them."""
+    program, held = program_of(Call(lambda x: x.sum((1, 2))), 3, 4, 60)
+    (c,) = (s for s in program.body if isinstance(s, Compute) and s.reduce)
+    for count in (2, 30):
+        first = partial(c, Parts(1, count, beside))
+        assert first.out.shape == ((count, 3) if beside is None else (count, 3, 4))
+        body = tuple(x for s in program.body for x in ((first, combined(c, first.out)) if s is c else (s,)))  # fmt: skip
+        after = Program(program.inputs, program.weights, body, program.outputs)
+        verify(after)
+        agree(program, after, held, 3, 4, 60)
+
+
+def test_by_cost() -> None:
+    for shape, number in (((2, 64, 640), 0), ((1, 512, 2000), 1)):
+        program, _ = program_of(Call(lambda x: x.sum((1, 2))), *shape)
+        assert len(parts(split_long_reductions(program, p.H100, Context.of(program, p.H100)))) == number  # fmt: skip
+
+
+def test_what_has_enough_results_or_few_terms_stays() -> None:
+    for shape in ((128, 64, 64), (1, 16, 64)):
+        program, _ = program_of(Call(lambda x: x.sum((1, 2))), *shape)
+        assert split(program) is program
+    program, _ = program_of(*[CASES[0][0], *CASES[0][1]])
+    cpu = cpu_target(workers=2)
+    assert split_long_reductions(program, cpu, Context.of(program, cpu)) is program
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize(("model", "shape"), [CASES[0]])
+def test_emulated(model: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape) + 100
+    run = Emulated(nn.Sequential(nn.ReLU(), model), (x,), workers=8, chooser=SPLIT)
+    assert len(parts(run.program)) == 2
+    (found,) = run(x)
+    torch.testing.assert_close(
+        found.double(), model.double()(x.double().relu()), rtol=1e-4, atol=1e-4
+    )
+    model.float()
