@@ -54,6 +54,7 @@ from monotile.transform.legalise.base_copies import insert_base_copies
 from monotile.transform.legalise.copy_insertion import insert_copies
 from monotile.transform.legalise.mask_stacks import mask_stacks
 from monotile.transform.legalise.narrow_products import narrow_products
+from monotile.transform.legalise.round_factors import round_factors
 from monotile.transform.legalise.state_copies import insert_state_copies
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
@@ -184,6 +185,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before tiling: which tiles a product may have depends on the layouts of its operands.",
          needs=("own bases", "channels padded"), sets=("layouts chosen",), after=("parameters arranged",), where=(LAYOUTS,)),
+    Pass("round_factors", rewrite_for_target(round_factors),
+         "After layouts: copies in another order round what they copy.",
+         needs=("own bases",), sets=("factors rounded",), after=("layouts chosen",)),
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),

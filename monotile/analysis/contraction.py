@@ -8,6 +8,7 @@ import msgspec
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
+    TF32_FACTORS,
     Axis,
     Binary,
     Cast,
@@ -114,13 +115,20 @@ SUMMED_IN: Mapping[DType, DType] = {
 def in_tf32(c: Compute) -> bool:
     """Whether both factors of a sum of products may be rounded to TF32."""
     sides = (c.body.a, c.body.b) if isinstance(c.body, Binary) else ()
-    return bool(sides) and all(isinstance(x, Unary) and x.op == "tf32" for x in sides)
+    return bool(sides) and all(isinstance(x, Unary) and x.op in TF32_FACTORS for x in sides)
+
+
+def rounded(c: Compute, *, swapped: bool = False) -> tuple[bool, bool]:
+    """Of the two factors of a sum of products, whether each is known to be of TF32; swapped: the second one first."""
+    assert isinstance(c.body, Binary)
+    first, second = (isinstance(x, Unary) and x.op == "is_tf32" for x in (c.body.a, c.body.b))
+    return (second, first) if swapped else (first, second)
 
 
 def uncast(e: Expr) -> Expr:
     """The value before a cast from a 16-bit float, or from 8 bits, to the type that its products are summed in; with padding it is
     a select between such casts and constants. Also before it is said that TF32 will do."""
-    if isinstance(e, Unary) and e.op == "tf32":
+    if isinstance(e, Unary) and e.op in TF32_FACTORS:
         return e.x
     return next((x for d in SUMMED_IN if (x := _narrow(e, d)) and loads(x)), e)
 

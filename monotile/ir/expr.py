@@ -38,8 +38,11 @@ FLOAT_UNARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
     " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
 ) | {"logistic", "one_plus_erf"}  # 1 / (1 + exp(-x)), 1 + erf(x)
-# not: logical on bool, bits on integers. tf32: of float32; the value, of which a product may leave out the last 13 bits.
-UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "tf32"}
+# not: logical on bool, bits on integers.
+# Of float32: tf32, the value, of which a product may leave out the last 13 bits; to_tf32, the nearest value without them (ties away from
+# zero); is_tf32, a value that is known to have none.
+TF32_FACTORS = ("tf32", "is_tf32")
+UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "to_tf32", *TF32_FACTORS}
 
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 

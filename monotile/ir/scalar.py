@@ -74,6 +74,12 @@ _FLOAT_UNARY: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
+def _to_tf32(x: Array) -> Array:
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    near = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), near, x)
+
+
 def unary(op: str, x: Array, dtype: DType) -> Array:
     """The unary operation `op` on `x` of type `dtype`."""
     with np.errstate(**QUIET):
@@ -84,8 +90,10 @@ def unary(op: str, x: Array, dtype: DType) -> Array:
                 return np.asarray(np.abs(x))
             case "not":
                 return np.asarray(np.logical_not(x) if dtype is DType.BOOL else np.invert(x))
-            case "tf32":
+            case "tf32" | "is_tf32":
                 return x
+            case "to_tf32":
+                return _to_tf32(x)
             case "isnan":
                 return np.asarray(np.isnan(x))
             case "isinf":

@@ -19,6 +19,7 @@ from monotile.ir.expr import (
     FLOAT_UNARY,
     INT_BINARY,
     LOGIC,
+    TF32_FACTORS,
     UNARY,
     Axis,
     Binary,
@@ -379,8 +380,10 @@ def _takes_unary(op: str, dtype: DType) -> bool:
         return False
     if op in FLOAT_UNARY or op in ("isnan", "isinf"):
         return dtype.is_float
-    if op in ("not", "tf32"):
-        return dtype is DType.F32 if op == "tf32" else not dtype.is_float
+    if op in TF32_FACTORS or op == "to_tf32":
+        return dtype is DType.F32
+    if op == "not":
+        return not dtype.is_float
     return op in UNARY and dtype is not DType.BOOL
 
 

@@ -14,7 +14,9 @@ from monotile.targets.target import Target
 
 SECTOR = 32  # bytes that memory gives at least
 LINE = 128  # bytes that one request brings where neighbours are asked for together
-_PLAIN = frozenset({"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round"})
+_PLAIN = frozenset(
+    {"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round", "to_tf32"}
+)
 
 Extents = dict[str, int]  # of every axis within one task
 
@@ -29,7 +31,7 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
     """The operations of an element, and whether each is costly."""
     for node in walk(value_of(s)):
         match node:
-            case Unary("tf32"):
+            case Unary("tf32" | "is_tf32"):
                 pass
             case Unary(op):
                 yield op not in _PLAIN, node

@@ -40,6 +40,7 @@ class Side:
     prefetched_chunks: int = 0
     task_rows: int = 0
     evict_first: bool = False
+    rounded: bool = False
 
     @property
     def k_major(self) -> bool:
@@ -57,7 +58,7 @@ class Side:
         fields = config(
             "SideConfig", SIDE, k_major=self.k_major, copy=f"mt::Copy::{copy}", vector=self.operand.vector,
             check_rows=self.check_rows, prefetched_chunks=self.prefetched_chunks, task_rows=self.task_rows,
-            evict_first=self.evict_first,
+            evict_first=self.evict_first, rounded=self.rounded,
         )  # fmt: skip
         return f"mt::Side<{self.kind}, {fields}>"
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
-from monotile.analysis.contraction import SUMMED_IN, Contraction, contraction, grain, in_tf32
+from monotile.analysis.contraction import (
+    SUMMED_IN,
+    Contraction,
+    contraction,
+    grain,
+    in_tf32,
+    rounded,
+)
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
@@ -61,7 +68,7 @@ class Product:
     dtype: of the left operand on chip; the right one has as many bytes. passes: products of tensor cores that take the place of one; 0 where they take none.
     part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
     vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory. bounded: how much of k counts is known
-    in the call.
+    in the call. rounded: which operands are known to be of TF32.
     """
 
     batch: tuple[int, ...]
@@ -80,6 +87,7 @@ class Product:
     swapped: bool = False
     coded: bool = False
     bounded: bool = False
+    rounded: tuple[bool, bool] = (False, False)
 
 
 def elements_of(left: Expr, right: Expr, c: Compute) -> tuple[DType, DType]:
@@ -137,7 +145,7 @@ def product(
     near = _near(found.left, c, k) if whole else 0
     return Product(
         batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
-        any(x.axis in c.reduce for x in c.live),
+        any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
-    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded)
+    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded)
     return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k)
 
 

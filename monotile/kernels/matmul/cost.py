@@ -194,7 +194,7 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
     if c.instruction == "wgmma" and b.product.dtype is DType.F32:
         chip += (
-            model.rounding * b.k * _vectors(c, tile) * target.vector_bytes / target.worker_bandwidth
+            model.rounding * b.k * _rounded(b, tile) * target.vector_bytes / target.worker_bandwidth
         )
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
@@ -205,9 +205,10 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     return busy, cores.finish * chip_seconds(tile[0] * tile[1], target) + model.sums * b.sums
 
 
-def _vectors(c: Matmul, tile: tuple[int, int]) -> float:
-    """Vectors that threads round of both operands, for one value of k."""
-    return sum(n / side.vector for n, side in zip(tile, (c.left, c.right), strict=True))
+def _rounded(b: Block, tile: tuple[int, int]) -> float:
+    """Vectors of operands that threads round, for one value of k."""
+    sides = zip(tile, (b.method.left, b.method.right), b.product.rounded, strict=True)
+    return sum(n / side.vector for n, side, done in sides if not done)
 
 
 def _tensor_cores(c: Matmul) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from monotile.analysis.contraction import factors
+from monotile.analysis.contraction import factors, rounded
 from monotile.analysis.masked import masked
 from monotile.codegen.site import Range, Site, at_start, unflatten
 from monotile.codegen.vector import VectorEmitter
@@ -68,6 +68,7 @@ def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "righ
         prefetched_chunks=method.ahead("handoff", name),
         task_rows=rows,
         evict_first=method.evicts_first(name),
+        rounded=rounded(p.anchor, swapped=method.swapped)[name == "right"],
     )
     matrix = Matrix(name, factor, r.variable, p.k)
     return write_side(e, at_start(p.site, across), matrix, side)

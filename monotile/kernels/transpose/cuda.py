@@ -5,12 +5,14 @@ from contextlib import ExitStack
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import STORAGE, plus
 from monotile.codegen.site import Site
+from monotile.codegen.spelling import unary
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.errors import InternalError
-from monotile.ir.expr import Expr, Load, idx, substitute
+from monotile.ir.expr import Expr, Unary, idx, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import each_batch, inside, placed
+from monotile.kernels.transpose.match import copied
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 
 
@@ -30,9 +32,9 @@ def write(e: VectorEmitter, site: Site) -> None:
 def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
     """A thread a vector of the last axis: `count` vectors in the order of what is read, then as many in that of what is written."""
     anchor = site.anchor
-    if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
+    x, width = copied(anchor) if isinstance(anchor, Compute) else None, method.vector
+    if x is None or not isinstance(anchor, Compute):
         raise InternalError(f"step {site.step.computes} is no copy")
-    x, width = anchor.body, method.vector
     behind = site.ranges[method.behind]
     ranges = tuple(r for r in site.ranges if r is not behind)
     count, t = behind.dim.extent, behind.variable
@@ -54,18 +56,21 @@ def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
         with e.vector(width):
             at = f"({LANE} * {count} + {t.name})"
             text = e.lane_value(f"run[{at} / {width}]", x.dtype, f"{at} % {width}")
+            if isinstance(anchor.body, Unary):
+                text = unary(anchor.body.op, text, x.dtype)
             e.finish(site, point, text, x.dtype)
 
 
 def write_tiles(e: VectorEmitter, site: Site, method: TransposeTiles) -> None:
     """A tile a task, by all threads."""
     anchor, w = site.anchor, e.writer
-    if not isinstance(anchor, Compute) or not isinstance(anchor.body, Load):
+    x = copied(anchor) if isinstance(anchor, Compute) else None
+    if x is None or not isinstance(anchor, Compute):
         raise InternalError(f"step {site.step.computes} is no copy")
-    x, kind = anchor.body, STORAGE[anchor.out.dtype]
+    kind, rounded = STORAGE[anchor.out.dtype], anchor.body is not x
     rows, columns = site.ranges[method.rows], site.ranges[method.columns]
     first: dict[str, Expr] = {r.variable.name: idx(0) for r in (rows, columns)}
-    tile = f"mt::TransposeTile<{kind}, {method.EXTENT}, {method.vector}, {e.plan.launch.threads}>"
+    tile = f"mt::TransposeTile<{kind}, {method.EXTENT}, {method.vector}, {e.plan.launch.threads}{', true' if rounded else ''}>"
     w.write(
         f'static_assert({tile}::BYTES <= {site.step.scratch_bytes}, "The Plan gives a tile too little shared memory.");'
     )

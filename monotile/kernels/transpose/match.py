@@ -1,15 +1,25 @@
 """Copies that change the order of axes."""
 
-from monotile.ir.expr import Axis, Load, axes_of
+from monotile.ir.expr import Axis, Load, Unary, axes_of
 from monotile.ir.program import Compute
+
+
+def copied(s: Compute) -> Load | None:
+    """What `s` copies, if it is a copy: as it is, or rounded (`transform/legalise/round_factors.py`)."""
+    match s:
+        case Compute(combiner=None, body=Load() as x) | Compute(combiner=None, body=Unary("to_tf32", Load() as x)):  # fmt: skip
+            return x
+        case _:
+            return None
 
 
 def behind_last(s: Compute) -> tuple[int, ...]:
     """Positions of the axes that lie behind the last axis of `s` in what it copies, in their order there; none unless `s` is a copy
     that reads each of them, and the last axis, whole and by itself: no other dimension's index knows them."""
-    if s.combiner is not None or not isinstance(s.body, Load) or not s.axes:
+    x = copied(s)
+    if x is None or not s.axes:
         return ()
-    x, last = s.body, s.axes[-1]
+    last = s.axes[-1]
     if x.dtype is not s.out.dtype or last not in x.index:
         return ()
     start = x.index.index(last)

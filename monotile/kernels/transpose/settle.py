@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monotile.codegen.address import WIDEST, alignment, readable, stored
-from monotile.ir.expr import Load
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import fitting
 from monotile.kernels.family import Settling
+from monotile.kernels.transpose.match import copied
 from monotile.kernels.transpose.method import TransposeTiles
 from monotile.plan.nodes import Dim, Method
 from monotile.plan.places import Place
@@ -28,8 +28,8 @@ def exact_vector(
     m: TransposeTiles, s: Compute, dims: Sequence[Dim], places: Mapping[str, tuple[Place, ...]]
 ) -> int:
     """Neighbours that divide both sides and lie aligned in what is read and in what is written."""
-    x = s.body
-    assert isinstance(x, Load)
+    x = copied(s)
+    assert x is not None
     size = x.dtype.itemsize
     aligned = (
         alignment(p)

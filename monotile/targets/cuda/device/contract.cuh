@@ -186,8 +186,8 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       if (full) {
         ptx::copy_async_wait<max_of(0, DEPTH - 2 - S::IN_FLIGHT)>();
         if constexpr (S::ROUNDS_TO_TF32) {
-          S::LeftCopies::round(ring + from, thread);
-          S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
+          if constexpr (!S::Left::ROUNDED) S::LeftCopies::round(ring + from, thread);
+          if constexpr (!S::Right::ROUNDED) S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
         }
         if constexpr (S::WARPGROUPS) ptx::fence_async();
         if constexpr (S::WARPGROUPS && FILL == 0 && (!S::FILLED_ONCE || Core::PROMOTES) && S::IN_FLIGHT == 0) Core::finish(acc);

@@ -99,9 +99,9 @@ struct WarpTile {
   int m = 0, n = 0, k = 0, piece = 0;
 };
 
-// Computes TILE of operands in LeftPanel and RightPanel. PASSES: 1, where float32 is rounded to TF32; or 3, for products of float32 as those of
+// Computes TILE of operands in LeftPanel and RightPanel. PASSES: 1, where float32 is rounded to TF32, unless it has been; or 3, for products of float32 as those of
 // its two parts of TF32, of which the product of both rests is left out. Their sums are rounded to nearest piece by piece: tensor cores cut off what a sum has no bits for.
-template <class T, WarpTile TILE, class LeftPanel, class RightPanel, int PASSES = 1>
+template <class T, WarpTile TILE, class LeftPanel, class RightPanel, int PASSES = 1, bool LEFT_ROUNDED = false, bool RIGHT_ROUNDED = false>
 struct Mma {
   static constexpr bool LEFT_K = LeftPanel::K_MAJOR, RIGHT_K = RightPanel::K_MAJOR;
   static constexpr int K = 32 / int(sizeof(T));  // values of k in an instruction
@@ -172,9 +172,11 @@ struct Mma {
       b_rows.right(b, k);
       if constexpr (same<T, float> && PASSES == 1) {
 #pragma unroll
-        for (int i = 0; i < TM; ++i) round(a[i]);
+        for (int i = 0; i < TM; ++i)
+          if constexpr (!LEFT_ROUNDED) round(a[i]);
 #pragma unroll
-        for (int j = 0; j < TN; ++j) round(b[j]);
+        for (int j = 0; j < TN; ++j)
+          if constexpr (!RIGHT_ROUNDED) round(b[j]);
       }
       if constexpr (PASSES == 3) {
         u32 b_low[TN][2];

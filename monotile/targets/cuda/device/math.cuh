@@ -26,6 +26,12 @@ MT_FN float mt_load_bf16(const uint16_t* p) { return mt::widen(mt::bf16{*p}); }
 MT_FN void mt_store_f16(uint16_t* p, float x) { *p = mt::to_f16(x).bits; }
 MT_FN void mt_store_bf16(uint16_t* p, float x) { *p = mt::to_bf16(x).bits; }
 
+// The nearest value of TF32, ties away from zero, as `ptx::to_tf32`.
+MT_FN float mt_to_tf32_f32(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + 0x1000u) & 0xffffe000u);
+}
+
 // Rounds to 16 bits what the generated code keeps in float.
 MT_FN float mt_round_f16(float x) { return mt::widen(mt::to_f16(x)); }
 MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }

@@ -32,12 +32,13 @@ struct SideConfig {
   int prefetched_chunks = 0;   // chunks that are copied before the hand-off, which no other block has written
   int task_rows = 0;           // rows of a task, where these are fewer than a block's
   bool evict_first = false;    // cache policy: the last-level cache evicts these lines before others
+  bool rounded = false;        // float32 that has been rounded to TF32
 };
 
 template <class T_, SideConfig CONFIG>
 struct Side {
   using T = T_;
-  static constexpr bool K_MAJOR = CONFIG.k_major, CHECK_ROWS = CONFIG.check_rows, EVICT_FIRST = CONFIG.evict_first;
+  static constexpr bool K_MAJOR = CONFIG.k_major, CHECK_ROWS = CONFIG.check_rows, EVICT_FIRST = CONFIG.evict_first, ROUNDED = CONFIG.rounded;
   static constexpr Copy COPY = CONFIG.copy;
   static constexpr int VECTOR = CONFIG.vector, PREFETCHED_CHUNKS = CONFIG.prefetched_chunks;
   static constexpr int TASK_ROWS = CONFIG.task_rows > 0 ? CONFIG.task_rows : 1 << 20;  // else no limit

@@ -67,7 +67,7 @@ struct Product {
 
   template <Kernel, class = void>
   struct Pick {
-    using type = Mma<T, WARP_TILE, LeftPanel, RightPanel, CONFIG.passes>;
+    using type = Mma<T, WARP_TILE, LeftPanel, RightPanel, CONFIG.passes, Left::ROUNDED, Right::ROUNDED>;
   };
   template <class V>
   struct Pick<Kernel::FMA, V> {

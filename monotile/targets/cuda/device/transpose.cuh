@@ -1,13 +1,14 @@
 // A tile of a transposition by way of shared memory: to[c * to_step + r] = from[r * from_step + c] for r < rows, c < columns.
 #pragma once
 #include "cuda/device/barrier.cuh"
+#include "cuda/device/math.cuh"
 #include "cuda/device/types.cuh"
 
 namespace mt {
 
 // EXTENT: rows and columns of a whole tile. VECTOR: neighbours that a thread moves at once, which divide `rows` and `columns`. The pitch is odd in
-// words of four bytes: neither the rows that are written nor the columns that are read meet in one bank often.
-template <class T, int EXTENT, int VECTOR, int THREADS>
+// words of four bytes: neither the rows that are written nor the columns that are read meet in one bank often. TO_TF32: rounds float32.
+template <class T, int EXTENT, int VECTOR, int THREADS, bool TO_TF32 = false>
 struct TransposeTile {
   static constexpr int PITCH = EXTENT + max_of(1, 4 / int(sizeof(T)));
   static constexpr int BYTES = EXTENT * PITCH * int(sizeof(T));
@@ -28,7 +29,12 @@ struct TransposeTile {
       int e = i * THREADS + int(threadIdx.x), row = e / PIECES, column = e % PIECES * VECTOR;
       if (row < rows && column < columns) {
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) tile[row * PITCH + column + v] = taken[i][v];
+        for (int v = 0; v < VECTOR; ++v) {
+          if constexpr (TO_TF32)
+            tile[row * PITCH + column + v] = mt_to_tf32_f32(taken[i][v]);
+          else
+            tile[row * PITCH + column + v] = taken[i][v];
+        }
       }
     }
     block_barrier();
