@@ -137,7 +137,11 @@ def main(
 
     if not left and not show:
         settings = Settings(
-            target=target, options=Options(cache=False), at_once=jobs, limit=limit, seconds=budget
+            target=target,
+            options=Options(cache=False, arrange_parameters=True),
+            at_once=jobs,
+            limit=limit,
+            seconds=budget,
         )
         todo = run(todo, settings, seconds, told)
     if show:

@@ -6,6 +6,7 @@ kernel that fails may take the process with it.
 """
 
 import contextlib
+import copy
 import faulthandler
 import fcntl
 import importlib
@@ -95,7 +96,8 @@ def prepared(job: Job, case: Case, model: torch.nn.Module, given: Call) -> Made:
     start = time.perf_counter()
     args, kwargs = given
     if job.way == OURS:
-        fast = monotile.compile(model, args, kwargs, target=job.target, options=job.options)
+        own = copy.deepcopy(model) if job.options.arrange_parameters else model
+        fast = monotile.compile(own, args, kwargs, target=job.target, options=job.options)
         took = time.perf_counter() - start
         return partial(fast, *args, **kwargs), Outcome(compile=took, **about(fast))
     form, call = FORMS[job.form](job.network, model, given)
@@ -158,7 +160,7 @@ def attempt(make: Callable[[], Any]) -> Any:
 
 def run(case: Case) -> Iterator[Answer]:
     """The answers of all jobs, the first of which is ours."""
-    ours, *rivals = case.jobs
+    ours = case.jobs[0]
     network = ours.network
     dtype = getattr(torch, network.dtype or "float32")
     device = device_of(ours.target, ours.options)
@@ -173,7 +175,7 @@ def run(case: Case) -> Iterator[Answer]:
         usual = error(eager(model, given), right)
         if not usual <= USABLE:
             raise MonotileError(f"the error of PyTorch itself is {usual:.1e}")
-        for k, job in [*enumerate(rivals, 1), (0, ours)]:
+        for k, job in sorted(enumerate(case.jobs), key=lambda item: item[1].way == OURS):
             m = made[k]
             outcome = m if isinstance(m, Outcome) else attempt(partial(finished, m, job, model, right, usual))  # fmt: skip
             yield Answer(job, outcome)

@@ -19,9 +19,16 @@ COLOURS = {1: "#1b4965", 8: "#2a9d8f", 32: "#e9a03b"}
 Column = tuple[str, int]  # dtype and batch
 
 
+def own(e: Entry) -> float | None:
+    """Our time: of images, whose fastest rival is given weights that lie as it reads them, the better of ours with and without."""
+    arranged = e.arranged.graph or e.arranged.call if e.arranged else None
+    return min((t for t in (e.own, arranged) if t is not None), default=None)
+
+
 def ratio(e: Entry) -> float | None:
     """Of the fastest rival's time to ours; above 1 we are faster."""
-    return None if e.own is None or e.best is None else e.best[1] / e.own
+    time = own(e)
+    return None if time is None or e.best is None else e.best[1] / time
 
 
 def title(name: str) -> str:
@@ -92,11 +99,11 @@ def entry_of(log: Log, name: str, of: Column) -> Entry | None:
 def cell(e: Entry | None) -> str:
     if e is None:
         return ""
-    found = ratio(e)
-    if e.own is None or found is None:
+    found, time = ratio(e), own(e)
+    if time is None or found is None:
         return "no time"
     faster = f"{found:.2f} ×" if found >= 1 else f"**{found:.2f} ×**"
-    return f"{e.own:.0f} ({faster})"
+    return f"{time:.0f} ({faster})"
 
 
 def defects(log: Log, reasons: dict[str, str]) -> str:
@@ -157,6 +164,8 @@ def line(e: Entry) -> str:
     parts = [f"{e.model} {size(column(e))}:"]
     if e.own is not None:
         parts.append(f"ours {e.own:.0f}")
+    if e.arranged is not None:
+        parts.append(f"arranged {e.arranged.graph or e.arranged.call:.0f}")
     parts += [f"{name} {min(t.call, t.graph or t.call):.0f}" for name, t in e.rivals.items()]
     found = ratio(e)
     parts += [f"{found:.2f} x"] if found else []

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.wide.case import Answer, Case
-from monotile.compare.jobs import Job, Network, Outcome
+from monotile.compare.jobs import OURS, Job, Network, Outcome
 from monotile.compare.run import Settings, jobs_of
 
 RIVALS = ("eager", "compile")
@@ -90,7 +90,9 @@ def in_a_process(network: Network, settings: Settings, until: float, turn: Path)
 
 
 def wanted(job: Job) -> bool:
-    """torch.compile has images with their channels last only: it puts them so itself, at each call."""
+    """torch.compile has images with their channels last only: it puts them so itself, at each call. Then the weights of ours may be arranged too."""
+    if job.way == OURS:
+        return job.network.images or not job.options.arrange_parameters
     return not (job.network.images and job.way == "compile" and job.form == "module")
 
 
