@@ -1,4 +1,4 @@
-"""Tensors that are made of tensors, such as quantised weights: PyTorch's traceable wrapper subclasses, of whatever library."""
+"""Tensors that are made of tensors: PyTorch's traceable wrapper subclasses, such as quantised weights, of whatever library; complex numbers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,12 +12,18 @@ def is_wrapped(x: object) -> bool:
 
 
 def plain_tensors(name: str, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that hold the content of `x`, innermost, with their names: `name` and the attributes, by dots. Of a plain one, itself."""
+    """The tensors that hold the content of `x`, innermost, with their names: `name` and the attributes, by dots. Of a plain one, itself; of a
+    complex one its parts, as `real_of` has them."""
     if not is_traceable_wrapper_subclass(x):
-        yield name, x
+        yield name, real_of(x)
         return
     for attribute in x.__tensor_flatten__()[0]:
         yield from plain_tensors(f"{name}.{attribute}", getattr(x, attribute))
+
+
+def real_of(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's memory as real numbers, in a last dimension of 2; any other as it is."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def all_plain(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

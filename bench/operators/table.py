@@ -24,7 +24,8 @@ which runs the operators that the results file does not contain yet. `--target c
 - **Refused**: an `UnsupportedOperatorError` for at least one sample; the other samples are correct.
 - **Excluded**: operators without one correct answer, and those of which `torch.export` makes no static graph. Such samples of
   correct operators are left out too.
-- Linear algebra, FFT, sparse and complex tensors and the `special` functions are not part of this sweep.
+- Linear algebra, FFT, sparse and complex tensors and the `special` functions are not part of this sweep. FFT and complex numbers
+  inside a model are compared with PyTorch in `tests/frontend/`: `test_fourier.py`, `test_complex.py`.
 """
 
 

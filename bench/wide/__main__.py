@@ -16,6 +16,7 @@ import torch
 from bench.wide import report
 from bench.wide.case import Answer
 from bench.wide.networks import DOMAINS, NETWORKS
+from bench.wide.registry import DTYPES
 from bench.wide.runner import run
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log, read
@@ -23,7 +24,7 @@ from monotile.compare.run import Settings
 from monotile.config import Options
 
 FOLDER = Path(__file__).parents[1] / "results" / "wide"
-DTYPES, BATCHES = ("float16", "float32"), (1, 8, 32)
+BATCHES = (1, 8, 32)
 Key = tuple[str, str, int]
 
 
@@ -33,7 +34,8 @@ def chosen(names: Sequence[str], domains: Sequence[str], dtypes: Sequence[str], 
         Network(name, name, dtype, {"batch": batch}, images=n.images)
         for name, n in NETWORKS.items()
         if (not names or name in names) and (not domains or n.domain in domains)
-        for dtype in dtypes or DTYPES
+        for dtype in n.dtypes
+        if not dtypes or dtype in dtypes
         for batch in batches or BATCHES
     ]
 

@@ -14,11 +14,13 @@ from monotile.runtime.reference import Call, call_of, map_tensors
 Parts = tuple[Any, ...]  # the model and its positional arguments
 Make = Callable[[int], Parts]
 NETWORKS: dict[str, "Network"] = {}
+DTYPES = ("float16", "float32")
 
 
 class Network(msgspec.Struct, frozen=True):
     """make: of a batch, the model and its arguments in float32; with batch normalisation, the first dimension of each argument is
     the batch. images: mostly convolutions of images, for which rivals are timed in channels-last order too. library: its origin.
+    dtypes: those in which PyTorch runs it on a GPU.
     """
 
     title: str
@@ -26,6 +28,7 @@ class Network(msgspec.Struct, frozen=True):
     make: Make
     images: bool = False
     library: str = "torch"
+    dtypes: tuple[str, ...] = DTYPES
 
     @property
     def absent(self) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,6 +103,7 @@ class Builder:
         self.statements: list[Statement] = []
         self.weights: list[Weight] = []
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
+        self._tables: dict[Hashable, Tensor] = {}
         self.node = ""
         self.origin = ""
         self.results: tuple[Type, ...] = ()
@@ -116,6 +117,7 @@ class Builder:
         """A builder for a body inside this one, lowering the same operator."""
         inner = Builder(self.names)
         inner.weights, inner.constants = self.weights, self.constants
+        inner._tables = self._tables
         inner.begin(self.node, self.origin, self.results)
         inner.tf32 = self.tf32
         return inner
@@ -198,13 +200,20 @@ class Builder:
         value = cast(value, base.dtype)
         self.append(Scatter(out, base, axes, index, value, combiner, self.origin))
 
-    def constant(self, value: "np.ndarray[Any, Any]") -> Tensor:
-        """A constant tensor."""
-        t = self.tensor(value.shape, DType.from_numpy(value.dtype))
+    def constant(self, value: "np.ndarray[Any, Any]", name: str = "") -> Tensor:
+        """A constant tensor. name: the node's if empty."""
+        wanted = self.names.unique(name or self.node)
+        t = Tensor(wanted, tuple(value.shape), DType.from_numpy(value.dtype))
         part = f"const.{len(self.constants)}"
         self.constants[part] = value
         self.weights.append(Weight(t, (part,)))
         return t
+
+    def table(self, key: Hashable, name: str, make: "Callable[[], np.ndarray[Any, Any]]") -> Tensor:
+        """The constant that was made for `key`, by whichever operator asked for it first."""
+        if key not in self._tables:
+            self._tables[key] = self.constant(make(), name)
+        return self._tables[key]
 
     def append(self, s: Statement) -> None:
         self.statements.append(s)

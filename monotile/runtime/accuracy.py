@@ -67,4 +67,8 @@ def _narrow(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
-    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    if not isinstance(x, torch.Tensor):
+        return x
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x

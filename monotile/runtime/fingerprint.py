@@ -23,6 +23,7 @@ from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate
+from monotile.wrapped import real_of
 
 _SCALARS = (bool, int, float, complex, str, type(None))
 _WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -56,14 +57,14 @@ def exported_key(
 def parameters_of(
     exported: ExportedProgram, names: tuple[str, ...]
 ) -> dict[str, torch.Tensor] | None:
-    """The model's tensors of these names; None if one does not exist."""
+    """The model's tensors of these names, complex ones as the kernel reads them; None if one does not exist."""
     found: dict[str, torch.Tensor] = {}
     for name in names:
         x = exported.state_dict.get(name)
         x = exported.constants.get(name) if x is None else x
         if not isinstance(x, torch.Tensor):
             return None
-        found[name] = x
+        found[name] = real_of(x)
     return found
 
 

@@ -30,7 +30,9 @@ def test_networks() -> None:
     assert len({n.title for n in NETWORKS.values()}) == len(NETWORKS)
     assert {n.library for n in NETWORKS.values()} == {"torch", "torchvision", "transformers"}
     assert len(DOMAINS) >= 10
-    assert len(chosen((), (), (), ())) == 6 * len(NETWORKS)
+    assert len(chosen((), (), (), ())) == 3 * sum(len(n.dtypes) for n in NETWORKS.values())
+    assert [n.dtype for n in chosen(("fnet_base",), (), (), (1,))] == ["float32"]
+    assert not chosen(("fnet_base",), (), ("float16",), ())
 
 
 def test_some_are_chosen() -> None:

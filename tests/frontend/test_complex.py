@@ -7,7 +7,7 @@ from torch import nn
 import monotile
 from monotile.errors import CaptureError, MonotileError
 from monotile.frontends.torch.capture import capture
-from tests.frontend.against import check
+from tests.frontend.against import check, check_operators
 
 
 class Rotary(nn.Module):
@@ -63,43 +63,136 @@ def test_what_moves_elements() -> None:
     check(Model(), (torch.randn(3, 5, 2), torch.tensor([1, 0, 2])))
 
 
-def test_what_it_does_not_do_is_refused() -> None:
-    class Fourier(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.fft.fft(x).abs()
+def test_more_arithmetic() -> None:
+    def z(x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x, x.flip(0) - 1)
 
+    functions = {
+        "quotients": lambda x: z(x) / z(x + 2) + (z(x) * 1e25) / (z(x - 2) * 1e25) + z(x) / (x + 3),
+        "reciprocal": lambda x: 1 / z(x),
+        "logarithm": lambda x: z(x).log(),
+        "power": lambda x: z(x) ** 2.5 + z(x) ** 2 + z(x).sqrt(),
+        "sign": lambda x: torch.cat([z(x), torch.zeros(1, 4) * 1j]).sgn(),
+        "differences": lambda x: torch.rsub(z(x), z(x) * 2) + (1 - z(x)) + (x - z(x)),
+        "conjugate": lambda x: torch.complex(x, z(x).conj().imag),
+        "other type": lambda x: (x.double() * (1 + 2j)).to(torch.complex64).to(torch.complex128),
+    }
+    reals = {
+        n: lambda x, f=f: torch.view_as_real(f(x).resolve_conj()) for n, f in functions.items()
+    }
+    check_operators(reals, torch.randn(3, 4))
+
+
+def test_products() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 6, dtype=torch.complex64)
+            self.plain = nn.Linear(6, 2, bias=False, dtype=torch.complex64)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            z, w = torch.complex(x, y), torch.complex(y, x + y)
+            three = torch.einsum("bij,bj,bkj->kj", z, w[:, 0], w)
+            v, u = z[0, 0], w[0, 0]
+            dots = torch.stack([torch.dot(v, u), torch.vdot(v, u), (z[0] @ u).sum()])
+            added = torch.addmm(torch.outer(v[:3], u[:3]), z[0], w[1].mH)
+            found = (self.plain(self.layer(z)), z @ w.mT, three, dots, added)
+            return tuple(torch.view_as_real(f) for f in found)
+
+    check(Model(), (torch.randn(2, 3, 4), torch.randn(2, 3, 4)))
+
+
+def test_writes() -> None:
+    def z(x: torch.Tensor) -> torch.Tensor:
+        return torch.complex(x, 2 * x)
+
+    functions = {
+        "index_put": lambda x: z(x).index_put(
+            (torch.tensor([2, 0]),), z(x)[:2] * 3, accumulate=True
+        ),
+        "index_add": lambda x: z(x).index_add(0, torch.tensor([1, 1]), z(x)[1:]),
+        "masked_fill": lambda x: z(x).masked_fill(x > 0, 1 - 3j) + z(x).masked_fill(x < 0, 2),
+        "where": lambda x: torch.where(x > 0, z(x), x) + torch.where(x > 0, 1.5, z(x)),
+        "cat": lambda x: torch.cat([z(x), x, x[:1] + 1j]),
+        "copy": lambda x: torch.zeros_like(z(x)).copy_(x) + z(x).new_full((4,), 2 + 1j),
+        "filled": lambda x: torch.ones_like(z(x)) + torch.full_like(z(x), 2j) + z(x).new_ones(4),
+        "select": lambda x: z(x).select_scatter(x[0] + 0j, 0, 1).slice_scatter(z(x)[:1], 0, 2),
+        "parts": lambda x: torch.cat(
+            [a * b for a, b in zip(z(x).unbind(0), z(x).split(1), strict=True)]
+        ),
+        "empty": lambda x: torch.cat([z(x)[:0], z(x)[:, 4:].sum(1)[:, None] + z(x)]),
+        "constant": lambda x: x + torch.full((3, 4), 1 + 2j) + torch.tensor([1j, 2, 3, 4]),
+    }
+    reals = {n: lambda x, f=f: torch.view_as_real(f(x)) for n, f in functions.items()}
+    check_operators(reals, torch.randn(3, 4))
+
+
+def test_a_part_alone() -> None:
+    """What makes only the other part of a result is not in the Program."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.complex(x, x) @ torch.complex(x, -x)).real
+
+    products = [s for s in check(Model(), (torch.randn(4, 4),)).program.body if s.combiner == "sum"]
+    assert len(products) == 2
+
+
+class Held(nn.Module):
+    """table: "parameter", "buffer" or "updated"."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self.kind = table
+        made = torch.randn(4, dtype=torch.complex64)
+        if table == "parameter":
+            self.table = nn.Parameter(made)
+        else:
+            self.register_buffer("table", made)
+        self.tied = self.table
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "updated":
+            self.table += 1
+        return (x * self.table * self.tied[:1]).real
+
+
+@pytest.mark.parametrize("table", ["parameter", "buffer"])
+def test_parameters(table: str) -> None:
+    captured = check(Held(table), (torch.randn(3, 4),))
+    assert [x.dtype for x in captured.parameters.values()] == [torch.float32]
+
+
+def test_what_it_does_not_do_is_refused() -> None:
     class Out(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.complex(x, x)
 
-    class Held(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("table", torch.randn(4, dtype=torch.complex64))
-
+    class Unknown(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x * self.table).real
+            return (
+                torch.complex(x, x).tanh().real + torch.complex(x, x).prod(-1, keepdim=True).abs()
+            )
 
-    class Mixed(nn.Module):
-        """The real tensor's imaginary part is zero, not itself."""
-
+    class Scaled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([torch.complex(x, x), x]).imag
+            z = torch.complex(x, x)
+            return z.index_add(0, torch.tensor([1]), z[:1], alpha=2j).real
 
     class Dropped(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.complex(x, x).to(torch.float32) + 1
 
-    for model in (Mixed(), Dropped()):
-        with pytest.raises(MonotileError, match="complex"):
+    with pytest.raises(
+        MonotileError, match=r"(?s)tanh.*prod.*of complex numbers.*test_complex\.py"
+    ):
+        capture(Unknown(), (torch.randn(3, 4),))
+    for model in (Dropped(), Scaled()):
+        with pytest.raises(MonotileError, match="complex number"):
             capture(model, (torch.randn(3, 4),))
-    with pytest.raises(MonotileError, match=r"complex.*test_complex\.py"):
-        capture(Fourier(), (torch.randn(3, 4),))
     with pytest.raises(CaptureError, match="is complex"):
         capture(Out(), (torch.randn(3, 4),))
-    for model, x in (
-        (Held(), torch.randn(3, 4)),
-        (Fourier(), torch.randn(4, dtype=torch.complex64)),
-    ):
-        with pytest.raises(MonotileError, match="complex64"):
-            capture(model, (x,))
+    with pytest.raises(CaptureError, match="updates table, which is complex"):
+        capture(Held("updated"), (torch.randn(3, 4),))
+    with pytest.raises(CaptureError, match="argument input is complex"):
+        capture(nn.Flatten(), (torch.randn(4, 4, dtype=torch.complex64),))

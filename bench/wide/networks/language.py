@@ -7,18 +7,20 @@ from typing import Any
 import msgspec
 from torch import Tensor, nn
 
-from bench.wide.registry import NETWORKS, Network, Parts
+from bench.wide.registry import DTYPES, NETWORKS, Network, Parts
 from bench.zoo.weights import tokens_of
 
 
 class Text(msgspec.Struct, frozen=True):
-    """model, config: classes of transformers. sizes: what the published configuration has other than the library's default."""
+    """model, config: classes of transformers. sizes: what the published configuration has other than the library's default. dtypes: as `Network` has
+    them."""
 
     title: str
     model: str
     config: str
     sizes: dict[str, Any] = {}
     tokens: int = 128
+    dtypes: tuple[str, ...] = DTYPES
 
 
 class Hidden(nn.Module):
@@ -70,7 +72,7 @@ TEXTS = {
     "modernbert_base": Text("ModernBERT-base", "ModernBertModel", "ModernBertConfig", {}, 512),
     "xlnet_base": Text("XLNet-base", "XLNetModel", "XLNetConfig", XLNET),
     "funnel_base": Text("Funnel-base", "FunnelBaseModel", "FunnelConfig"),
-    "fnet_base": Text("FNet-base", "FNetModel", "FNetConfig"),
+    "fnet_base": Text("FNet-base", "FNetModel", "FNetConfig", dtypes=("float32",)),  # cuFFT wants powers of two in float16
     "t5_base_encoder": Text("T5-base encoder", "T5EncoderModel", "T5Config", T5),
     "bart_base": Text("BART-base", "BartModel", "BartConfig", BART),
     "gpt2": Text("GPT-2", "GPT2LMHeadModel", "GPT2Config"),
@@ -81,4 +83,6 @@ TEXTS = {
 }  # fmt: skip
 for _name, _text in TEXTS.items():
     _make = partial(of_transformers, _text)
-    NETWORKS[_name] = Network(_text.title, "language", _make, library="transformers")
+    NETWORKS[_name] = Network(
+        _text.title, "language", _make, library="transformers", dtypes=_text.dtypes
+    )

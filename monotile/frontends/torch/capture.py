@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
 from monotile.frontends.torch.bind import bind
-from monotile.frontends.torch.complex_numbers import Pair, constant_pair
+from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
 from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.export import Model, export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
@@ -51,6 +51,7 @@ from monotile.ir.signature import (
     TensorLeaf,
     ValueLeaf,
 )
+from monotile.wrapped import real_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,7 @@ class _Inputs:
             case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
                 name = spec.target or node.name
                 if name in exported.state_dict:
-                    held = exported.state_dict[name]
-                    self.values[node] = self._weight(node, held, name, constant=False)
+                    self.values[node] = self._held(node, exported.state_dict[name], name)
                 else:
                     held = exported.constants[name]
                     if not isinstance(held, torch.Tensor):
@@ -191,6 +191,11 @@ class _Inputs:
         value = node.meta.get("val")
         self.leaf_of[node.name] = len(self.leaves)
         if isinstance(value, torch.Tensor):
+            if value.is_complex():
+                raise CaptureError(
+                    f"argument {node.name} is complex: pass torch.view_as_real(...) of it, of which the model"
+                    " takes torch.view_as_complex"
+                )
             tensor = Tensor(self._b.names.unique(node.name), *type_of(value, self._shapes))
             self.values[node] = tensor
             self.leaves.append(TensorLeaf(tensor, _texts(tensor.shape)))
@@ -212,6 +217,18 @@ class _Inputs:
         assert isinstance(leaf, TensorLeaf)
         return leaf.tensor.name
 
+    def _held(self, node: fx.Node, held: torch.Tensor, name: str) -> Tensor | Pair:
+        """A parameter, or a persistent buffer; a complex one by its parts, as they lie in memory."""
+        if not held.is_complex():
+            return self._weight(node, held, name, constant=False)
+        if name in self.changed:
+            raise CaptureError(
+                f"the model updates {name}, which is complex: hold torch.view_as_real of it"
+            )
+        whole = self._weight(node, real_of(held), name, constant=False)
+        self._b.begin(node.name, "", ())
+        return interleaved(self._b, whole)
+
     def _weight(self, node: fx.Node, held: torch.Tensor, name: str, *, constant: bool) -> Tensor:
         key = memory_of(held)  # tied parameters are one Weight
         if key not in self._shared:
@@ -227,7 +244,7 @@ class _Inputs:
 
 def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> dict[str, str]:
     names = {memory_of(x): name for name, x in parameters.items()}
-    found = ((name, names.get(memory_of(x))) for name, x in exported.state_dict.items())
+    found = ((name, names.get(memory_of(real_of(x)))) for name, x in exported.state_dict.items())
     return {name: known for name, known in found if known not in (None, name)}
 
 

@@ -11,7 +11,14 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontends.builder import Builder, Type, Unsupported
-from monotile.frontends.torch.complex_numbers import constant_pair, is_complex, lower_complex
+from monotile.frontends.torch.complex.lowering import (
+    has_lowering,
+    is_complex,
+    lower_complex,
+    part_of,
+    stand_in,
+)
+from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.control import CONTROL
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
@@ -189,16 +196,20 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
             f"{node.target} makes a number or a shape from a tensor's values{_where(node)}. Monotile"
             " compiles static graphs: keep the value in a tensor, or move this out of the model"
         )
+    if part := part_of(node):
+        return values[part[0]][part[1]]
     value = node.meta.get("val")
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return under_way.shapes.number(value)
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
     if is_complex(node):
-        if maker := _maker(node):
+        b.tf32 = under_way.tf32.allows(node)
+        maker = None if has_lowering(node) else _maker(node)
+        if maker is not None:
             b.begin(node.name, origin(node.stack_trace), ())
             return constant_pair(b, maker(*args, **kwargs))
-        return lower_complex(b, node, args, kwargs)
+        return lower_complex(b, node, args, kwargs, under_way.shapes)
     lowering, control = find(node.target), CONTROL.get(str(node.target))
     maker = None if lowering or control else _maker(node)
     if lowering is None and control is None and maker is None:
@@ -255,6 +266,8 @@ def _check(node: fx.Node, found: Sequence[Tensor | None], results: Sequence[Type
 
 def _stand_in(node: fx.Node, shapes: Shapes) -> Any:
     """Placeholder tensors of the right types, so that operators after an unsupported one are checked too."""
+    if pair := stand_in(node, shapes):
+        return pair
     tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node, shapes)))
     return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
 

@@ -280,7 +280,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.special_xlogy": _in_result_type(_xlogy),
     "aten.arctan2": _binary("atan2"),
     "aten.fix": _integral_is_identity("trunc"),
-    "aten.neg": _unary("neg"),
+    **dict.fromkeys(("aten.neg", "aten._neg_view"), _unary("neg")),
     "aten.abs": absolute,
     "aten.sign": sign,
     "aten.sgn": sign,

@@ -1,0 +1,1 @@
+"""Complex tensors inside a graph, as pairs of real tensors."""
