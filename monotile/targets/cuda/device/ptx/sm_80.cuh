@@ -27,7 +27,10 @@ __device__ __forceinline__ u64 evict_first_policy() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+// The minimum changes no address of shared memory. Without it ptxas may add a uniform register to the address, and then leaves the policy's register
+// undefined, which is an illegal instruction (13.0 to 13.3: github.com/IST-DASLab/marlin/issues/44).
 __device__ __forceinline__ void copy_async_with_policy(u32 to, const void* from, u64 policy) {
+  asm("min.u32 %0, %0, 0xfffff;" : "+r"(to));
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 
