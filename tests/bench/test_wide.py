@@ -129,7 +129,7 @@ def test_a_case(tmp_path: Path) -> None:
     case = Case(jobs, str(tmp_path / "turn"), 60.0, str(tmp_path / "answers"))
     found = {a.job.way: a.outcome for a in run(case)}
     assert list(found) == ["eager", "no such rival", "monotile"]
-    assert found["no such rival"].failure == "KeyError: 'no such form'"
+    assert found["no such rival"].failure == "KeyError: 'no such rival'"
     assert found["monotile"].call
     assert found["monotile"].bound
     assert found["eager"].call
