@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
-from monotile.compare import clock, xla
+from monotile.compare import clock, onnxruntime, openvino, xla
 from monotile.compare.clock import Clock, Run
 from monotile.compare.forms import FORMS
 from monotile.compare.jobs import Job, Network
@@ -55,6 +55,12 @@ RIVALS: dict[str, Rival] = {
     "max-autotune": Rival(make=partial(_compile, mode="max-autotune-no-cudagraphs"), usual=False),
     "compile": Rival(make=_compile),
     "xla": Rival(make=xla.run, clock=xla.clock, forms=("module",), packages=("jax",), lacks=xla.lacks),
+    "openvino": Rival(
+        make=openvino.run, clock=clock.alone, forms=("module", "plain"), packages=("openvino",), targets=("cpu",)
+    ),
+    "onnxruntime": Rival(
+        make=onnxruntime.run, clock=clock.alone, forms=("module", "plain"), packages=("onnxruntime", "onnx", "onnxscript")
+    ),
     "eager": Rival(make=_eager, compiles=False),
 }  # fmt: skip
 
