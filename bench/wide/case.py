@@ -2,7 +2,7 @@
 
 It compiles while other processes do, and takes its turn on the GPU for whatever runs there: the first calls of what torch.compile has
 made, the answers in float64, and the timings, each of a replayed CUDA graph. An Outcome is written as soon as it is known, ours last: a
-kernel that fails may take the process with it.
+kernel that fails may take the process with it. On a CPU a process has one way to run the network, and is alone on the machine.
 """
 
 import contextlib
