@@ -1,6 +1,6 @@
 """The wide table, in pieces of a given time: `make bench ARGS=--wide`.
 
-    python -m bench.wide [--seconds S] [--jobs N] [--dtype D ...] [--batch B ...] [--domain D ...] [--only NAME ...] [--log FILE]
+    python -m bench.wide [--target cpu] [--seconds S] [--jobs N] [--dtype D ...] [--batch B ...] [--domain D ...] [--only NAME ...] [--log FILE]
 
 What the log has is not run again without --again; the log is rewritten after every network. At the end the command says what is left.
 """
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 import torch
 
 from bench.wide import report
 from bench.wide.case import Answer
 from bench.wide.networks import DOMAINS, NETWORKS
 from bench.wide.registry import DTYPES
-from bench.wide.runner import run
+from bench.wide.runner import kind, run
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log, read
 from monotile.compare.run import Settings
@@ -69,8 +70,21 @@ def opened(path: Path, commit: str | None, notes: str) -> Log:
     return log
 
 
-def device_name() -> str:
-    return torch.cuda.get_device_name().split()[1].lower() if torch.cuda.is_available() else "cpu"
+def device_name(settings: Settings) -> str:
+    return "cpu" if kind(settings) == "cpu" else torch.cuda.get_device_name().split()[1].lower()
+
+
+def settings_for(target: str, jobs: int | None, limit: float, seconds: float) -> Settings:
+    """Raises UsageError for several processes on a CPU, where they would compile while one is timed."""
+    found = Settings(target=target, options=Options(cache=False), limit=limit, seconds=seconds)
+    if kind(found) == "cuda":
+        both = Options(
+            cache=False, arrange_parameters=True
+        )  # what lies as a call gives it is timed, too
+        return msgspec.structs.replace(found, options=both, at_once=jobs or os.cpu_count() or 1)
+    if jobs not in (None, 1):
+        raise click.UsageError("on a CPU networks run one at a time")
+    return found
 
 
 @click.command()
@@ -90,7 +104,7 @@ def device_name() -> str:
     help="1, 8 and 32 if none is given; recommendation has 128 rows for each.",
 )
 @click.option("--seconds", default=float("inf"), help="For this piece of the table.")
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes at a time.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes at a time: as many as processors; on a CPU one.")  # fmt: skip
 @click.option("--limit", default=400.0, show_default=True, help="Seconds for a network.")
 @click.option("--budget", default=0.15, show_default=True, help="Seconds to time each for.")
 @click.option("--again", is_flag=True, help="Also what the log has.")
@@ -111,7 +125,7 @@ def main(
     dtype: tuple[str, ...],
     batch: tuple[int, ...],
     seconds: float,
-    jobs: int,
+    jobs: int | None,
     limit: float,
     budget: float,
     again: bool,
@@ -122,8 +136,9 @@ def main(
     left: bool,
     show: bool,
 ) -> None:
-    """Time the networks of the wide table beside eager and torch.compile."""
-    path = path or FOLDER / f"{datetime.date.today().isoformat()}-{device_name()}.json"
+    """Time the networks of the wide table beside eager and torch.compile, on a CPU also beside OpenVINO and ONNX Runtime."""
+    settings = settings_for(target, jobs, limit, budget)
+    path = path or FOLDER / f"{datetime.date.today().isoformat()}-{device_name(settings)}.json"
     log = opened(path, commit, notes)
     networks = chosen(only, domain, dtype, batch)
     here = [n for n in networks if not NETWORKS[n.name].absent]
@@ -138,13 +153,6 @@ def main(
         click.echo(report.line(entry))
 
     if not left and not show:
-        settings = Settings(
-            target=target,
-            options=Options(cache=False, arrange_parameters=True),
-            at_once=jobs,
-            limit=limit,
-            seconds=budget,
-        )
         todo = run(todo, settings, seconds, told)
     if show:
         click.echo(report.page(log, path.parent))

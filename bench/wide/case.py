@@ -2,7 +2,7 @@
 
 It compiles while other processes do, and takes its turn on the GPU for whatever runs there: the first calls of what torch.compile has
 made, the answers in float64, and the timings, each of a replayed CUDA graph. An Outcome is written as soon as it is known, ours last: a
-kernel that fails may take the process with it.
+kernel that fails may take the process with it. On a CPU a process has one way to run the network, and is alone on the machine.
 """
 
 import contextlib
@@ -24,8 +24,9 @@ import torch
 import monotile
 from bench.wide.networks import NETWORKS
 from monotile.compare.forms import FORMS
-from monotile.compare.jobs import OURS, Bound, Job, Outcome
-from monotile.compare.worker import about_device, checked, first_line, may_err
+from monotile.compare.jobs import OURS, Absent, Bound, Job, Outcome, first_line
+from monotile.compare.rivals import RIVALS
+from monotile.compare.worker import about_device, checked, may_err
 from monotile.errors import MonotileError
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.measure import Times, graphed, measure
@@ -100,11 +101,14 @@ def prepared(job: Job, case: Case, model: torch.nn.Module, given: Call) -> Made:
         fast = monotile.compile(own, args, kwargs, target=job.target, options=job.options)
         took = time.perf_counter() - start
         return partial(fast, *args, **kwargs), Outcome(compile=took, **about(fast))
+    rival = RIVALS[job.way]
     form, call = FORMS[job.form](job.network, model, given)
-    if job.way == "eager":
-        return partial(form, *call[0], **call[1]), Outcome()
-    run = compiled(form, call, case)
-    return run, Outcome(compile=time.perf_counter() - start)
+    if job.way == "compile":
+        run = compiled(form, call, case)
+    else:
+        run = rival.make(job.network, form, call, device_of(job.target, job.options))
+    took = time.perf_counter() - start
+    return run, Outcome(compile=took if rival.compiles else None, versions=rival.versions)
 
 
 def load_libraries(dtype: torch.dtype, device: torch.device) -> None:
@@ -144,39 +148,42 @@ def finished(made: Made, job: Job, model: torch.nn.Module, right: Any, usual: fl
     outcome = checked(outcome, run(), right, model, allowed(job, model, device, usual))
     found, note = timed(run, job, device)
     graph = found.median if device.type == "cuda" and not note else None
+    known = about_device(device)
+    known["versions"] |= outcome.versions
     return msgspec.structs.replace(
-        outcome, call=found.median, graph=graph, samples=found.samples, note=note, **about_device(device)
-    )  # fmt: skip
+        outcome, call=found.median, graph=graph, samples=found.samples, note=note, **known
+    )
 
 
 def attempt(make: Callable[[], Any]) -> Any:
     """What `make` gives, or the Outcome of its failure."""
     try:
         return make()
+    except Absent as problem:
+        return Outcome(failure=str(problem), absent=True)
     except Exception as problem:  # of any library
         words = " ".join(str(problem).split())
         return Outcome(failure=f"{type(problem).__name__}: {words[:400]}")
 
 
 def run(case: Case) -> Iterator[Answer]:
-    """The answers of all jobs, the first of which is ours."""
-    ours = case.jobs[0]
-    network = ours.network
+    """The answers of all jobs, which are of one network."""
+    jobs = sorted(case.jobs, key=lambda job: job.way == OURS)
+    network = jobs[0].network
     dtype = getattr(torch, network.dtype or "float32")
-    device = device_of(ours.target, ours.options)
+    device = device_of(jobs[0].target, jobs[0].options)
     loaded, call = NETWORKS[network.name].built(dtype, network.arguments["batch"])
     found, call = to_device(loaded, call, device)
     assert isinstance(found, torch.nn.Module)
     model, given = found, random_inputs(call, seed=1)
     load_libraries(dtype, device)
-    made = {k: attempt(partial(prepared, job, case, model, given)) for k, job in enumerate(case.jobs)}  # fmt: skip
+    made = [attempt(partial(prepared, job, case, model, given)) for job in jobs]
     with turn_of(case):
         right = exact(model, given)
         usual = error(eager(model, given), right)
         if not usual <= USABLE:
             raise MonotileError(f"the error of PyTorch itself is {usual:.1e}")
-        for k, job in sorted(enumerate(case.jobs), key=lambda item: item[1].way == OURS):
-            m = made[k]
+        for job, m in zip(jobs, made, strict=True):
             outcome = m if isinstance(m, Outcome) else attempt(partial(finished, m, job, model, right, usual))  # fmt: skip
             yield Answer(job, outcome)
 

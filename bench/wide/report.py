@@ -1,4 +1,4 @@
-"""A log of the wide table as text and as a picture: how much faster each network is than the faster of eager and torch.compile."""
+"""A log of the wide table as text and as a picture: how much faster each network is than its fastest rival."""
 
 import importlib
 import statistics
@@ -15,6 +15,7 @@ from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log
 
 TYPES = {"float16": "fp16", "float32": "fp32"}
+RIVALS = {"eager": "eager PyTorch", "compile": "`torch.compile`", "openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # fmt: skip
 COLOURS = {1: "#1b4965", 8: "#2a9d8f", 32: "#e9a03b"}
 Column = tuple[str, int]  # dtype and batch
 
@@ -41,6 +42,31 @@ def column(e: Entry) -> Column:
 
 def columns(log: Log) -> list[Column]:
     return sorted({column(e) for e in log.entries})
+
+
+def beside(log: Log) -> str:
+    """What the ratios are over, in words."""
+    seen = {name.rpartition(" ")[2] for e in log.entries for name in e.rivals}
+    names = [title for name, title in RIVALS.items() if name in seen]
+    few = len(names) < 3
+    words = " and ".join([", ".join(names[:-1]), *names[-1:]] if names[1:] else names)
+    return f"the {'faster' if few else 'fastest'} of {words}"
+
+
+def in_graphs(log: Log) -> bool:
+    return any(t.graph is not None for e in log.entries for t in e.rivals.values())
+
+
+def against_each(log: Log) -> str:
+    """A row for each rival, in Markdown: how many times as fast ours is as that one."""
+    rows = ["| | networks | geometric mean | slower than it |", "| --- | --- | --- | --- |"]
+    for name, words in RIVALS.items():
+        times = [(e.own, [min(t.call, t.graph or t.call) for n, t in e.rivals.items() if n.rpartition(" ")[2] == name]) for e in log.entries]  # fmt: skip
+        found = [min(theirs) / own for own, theirs in times if own and theirs]
+        if found:
+            mean = statistics.geometric_mean(found)
+            rows.append(f"| {words} | {len(found)} | {mean:.2f} × | {sum(r < 1 for r in found)} |")
+    return "\n".join(rows)
 
 
 def size(of: Column) -> str:
@@ -131,9 +157,9 @@ def failures(log: Log) -> str:
     return "\n".join(lines) or "None."
 
 
-def reasons_in(folder: Path) -> dict[str, str]:
-    """What is known of why networks are slower, from reasons.json."""
-    path = folder / "reasons.json"
+def reasons_in(folder: Path, kind: str = "cuda") -> dict[str, str]:
+    """What is known of why networks are slower, from reasons.json, on a CPU from reasons-cpu.json."""
+    path = folder / ("reasons.json" if kind == "cuda" else f"reasons-{kind}.json")
     return msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.exists() else {}
 
 
@@ -141,10 +167,11 @@ def page(log: Log, folder: Path) -> str:
     """All of the above."""
     parts = (
         summary(log),
-        "Microseconds a call, and how many times as fast that is as the faster of eager and `torch.compile`.",
+        against_each(log),
+        f"Microseconds a call, and how many times as fast that is as {beside(log)}.",
         table(log),
         "**Slower than a rival**",
-        defects(log, reasons_in(folder)),
+        defects(log, reasons_in(folder, "cuda" if in_graphs(log) else "cpu")),
         "**Without a time**",
         failures(log),
     )
@@ -154,8 +181,9 @@ def page(log: Log, folder: Path) -> str:
 def headline(log: Log, place: str) -> str:
     """Picture and summary. place: of the log, from the page on, without its ending."""
     count = len({e.model for e in log.entries if e.ours})
-    about = f"**{count} networks, {log.device}** ({log.date}). Times as fast as the faster of eager PyTorch and `torch.compile`"
-    rest = "all in CUDA graphs, images also channels-last: [every network](bench/results/wide/README.md)."
+    about = f"**{count} networks, {log.device}** ({log.date}). Times as fast as {beside(log)}"
+    graphs = "all in CUDA graphs, " if in_graphs(log) else ""
+    rest = f"{graphs}images also channels-last: [every network](bench/results/wide/README.md)."
     return f"{about}, {rest}\n\n![]({place}.png)\n\n{summary(log)}"
 
 
@@ -187,7 +215,7 @@ def chart(log: Log, path: Path) -> None:
     figure = figures.Figure(figsize=(7 * max(1, len(dtypes)), 2 + 0.17 * rows), layout="constrained")  # fmt: skip
     for k, dtype in enumerate(dtypes):
         panel(figure.add_subplot(1, len(dtypes), k + 1), [(r, e) for r, e in found if e.dtype == dtype])  # fmt: skip
-    figure.suptitle(f"Times as fast as the faster of eager and torch.compile, in CUDA graphs, {log.device}", fontsize=11)  # fmt: skip
+    figure.suptitle(f"Times as fast as {beside(log).replace('`', '')}{', in CUDA graphs' if in_graphs(log) else ''}, {log.device}", fontsize=11)  # fmt: skip
     figure.savefig(path, dpi=110)
 
 

@@ -1,4 +1,4 @@
-"""Runs the cases of the wide table, each in a process of its own, for a given time."""
+"""Runs the cases of the wide table, each in a process of its own, for a given time. On a CPU each way to run a network is a case."""
 
 import os
 import signal
@@ -18,9 +18,11 @@ import msgspec
 
 from bench.wide.case import Answer, Case
 from monotile.compare.jobs import OURS, Job, Network, Outcome
+from monotile.compare.rivals import missing
 from monotile.compare.run import Settings, jobs_of
+from monotile.targets.detect import device_of
 
-RIVALS = ("eager", "compile")
+RIVALS = {"cuda": ("eager", "compile"), "cpu": ("eager", "compile", "openvino", "onnxruntime")}
 TURN = 60.0  # seconds on the GPU at a time
 GUESS = 60.0  # seconds that a network takes, before one has been seen
 Report = Callable[[Network, Sequence[Answer]], None]
@@ -44,7 +46,7 @@ def run(networks: Sequence[Network], settings: Settings, seconds: float, report:
                 if not waiting or start + 1.5 * usual > until:
                     return
                 network = waiting.popleft()
-            answers = in_a_process(network, settings, until, turn)
+            answers = answers_of(network, settings, until, turn)
             with state:
                 if answers is not None:
                     took.append(time.monotonic() - start)
@@ -61,13 +63,33 @@ def run(networks: Sequence[Network], settings: Settings, seconds: float, report:
     return [n for n in networks if str(n) in left]
 
 
-def in_a_process(network: Network, settings: Settings, until: float, turn: Path) -> list[Answer] | None:  # fmt: skip
-    """Answers of all the network's jobs, a failure where the process gave none; None if the time was over first."""
-    jobs = [job for job in jobs_of(network, RIVALS, settings) if wanted(job)]
+def kind(settings: Settings) -> str:
+    """What the networks run on: "cuda" or "cpu"."""
+    return device_of(settings.target, settings.options).type
+
+
+def answers_of(network: Network, settings: Settings, until: float, turn: Path) -> list[Answer] | None:  # fmt: skip
+    """Of all the network's jobs; None if the time was over first."""
+    on = kind(settings)
+    jobs = [job for job in jobs_of(network, RIVALS[on], settings) if wanted(job)]
+    found = [Answer(job, Outcome(failure=why, absent=True)) for job in jobs if (why := missing(job))]  # fmt: skip
+    jobs = [job for job in jobs if not missing(job)]
+    # Libraries have threads and copies of the weights of their own, which only the end of a process takes from the processors.
+    for case in [[job] for job in jobs] if on == "cpu" else [jobs]:
+        answers = in_a_process(case, settings, until, turn)
+        if answers is None:
+            return None
+        found += answers
+    return found
+
+
+def in_a_process(jobs: list[Job], settings: Settings, until: float, turn: Path) -> list[Answer] | None:  # fmt: skip
+    """Answers of a network's jobs, a failure where the process gave none; None if the time was over first."""
+    limit = TURN if kind(settings) == "cuda" else settings.limit
     with tempfile.TemporaryDirectory(prefix="monotile-wide-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         answers, said = folder / "answers", folder / "said"
-        case = msgspec.json.encode(Case(jobs, str(turn), TURN, str(answers))).decode()
+        case = msgspec.json.encode(Case(jobs, str(turn), limit, str(answers))).decode()
         command = [sys.executable, "-m", "bench.wide.case", case]
         start = time.monotonic()
         with said.open("wb") as words:
@@ -111,7 +133,9 @@ def last_words(said: str, status: int) -> str:
 
 
 def environment(settings: Settings, folder: str) -> dict[str, str]:
-    """Of a process: its share of the processors, one for Triton's compiler, and empty caches."""
-    share = max(1, (os.cpu_count() or 1) // settings.at_once)
-    few = {"OMP_NUM_THREADS": str(share), "TORCHINDUCTOR_COMPILE_THREADS": str(share)}
-    return {**os.environ, **few, "TORCHINDUCTOR_CACHE_DIR": folder}
+    """Of a process: empty caches and, where it is not alone, its share of the processors, also for Triton's compiler."""
+    own = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
+    if settings.at_once == 1:
+        return own
+    share = str(max(1, (os.cpu_count() or 1) // settings.at_once))
+    return {**own, "OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share}

@@ -61,7 +61,7 @@ def command(
     limit: float,
     out: Path | None,
 ) -> None:
-    """Time MODEL beside PyTorch, torch.compile and JAX, each checked against float64 in the same run.
+    """Time MODEL beside PyTorch, torch.compile, JAX, OpenVINO and ONNX Runtime, each checked against float64 in the same run.
 
     Each runs in a process of its own. A rival that is not installed is reported as absent, one that fails with the reason.
     """

@@ -6,7 +6,7 @@ import msgspec
 
 from monotile.config import Options
 
-OURS, PROFILE, XLA = "monotile", "profile", "xla"
+OURS, PROFILE = "monotile", "profile"
 ARRANGED = "parameters arranged"  # of ours
 
 
@@ -33,7 +33,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One way to run a network. way: OURS, PROFILE, XLA or a rival of `compare.rivals`. form: one of `compare.forms`.
+    """One way to run a network. way: OURS, PROFILE or a rival of `compare.rivals`. form: one of `compare.forms`.
     seconds: time to spend on timing. folder: for the files of a profile."""
 
     network: Network
@@ -87,4 +87,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Absent(Exception):
-    """A rival is not available."""
+    """A rival is not available, or has no such network."""
+
+
+def first_line(problem: BaseException) -> str:
+    """The kind of the problem and its first line; of OpenVINO's, which begin with places in its sources, the last."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [""]
+    said = lines[-1 if lines[0].startswith(("Check ", "Exception from ")) else 0]
+    return f"{type(problem).__name__}: {said}"

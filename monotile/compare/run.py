@@ -8,16 +8,15 @@ from rich.console import Console
 
 from monotile.compare import pool, report
 from monotile.compare.forms import forms_of
-from monotile.compare.jobs import OURS, PROFILE, XLA, Job, Network, Outcome
+from monotile.compare.jobs import OURS, PROFILE, Job, Network, Outcome
 from monotile.compare.results import Log
-from monotile.compare.rivals import RIVALS
+from monotile.compare.rivals import RIVALS, missing
 from monotile.config import Options
 from monotile.errors import InputError
 from monotile.runtime.measure import duration
 
-EVERY = (*RIVALS, XLA)  # slow ones included
-USUAL = tuple(name for name in EVERY if name != "max-autotune")
-_SLOWEST_FIRST = ("max-autotune", "compile", XLA, "eager")
+EVERY = tuple(RIVALS)  # slow ones included
+USUAL = tuple(name for name, rival in RIVALS.items() if rival.usual)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +41,10 @@ def jobs_of(network: Network, rivals: Sequence[str], settings: Settings) -> list
     if unknown:
         raise InputError(f"unknown rival {', '.join(unknown)}: choose from {', '.join(EVERY)}")
     ways = [
-        (name, form) for name in _SLOWEST_FIRST if name in rivals for form in _forms(name, network)
+        (name, form)
+        for name, rival in RIVALS.items()
+        for form in forms_of(network)
+        if name in rivals and form in rival.forms
     ]
     profile = [(PROFILE, "module")] if settings.profile and settings.folder else []
     folder = str(settings.folder) if settings.folder else None
@@ -59,10 +61,6 @@ def jobs_of(network: Network, rivals: Sequence[str], settings: Settings) -> list
     return jobs
 
 
-def _forms(rival: str, network: Network) -> tuple[str, ...]:
-    return ("module",) if rival == XLA else forms_of(network)
-
-
 def compare(jobs: Sequence[Job], settings: Settings, console: Console, stem: str) -> Log:
     """Runs the jobs. Prints a line for each and a table for each network; writes the log after each, the pictures at the end."""
     log = Log.new(settings.commit, settings.notes)
@@ -77,11 +75,13 @@ def compare(jobs: Sequence[Job], settings: Settings, console: Console, stem: str
         if folder is not None:
             log.write(folder / f"{stem}.json")
 
-    missing = [job for job in jobs if job.way == XLA and job.network.xla is None]
-    for job in missing:
-        told(job, Outcome(failure="there is no JAX version of this network", absent=True))
-    jobs = [job for job in jobs if job not in missing]
-    pool.run(jobs, at_once=settings.at_once, limit=settings.limit, report=told)
+    there: list[Job] = []
+    for job in jobs:
+        if why := missing(job):
+            told(job, Outcome(failure=why, absent=True))
+        else:
+            there.append(job)
+    pool.run(there, at_once=settings.at_once, limit=settings.limit, report=told)
     show(log, console)
     if folder is not None:
         draw(log, folder, stem, console)

@@ -11,24 +11,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import torch
-from torch.profiler import ProfilerActivity
-from torch.profiler import profile as observe
 
 import monotile
+from monotile.compare.clock import Timer, in_graph_too
 from monotile.compare.forms import FORMS
-from monotile.compare.jobs import OURS, PROFILE, XLA, Absent, Bound, Job, Outcome
+from monotile.compare.jobs import OURS, PROFILE, Absent, Bound, Job, Outcome, first_line
 from monotile.compare.rivals import RIVALS
-from monotile.compare.xla import XlaRun
 from monotile.errors import MonotileError
 from monotile.examples import EXAMPLES
 from monotile.frontends.torch.tf32 import tf32_of
-from monotile.runtime.accuracy import error, exact, tensors
-from monotile.runtime.measure import graphed, measure
+from monotile.runtime.accuracy import error, exact
 from monotile.runtime.models import load_model
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.reference import Call, eager, random_inputs, to_device
@@ -51,20 +49,25 @@ def prepare(job: Job) -> tuple[Outcome, Timing]:
     if job.way in (OURS, PROFILE):
         return _ours(job, model, given, device)
     right = exact(model, given)
-    if job.way == XLA:
-        return _xla(job, model, given, right, device)
-    form, (args, kwargs) = FORMS[job.form](job.network, model, given)
-    run = RIVALS[job.way](form)
+    rival = RIVALS[job.way]
+    form, adapted = FORMS[job.form](job.network, model, given)
     start = time.perf_counter()
-    found = _finished(lambda: run(*args, **kwargs))
+    run = rival.make(job.network, form, adapted, device)
+    found = _finished(run)
     took = time.perf_counter() - start
-    outcome = checked(
-        Outcome(compile=None if job.way == "eager" else took, **about_device(device)),
-        found,
-        right,
-        model,
-    )
-    return outcome, lambda o: _timed(o, lambda: run(*args, **kwargs), device, job.seconds)
+    about = about_device(device)
+    about["versions"] |= rival.versions
+    made = Outcome(compile=took if rival.compiles else None, **about)
+    return checked(made, found, right, model), _timing(job, rival.clock(run, device))
+
+
+def _timing(job: Job, timer: Timer) -> Timing:
+    def with_times(outcome: Outcome) -> Outcome:
+        found = timer(job.seconds)
+        times = msgspec.structs.asdict(found) | {"kernels": outcome.kernels or found.kernels}
+        return msgspec.structs.replace(outcome, **times)
+
+    return with_times
 
 
 def _ours(
@@ -95,7 +98,7 @@ def _ours(
     outcome = checked(made, found, right, model, limit)
     if job.way == PROFILE:
         return outcome, lambda o: _profiled(o, job, fast, given)
-    return outcome, lambda o: _timed(o, lambda: fast(*args, **kwargs), device, job.seconds)
+    return outcome, _timing(job, in_graph_too(partial(fast, *args, **kwargs), device, fast.kernels))
 
 
 def _profiled(outcome: Outcome, job: Job, fast: CompiledModule, given: Call) -> Outcome:
@@ -112,27 +115,6 @@ def _profiled(outcome: Outcome, job: Job, fast: CompiledModule, given: Call) -> 
     with contextlib.suppress(MonotileError):  # without matplotlib there is no picture
         seen.timeline(folder / f"{stem}-timeline.png")
     return outcome
-
-
-def _xla(
-    job: Job, model: torch.nn.Module, given: Call, right: Any, device: torch.device
-) -> tuple[Outcome, Timing]:
-    run = XlaRun(job.network, model, given, device.type)
-    start = time.perf_counter()
-    found = run()
-    took = time.perf_counter() - start
-    about = about_device(device)
-    about["versions"] |= {"jax": run.version}
-    outcome = checked(
-        Outcome(compile=took, **about), found, [x.cpu() for x in tensors(right)], model
-    )
-    run.prepare()
-
-    def times(o: Outcome) -> Outcome:
-        call, loop = run.times(job.seconds)
-        return msgspec.structs.replace(o, call=call.median, graph=loop.median, samples=call.samples)
-
-    return outcome, times
 
 
 def may_err(
@@ -162,38 +144,6 @@ def checked(
     return msgspec.structs.replace(outcome, error=away)
 
 
-def _timed(
-    outcome: Outcome, call: Callable[[], Any], device: torch.device, seconds: float
-) -> Outcome:
-    alone = measure(call, device, seconds, _least(device))
-    graph = None
-    note = ""
-    if device.type == "cuda":
-        try:
-            graph = measure(graphed(call), device, seconds, _least(device)).median
-        except RuntimeError as problem:
-            note = f"no CUDA graph: {first_line(problem)}"
-    kernels = outcome.kernels or (_kernels(call) if device.type == "cuda" and not note else None)
-    return msgspec.structs.replace(
-        outcome, call=alone.median, samples=alone.samples, graph=graph, kernels=kernels, note=note
-    )
-
-
-def _least(device: torch.device) -> int:
-    """The minimum number of timings for a median."""
-    return 100 if device.type == "cuda" else 5
-
-
-def _kernels(call: Callable[[], Any]) -> int | None:
-    """Launches of a call, copies and fills included; None if PyTorch's profiler cannot see the device."""
-    torch.cuda.synchronize()
-    with observe(activities=[ProfilerActivity.CUDA]) as seen:
-        call()
-        torch.cuda.synchronize()
-    events: Any = seen.events()
-    return sum(str(e.device_type).endswith("CUDA") for e in events) or None
-
-
 def _finished(call: Callable[[], Any]) -> Any:
     found = call()
     if torch.cuda.is_available():
@@ -210,16 +160,20 @@ def about_device(device: torch.device) -> dict[str, Any]:
     }
     if device.type != "cuda":
         return {
-            "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} processors",
+            "device": f"{_processor()}, {os.cpu_count()} processors",
             "versions": versions,
         }
     versions["cuda"] = torch.version.cuda or ""
     return {"device": torch.cuda.get_device_name(device), "versions": versions}
 
 
-def first_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return f"{type(problem).__name__}: {lines[0] if lines else ''}"
+def _processor() -> str:
+    """The CPU's model, as Linux names it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from monotile.compare.clock import Run, Timed, Timer
 from monotile.compare.forms import named
 from monotile.compare.jobs import Absent, Network
 from monotile.runtime.measure import Times, median_of
@@ -16,6 +17,29 @@ from monotile.runtime.reference import Call
 _LOOP = 50  # calls per loop on the device
 _QUEUED = 20  # calls in a row from the host
 _LEAST = 5  # minimum number of timings of either
+
+
+def lacks(network: Network) -> str | None:
+    """Why there is no version of the network."""
+    return None if network.xla else "there is no JAX version of this network"
+
+
+def run(network: Network, model: torch.nn.Module, call: Call, device: torch.device) -> Run:
+    """Raises Absent if JAX runs on another device."""
+    return XlaRun(network, model, call, device.type)
+
+
+def clock(run: Run, device: torch.device) -> Timer:
+    """Per call, and in a loop on the device ("graph"), which is compiled first."""
+    del device
+    assert isinstance(run, XlaRun)
+    run.prepare()
+
+    def timer(seconds: float) -> Timed:
+        call, loop = run.times(seconds)
+        return Timed(call.median, call.samples, loop.median)
+
+    return timer
 
 
 def arrays(x: Any) -> Any:
@@ -43,6 +67,7 @@ class XlaRun:
         backend = self._jax.default_backend()
         if (backend == "gpu") != (kind == "cuda"):
             raise Absent(f"the installed JAX runs on the {backend}")
+        self._kind = kind
         function, parameters, inputs = named(network.xla)(model, *call)
         self._function: Callable[..., Any] = function
         self._given = (arrays(parameters), *arrays(inputs))
@@ -50,15 +75,12 @@ class XlaRun:
         self._many: Any = None
 
     def __call__(self) -> list[torch.Tensor]:
-        """The results, as tensors."""
+        """The results, as tensors on the network's device."""
         jnp = importlib.import_module("jax.numpy")
         leaves = self._jax.tree_util.tree_leaves(self._jit(*self._given))
         wide = [x.astype(jnp.float32) if x.dtype.itemsize == 2 else x for x in leaves]
-        return [torch.from_numpy(self._jax.device_get(x).copy()) for x in wide]
-
-    @property
-    def version(self) -> str:
-        return self._jax.__version__
+        host = [torch.from_numpy(self._jax.device_get(x).copy()) for x in wide]
+        return [x.to(self._kind) for x in host]
 
     def prepare(self) -> None:
         """Compiles the loop. An optimisation barrier over inputs and results keeps XLA from hoisting the body out of it."""

@@ -10,17 +10,7 @@ from monotile.ir import printer
 from monotile.ir.bounds import find_violation
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
-    ARITHMETIC,
-    BINARY,
-    BITS,
     COMBINERS,
-    COMPARE,
-    FLOAT_BINARY,
-    FLOAT_UNARY,
-    INT_BINARY,
-    LOGIC,
-    TF32_FACTORS,
-    UNARY,
     Axis,
     Binary,
     Cast,
@@ -52,6 +42,7 @@ from monotile.ir.program import (
     wholes,
 )
 from monotile.ir.scope import Scope, joined, show_type
+from monotile.ir.takes import takes_binary, takes_unary
 
 
 def verify(program: Program) -> None:
@@ -352,11 +343,11 @@ def _node(at: Scope, e: Expr, axes: Mapping[str, Axis]) -> str | None:
             same = then.dtype is otherwise.dtype
             return None if same else f"the sides are {then.dtype} and {otherwise.dtype}"
         case Unary(op, x):
-            return None if _takes_unary(op, x.dtype) else f"no {op!r} of {x.dtype}"
+            return None if takes_unary(op, x.dtype) else f"no {op!r} of {x.dtype}"
         case Binary(op, a, b):
             if a.dtype is not b.dtype:
                 return f"the sides are {a.dtype} and {b.dtype}"
-            return None if _takes_binary(op, a.dtype) else f"no {op!r} of {a.dtype}"
+            return None if takes_binary(op, a.dtype) else f"no {op!r} of {a.dtype}"
 
 
 def _constant(e: Const) -> str | None:
@@ -373,31 +364,3 @@ def _constant(e: Const) -> str | None:
         case float():
             good = e.dtype.is_float and abs(e.value) < float("inf")
     return None if good else f"{e.value!r} is no literal of {e.dtype}"
-
-
-def _takes_unary(op: str, dtype: DType) -> bool:
-    if dtype.is_float8:
-        return False
-    if op in FLOAT_UNARY or op in ("isnan", "isinf"):
-        return dtype.is_float
-    if op in TF32_FACTORS or op == "to_tf32":
-        return dtype is DType.F32
-    if op == "not":
-        return not dtype.is_float
-    return op in UNARY and dtype is not DType.BOOL
-
-
-def _takes_binary(op: str, dtype: DType) -> bool:
-    if dtype.is_float8:
-        return False
-    if op in LOGIC:
-        return dtype is DType.BOOL
-    if op in FLOAT_BINARY:
-        return dtype.is_float
-    if op in INT_BINARY or op in ("shl", "shr"):
-        return dtype.is_int
-    if op in BITS:
-        return not dtype.is_float
-    if op in COMPARE or op in ("min", "max"):
-        return True
-    return op in BINARY and op in ARITHMETIC and dtype is not DType.BOOL

@@ -1,16 +1,18 @@
 """The wide table: its networks, what is left of a log, processes that fail, tables and picture."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
 from bench.history import newest_wide, rewritten
 from bench.wide import report, runner
-from bench.wide.__main__ import chosen, missing, opened, put
+from bench.wide.__main__ import chosen, missing, opened, put, settings_for
 from bench.wide.case import Answer, Case, run
 from bench.wide.networks import DOMAINS, NETWORKS
 from monotile.compare.jobs import Job, Network, Outcome
@@ -97,24 +99,40 @@ def test_a_piece_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert given
         found.append(network)
 
-    monkeypatch.setattr(runner, "in_a_process", fake)
+    monkeypatch.setattr(runner, "answers_of", fake)
     assert runner.run(networks, Settings(), 1.5 * runner.GUESS - 1, told) == networks
     assert runner.run(networks, Settings(at_once=2), 1.5 * runner.GUESS + 10, told) == [networks[1]]
     assert sorted(map(str, found)) == sorted(str(n) for n in networks if n != networks[1])
 
 
-def test_a_process_that_fails_or_hangs(tmp_path: Path) -> None:
+def test_a_process_that_fails_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU each way is a process of its own."""
+    monkeypatch.setitem(runner.RIVALS, "cpu", ("eager", "xla"))
     nothing = Network("nothing", "nothing", "float32", {"batch": 1})
     settings = Settings(target="cpu", limit=100)
-    found = runner.in_a_process(nothing, settings, time.monotonic() + 200, tmp_path / "turn")
+    found = runner.answers_of(nothing, settings, time.monotonic() + 200, tmp_path / "turn")
     assert found is not None
-    assert [a.job.way for a in found] == ["monotile", "compile", "eager"]
-    assert all(a.outcome.failure == "KeyError: 'nothing' (exit status 1)" for a in found)
+    words = {a.job.way: a.outcome.failure for a in found}
+    assert list(words) == ["xla", "monotile", "eager"]
+    assert words.pop("xla") == "there is no JAX version of this network"
+    assert found[0].outcome.absent
+    assert set(words.values()) == {"KeyError: 'nothing' (exit status 1)"}
     short = msgspec.structs.replace(settings, limit=0.01)
-    found = runner.in_a_process(MMOE, short, time.monotonic() + 9, tmp_path / "turn")
+    jobs = jobs_of(MMOE, ("eager",), settings)
+    found = runner.in_a_process(jobs, short, time.monotonic() + 9, tmp_path / "turn")
     assert found is not None
-    assert {a.outcome.failure for a in found} == {"it took over 0 seconds"}
-    assert runner.in_a_process(MMOE, settings, time.monotonic() + 0.01, tmp_path / "turn") is None
+    assert [a.outcome.failure for a in found] == ["it took over 0 seconds"] * 2
+    assert runner.answers_of(MMOE, settings, time.monotonic() + 0.01, tmp_path / "turn") is None
+
+
+def test_on_a_cpu_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_for("cpu", None, 9.0, 0.1).at_once == 1
+    assert "OMP_NUM_THREADS" not in runner.environment(Settings(), "folder").keys() - os.environ
+    assert runner.environment(Settings(at_once=1000), "folder")["OMP_NUM_THREADS"] == "1"
+    with pytest.raises(click.UsageError, match="one at a time"):
+        settings_for("cpu", 2, 9.0, 0.1)
+    monkeypatch.setattr("bench.wide.__main__.kind", lambda _: "cuda")
+    assert settings_for("cuda", 3, 9.0, 0.1).at_once == 3
 
 
 def test_failures_have_words() -> None:
@@ -131,7 +149,7 @@ def test_a_case(tmp_path: Path) -> None:
     case = Case(jobs, str(tmp_path / "turn"), 60.0, str(tmp_path / "answers"))
     found = {a.job.way: a.outcome for a in run(case)}
     assert list(found) == ["eager", "no such rival", "monotile"]
-    assert found["no such rival"].failure == "KeyError: 'no such form'"
+    assert found["no such rival"].failure == "KeyError: 'no such rival'"
     assert found["monotile"].call
     assert found["monotile"].bound
     assert found["eager"].call
@@ -149,6 +167,17 @@ def test_tables() -> None:
     assert "| gone |" in table
 
 
+def test_what_ours_is_compared_with() -> None:
+    log = filled()
+    assert report.beside(log) == "the faster of eager PyTorch and `torch.compile`"
+    assert report.in_graphs(log)
+    assert "| eager PyTorch | 4 | 2.00 × | 1 |" in report.against_each(log)
+    assert "OpenVINO" not in report.against_each(log)
+    for way in ("openvino", "onnxruntime"):
+        log.add(Job(MMOE, way), Outcome(call=1.0, error=0.0, **ABOUT))
+    assert report.beside(log) == "the fastest of eager PyTorch, `torch.compile`, OpenVINO and ONNX Runtime"  # fmt: skip
+
+
 def test_defects_and_failures(tmp_path: Path) -> None:
     log = filled()
     assert report.defects(log, {}) == "- ResNet-50, fp16, batch 8, 0.50 × (eager): no reason known yet"  # fmt: skip
@@ -157,6 +186,7 @@ def test_defects_and_failures(tmp_path: Path) -> None:
     assert report.reasons_in(tmp_path) == {}
     (tmp_path / "reasons.json").write_bytes(msgspec.json.encode(reasons))
     assert "this one" in report.page(log, tmp_path)
+    assert report.reasons_in(tmp_path, "cpu") == {}
     assert report.failures(log) == "- ResNet-50, monotile (fp32, batch 1): failed: it ended"
     assert "monotile: failed" in report.line(log.entries[2])
     assert "2.00 x" in report.line(log.entries[0])
