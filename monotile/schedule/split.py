@@ -42,6 +42,7 @@ Instead = (
     tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
 )  # the last one has the old name
 CHUNK = 128  # a part's share of K is a multiple of this
+LINE = 32  # and its share of a convolution's channels of this
 
 
 def split_reductions(
@@ -133,26 +134,41 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
         terms = math.prod(a.extent for a in c.reduce)
         if terms >= MUCH and (made := fused_predicate(c)) is not None:
             yield "gathered", made, True
-        if terms >= MUCH and _divided(c, PARTS[-1]) is not None:
-            yield PARTS[-1], _split(c, PARTS[-1]), True
+        axis = next((p for p, a in enumerate(c.reduce) if a.extent % PARTS[-1] == 0), None)
+        if terms >= MUCH and axis is not None:
+            yield PARTS[-1], _split(c, Parts(axis, PARTS[-1])), True
         return
     if _by_rows(c, context):
-        yield c.reduce[0].extent, _split(c, c.reduce[0].extent), True
-    if len(c.reduce) != 1 or not tiled(c, context):
+        rows = c.reduce[0].extent
+        yield rows, _split(c, Parts(0, rows)), True
+    if not tiled(c, context):
         return
-    whole = cut(single(c), context)
-    found: list[tuple[bool, float, int]] = []
-    for parts in PARTS:
-        if whole is None or c.reduce[0].extent % (parts * CHUNK):
+    whole, target = cut(single(c), context), context.target
+    # What a split has to gain: of one axis the whole schedule says it; of windows, of which there are many in a network, a barrier at least.
+    margin = target.barrier_seconds if len(c.reduce) > 1 else 0.0
+    found: list[tuple[bool, float, Parts]] = []
+    for count in PARTS:
+        parts = _shares(c, count)
+        if whole is None or parts is None:
             continue
-        draft = cut(single(_split(c, parts)[0]), context)
-        moved = 2 * parts * c.out.size * 4
-        extra = moved / (context.target.worker_bandwidth * context.target.workers)
+        draft = cut(single(partial(c, parts)), context)
+        moved = 2 * count * c.out.size * 4
+        extra = moved / (target.worker_bandwidth * target.workers)
         if draft is not None:
             spent = draft.seconds + extra
-            found.append((spent >= whole.seconds, spent, parts))
-    for slower, _, parts in sorted(found):
-        yield parts, _split(c, parts), not slower
+            found.append((spent + margin >= whole.seconds, spent, parts))
+    for slower, _, parts in sorted(found, key=lambda way: way[:2]):
+        yield parts.count, _split(c, parts), not slower
+
+
+def _shares(c: Compute, count: int) -> Parts | None:
+    """So many parts of the sums of a product, each of whole chunks; of a convolution, of its channels."""
+    axis = max(range(len(c.reduce)), key=lambda p: c.reduce[p].extent)
+    least = CHUNK if len(c.reduce) == 1 else LINE
+    terms = math.prod(a.extent for a in c.reduce)
+    if c.reduce[axis].extent % (count * least) or terms < count * CHUNK:
+        return None
+    return Parts(axis, count)
 
 
 def _by_rows(c: Compute, context: Context) -> bool:
@@ -168,16 +184,9 @@ def _by_rows(c: Compute, context: Context) -> bool:
     )
 
 
-def _divided(c: Compute, parts: int) -> int | None:
-    """The first reduce axis that falls into so many equal parts."""
-    return next((p for p, a in enumerate(c.reduce) if a.extent % parts == 0), None)
-
-
-def _split(c: Compute, parts: int) -> tuple[Compute, Compute]:
+def _split(c: Compute, parts: Parts) -> tuple[Compute, Compute]:
     """The partial results, and what they give together under the old name."""
-    at = _divided(c, parts)
-    assert at is not None
-    first = partial(c, Parts(at, parts))
+    first = partial(c, parts)
     return first, combined(c, first.out)
 
 

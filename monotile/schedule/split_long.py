@@ -165,17 +165,17 @@ def _split(body: Body, c: Compute, context: Context) -> Body:
 
 def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
     """Pieces of each axis, about as many parts as there are workers or a few times as many; with neighbours in memory kept apart, too."""
-    for beside in (None, _neighbours(c)):
-        results = c.out.size * (1 if beside is None else c.reduce[beside].extent)
+    workers, kept = context.target.workers, _neighbours(c)
+    for beside in (None,) if kept is None else (None, kept):
+        # Where neighbours are kept, a worker has all of a line, and there are as many pieces as workers.
+        results = c.out.size if beside is None else 1
         for axis, a in enumerate(c.reduce):
             counts = [n for n in range(2, a.extent + 1) if a.extent % n == 0 and axis != beside]
-            wanted = [t * context.target.workers / results for t in TURNS]
+            wanted = [t * workers / results for t in TURNS]
             near = {min(counts, key=lambda n: abs(math.log(n / w))) for w in wanted if counts}
             for count in sorted(near):
                 if math.prod(x.extent for p, x in enumerate(c.reduce) if p != beside) > count:
                     yield Parts(axis, count, beside)
-        if beside is None and _neighbours(c) is None:
-            return
 
 
 def _neighbours(c: Compute) -> int | None:
