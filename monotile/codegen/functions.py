@@ -36,9 +36,10 @@ class Function:
 
 
 class Functions:
-    """By the name of the stage; in the order in which they came."""
+    """By the name of the stage; in the order in which they came. lean: they are given what they mention alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lean: bool = False) -> None:
+        self._lean = lean
         self._by_text: dict[tuple[object, ...], Function] = {}
         self._calls: dict[str, tuple[Function, tuple[Base | str, ...]]] = {}
 
@@ -56,6 +57,8 @@ class Functions:
         `body` may need; those that it does not mention are left out. names: its other names that come from tensors.
         """
         words = set(re.findall(r"\w+", body))
+        if self._lean and not any(w.startswith("MT_") for w in words):  # a macro may mention any
+            given = {n: kind for n, kind in given.items() if n in words}
         needed = [p for p in parameters if p[0] in words]
         numbers = {n: f"t{k}" for k, n in enumerate((*(p[0] for p in needed), *names))}
         same = re.sub(r"\w+", lambda word: numbers.get(word[0], word[0]), body)

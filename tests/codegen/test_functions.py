@@ -82,7 +82,7 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
         for how in ("called", "separate")
     )
     assert "__forceinline__ void stage_" not in many.text
-    assert (many.apart, more.apart) == (False, True)
-    built = build(more.text, target, OPTIONS, apart=True)
+    assert (many.units, more.units) == (0, 2)
+    built = build(more.text, target, OPTIONS, more.units)
     assert built.image
     assert "check_timeout" not in built.ptx  # a call, which would serialise the wgmma of its caller
