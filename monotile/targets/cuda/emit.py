@@ -349,7 +349,7 @@ def _head(f: Function, *, called: bool = True, apart: bool = False) -> str:
 
 
 def _definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
-    body = f.body
+    body = f.text
     if called:
         bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
         known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
