@@ -69,7 +69,7 @@ def to_source(model: torch.nn.Module, call: Call, name: str, chosen: dict[str, A
     checks = [re.sub(r"\.py:\d+", ".py", message) for message in source.checks]  # whatever the line
     outputs = captured.signature.moved(done.results).outputs
     beside = [
-        [source.entry, source.apart, checks, launch],
+        [source.entry, source.units, checks, launch],
         [[t.shape, t.dtype.name] for t in (*program.inputs, *program.results)],
         [_digest(constants[n]) if n in constants else "" for n in plan.weights],
         [orders.get(n) for n in (*plan.inputs, *plan.weights)],

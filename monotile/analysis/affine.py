@@ -169,6 +169,7 @@ def flattened(e: Affine, axes: Sequence[Axis]) -> tuple[Affine, Axis]:
     return rest + Affine(((flat, step),)), flat
 
 
+@functools.lru_cache(maxsize=65536)
 def constant_run(e: Affine, axis: Axis, limit: int) -> int:
     """The largest power of two v <= limit that divides the extent such that e is constant over each aligned group of v values of `axis`."""
 

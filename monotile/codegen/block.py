@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from monotile.analysis.states import steady_weights
 from monotile.codegen.address import WIDEST
+from monotile.codegen.functions import IN_FRONT
 from monotile.codegen.site import Range, Site, Span
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import product
@@ -46,7 +47,7 @@ class Held:
 class BlockEmitter(VectorEmitter):
     """passed: parameters of every function, with their types. await_: the functor that waits for what the next step reads. weights: those
     that the launch does not change. in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps
-    of the current stage asked for at its beginning, by the weight; held_now: of these, the current step's."""
+    of the current stage asked for at its beginning, by the weight; held_now: of these, the current step's. hot: stages beside streams in a loop."""
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
@@ -57,6 +58,7 @@ class BlockEmitter(VectorEmitter):
         self.early = {}
         self.prefetched: dict[Step, Mapping[str, Held]] = {}
         self.held_now: Mapping[str, Held] = {}
+        self.hot = frozenset[str]()
 
     @abstractmethod
     def with_pinned(self, site: Site) -> Site:
@@ -121,6 +123,9 @@ class BlockEmitter(VectorEmitter):
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
             first, grid = self.first_task(stage), self.grid(stage)
+            if self.functions.lean and stage.first % workers and stage.name not in self.hot:
+                self.in_front = workers - stage.first % workers
+                first = first.replace(f"+ {self.in_front})", f"+ {IN_FRONT})")
             tasks = product(grid)
             if stage.everywhere:
                 loop = "if (const idx task = 0; true)"

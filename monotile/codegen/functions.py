@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from monotile.ir.expr import Expr, Tensor
 from monotile.plan.places import Place
 
+IN_FRONT = "in_front"  # in a body: by how many workers the first task's is behind, counted round
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -22,12 +24,23 @@ class Base:
 
 @dataclass(slots=True)
 class Function:
-    """parameters: name -> C type. callers: stages that call it. body: with its braces."""
+    """parameters: name -> C type. callers: stages that call it. body: with its braces. in_front: what `IN_FRONT` is there; None where callers
+    differ, so that it is a parameter."""
 
     name: str
     parameters: Mapping[str, str]
     body: str
+    in_front: int | None
     callers: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        """The body, with `IN_FRONT` where it is known."""
+        return (
+            self.body
+            if self.in_front is None
+            else re.sub(rf"\b{IN_FRONT}\b", str(self.in_front), self.body)
+        )
 
     @property
     def declarations(self) -> Iterator[str]:
@@ -36,11 +49,13 @@ class Function:
 
 
 class Functions:
-    """By the name of the stage; in the order in which they came."""
+    """By the name of the stage; in the order in which they came. lean: they are given what they mention alone, and stages on other workers
+    share one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lean: bool = False) -> None:
+        self.lean = lean
         self._by_text: dict[tuple[object, ...], Function] = {}
-        self._calls: dict[str, tuple[Function, tuple[Base | str, ...]]] = {}
+        self._calls: dict[str, tuple[Function, tuple[Base | str, ...], int]] = {}
 
     def add(
         self,
@@ -49,26 +64,34 @@ class Functions:
         given: Mapping[str, str],
         parameters: Sequence[tuple[str, str, Base | str]],
         names: Sequence[str],
+        in_front: int,
     ) -> None:
         """Stage `name` is computed by `body`.
 
         given: name -> C type of what every function is given. parameters: (name, C type, what a caller gives) of what
         `body` may need; those that it does not mention are left out. names: its other names that come from tensors.
+        in_front: what `IN_FRONT` is there.
         """
         words = set(re.findall(r"\w+", body))
+        if self.lean and not any(w.startswith("MT_") for w in words):  # a macro may mention any
+            given = {n: kind for n, kind in given.items() if n in words}
         needed = [p for p in parameters if p[0] in words]
         numbers = {n: f"t{k}" for k, n in enumerate((*(p[0] for p in needed), *names))}
         same = re.sub(r"\w+", lambda word: numbers.get(word[0], word[0]), body)
         key = (same, *(kind for _, kind, _ in needed))
         if key not in self._by_text:
-            self._by_text[key] = Function(name, {**given, **{p[0]: p[1] for p in needed}}, body)
+            kinds = {**given, **{p[0]: p[1] for p in needed}}
+            self._by_text[key] = Function(name, kinds, body, in_front)
         found = self._by_text[key]
+        if found.in_front not in (in_front, None):
+            found.in_front, found.parameters = None, {**found.parameters, IN_FRONT: "const idx"}
         found.callers.append(name)
-        self._calls[name] = found, (*given, *(p[2] for p in needed))
+        self._calls[name] = found, (*given, *(p[2] for p in needed)), in_front
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self._by_text.values())
 
     def call(self, name: str) -> tuple[Function, tuple[Base | str, ...]]:
         """The function that computes stage `name`, and what it is given."""
-        return self._calls[name]
+        found, given, in_front = self._calls[name]
+        return found, given if found.in_front is not None else (*given, str(in_front))

@@ -4,13 +4,13 @@ import msgspec
 
 
 class Source(msgspec.Struct, frozen=True):
-    """text: one translation unit that includes the `device/` headers by name (`"cuda/..."`, `"cpu/..."`).
+    """text: includes the `device/` headers by name (`"cuda/..."`, `"cpu/..."`).
 
     entry: the symbol to launch or call. checks: the message of each run-time index check, by number.
-    apart: whether each of its functions is to be compiled by itself.
+    units: in how many parts it is compiled, which are linked; part k has MT_UNIT defined as k. 0: as a whole.
     """
 
     text: str
     entry: str
     checks: tuple[str, ...]
-    apart: bool = False
+    units: int = 0

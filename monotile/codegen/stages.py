@@ -40,13 +40,13 @@ class StageEmitter(Emitter):
         axes: of the Repeats round the stage. given: its other parameters, with their types.
         """
         self.writer = Writer()
-        self._parameters, self._names = {}, []
+        self._parameters, self._names, self.in_front = {}, [], 0
         loops = [loop_variable(a) for a in axes]
         with self.writer.open("", [*given, *loops], fence=True) as block:
             yield block
         pointers = [(n, f"{self._kind(b.tensor)} const", b) for n, b in self._parameters.items()]
         parameters = [*((v, "idx", v) for v in loops), *pointers]
-        self.functions.add(name, self.writer.text, given, parameters, self._names)
+        self.functions.add(name, self.writer.text, given, parameters, self._names, self.in_front)
 
     def grid(self, stage: Stage) -> list[str]:
         """Texts of how many tasks there are along each tile axis; what the call says is read here, once a function."""

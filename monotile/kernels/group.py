@@ -24,6 +24,13 @@ class Group:
     waits: frozenset[str] = frozenset()
     match: object = field(default=None, compare=False)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.steps, self.rows, self.waits))
+
     @property
     def matched(self) -> bool:
         return self.match is not None

@@ -86,7 +86,7 @@ def _nvrtc() -> Finding:
 
 def _linker() -> Finding:
     try:
-        build_cuda.build(KERNEL, _newest(), Options(cache=False), apart=True)
+        build_cuda.build(KERNEL, _newest(), Options(cache=False), units=1)
     except BuildError as error:
         return Finding("nvJitLink", False, str(error))
     major, minor = nvjitlink_version()

@@ -35,12 +35,17 @@ def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> l
 
 
 def writes_of(node: Node) -> frozenset[str]:
-    return node.tensors if isinstance(node, Group) else frozenset(t.name for t in defined(node))
+    return node.tensors if isinstance(node, Group) else _writes_inside(node)
+
+
+@functools.lru_cache(maxsize=1024)
+def _writes_inside(s: Loop | Branch) -> frozenset[str]:
+    return frozenset(t.name for t in defined(s))
 
 
 def needs_of(node: Node, waits: Waits) -> frozenset[str]:
     """What is made before it: what it reads, and what is made of the old values that it writes over."""
-    return reads_of(node).union(*(waits.get(name, ()) for name in writes_of(node)))
+    return reads_of(node).union(*(waits[n] for n in waits.keys() & writes_of(node)))
 
 
 def reads_of(node: Node) -> frozenset[str]:
@@ -175,36 +180,47 @@ def merge(
 
     The nodes are in a valid order and stay in one. Every consumer tries its latest producer first.
     """
+    made = frozenset[str]().union(*map(writes_of, nodes))
     changed = True
     while changed:
         changed = False
         position = 0
         while position < len(nodes):
-            second = nodes[position]
-            if isinstance(second, Group):
-                for earlier in range(position - 1, -1, -1):
-                    first = nodes[earlier]
-                    if not isinstance(first, Group) or not (first.tensors & second.reads):
-                        continue
-                    between = nodes[earlier + 1 : position]
-                    after = _dependents(first, between, waits)
-                    if any(writes_of(n) & second.reads for n in after):
-                        continue  # first -> n -> second: one stage cannot wait for itself
-                    united = join(first, second)
-                    if united is None:
-                        continue
-                    before = [n for n in between if n not in after]
-                    nodes[earlier : position + 1] = [*before, united, *after]
-                    position = earlier + len(before)
-                    second = united
-                    changed = True
-                    break
-                else:
-                    position += 1
-                    continue
-                continue
-            position += 1
+            joined = _joined(nodes, position, made, join, waits)
+            changed = changed or joined is not None
+            position = position + 1 if joined is None else joined
     return nodes
+
+
+def _joined(
+    nodes: list[Node],
+    position: int,
+    made: frozenset[str],
+    join: Callable[[Group, Group], Group | None],
+    waits: Waits,
+) -> int | None:
+    """Joins the node at `position` with one before it; where both are now, None if none was joined. made: by all nodes."""
+    second = nodes[position]
+    left = second.reads & made if isinstance(second, Group) else frozenset[str]()
+    for earlier in range(position - 1, -1, -1):
+        if not left:  # all its producers have been tried
+            return None
+        first = nodes[earlier]
+        if writes_of(first).isdisjoint(left):
+            continue
+        left -= writes_of(first)
+        if not isinstance(first, Group) or not isinstance(second, Group):
+            continue
+        between = nodes[earlier + 1 : position]
+        after = _dependents(first, between, waits)
+        if any(writes_of(n) & second.reads for n in after):
+            continue  # first -> n -> second: one stage cannot wait for itself
+        united = join(first, second)
+        if united is not None:
+            before = [n for n in between if n not in after]
+            nodes[earlier : position + 1] = [*before, united, *after]
+            return earlier + len(before)
+    return None
 
 
 def _dependents(first: Node, nodes: list[Node], waits: Waits) -> list[Node]:

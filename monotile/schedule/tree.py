@@ -52,7 +52,10 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
 
     def join(first: Group, second: Group) -> Group | None:
         """One stage instead of two where the model says that it is faster than two and a barrier."""
-        both = unite(first, second, leads=context.target.has.halos)
+        both = context.of_worker.once(
+            ("unite", first, second),
+            lambda: unite(first, second, leads=context.target.has.halos),
+        )
         if both is None or not allowed(both):
             return None
         one, a, b = (cut(g, context) for g in (both, first, second))

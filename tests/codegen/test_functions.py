@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from monotile.codegen.functions import IN_FRONT, Functions
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
@@ -70,6 +71,31 @@ def test_on_the_gpu() -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * float(np.abs(wanted).max()))
 
 
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_parts_are_a_text_as_well() -> None:
+    program = layers(6)
+    target = cuda_target("sm_80", workers=3)
+    plan = schedule(program, target, OPTIONS)
+    plan = replace(plan, launch=replace(plan.launch, functions="separate"))
+    source = emit(program, plan, target, OPTIONS)
+    assert source.units == 2
+    values = random_values(program)
+    (found,) = emulate(program, plan, source, values)
+    (wanted,) = evaluate(program, values)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * float(np.abs(wanted).max()))
+
+
+def test_stages_on_other_workers_share_a_function() -> None:
+    functions = Functions(lean=True)
+    for name, in_front in (("a", 3), ("b", 5)):
+        functions.add(name, f"{{ x({IN_FRONT}); }}", {"p": "P", "x": "X"}, (), (), in_front)
+        functions.add(f"{name}_alike", f"{{ {IN_FRONT}; }}", {}, (), (), 7)
+    shared, alike = functions
+    assert list(shared.declarations) == ["X x", "const idx in_front"]
+    assert [functions.call(n)[1] for n in "ab"] == [("x", "3"), ("x", "5")]
+    assert (alike.text, functions.call("b_alike")) == ("{ 7; }", (alike, ()))
+
+
 def test_a_kernel_of_many_functions_calls_them() -> None:
     program = layers(3)
     target = cuda_target("sm_90a")
@@ -82,7 +108,7 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
         for how in ("called", "separate")
     )
     assert "__forceinline__ void stage_" not in many.text
-    assert (many.apart, more.apart) == (False, True)
-    built = build(more.text, target, OPTIONS, apart=True)
+    assert (many.units, more.units) == (0, 2)
+    built = build(more.text, target, OPTIONS, more.units)
     assert built.image
     assert "check_timeout" not in built.ptx  # a call, which would serialise the wgmma of its caller

@@ -1,6 +1,7 @@
 """Both builds: what they make, their cache, and how they report an emitter's mistake."""
 
 import ctypes
+import re
 import sys
 from pathlib import Path
 
@@ -84,28 +85,38 @@ def test_a_mistake_in_c_shows_its_line_and_the_log() -> None:
 
 
 FUNCTIONS = """
-__device__ __noinline__ void seen(int* x) { x[threadIdx.x] += 1; }
-static __device__ __noinline__ void stage(int* x) { x[threadIdx.x] *= 3; }
-extern "C" __global__ void k(int* x) { stage(x); seen(x); }
+#pragma nv_abi preserve_n_data(4)
+__device__ void stage(int* x);
+inline __device__ __noinline__ void shared(int* x) { x[threadIdx.x] += 1; }
+#if MT_UNIT == 0
+__device__ int* place;
+extern "C" __global__ void k(int* x) { stage(x); shared(place); }
+#else
+extern __device__ int* place;
+#pragma nv_abi preserve_n_data(4)
+__device__ __noinline__ void stage(int* x) { shared(x); place = x; }
+#endif
 """
 
 
 @pytest.mark.parametrize("architecture", CUDA_TARGETS)
-def test_functions_are_built_one_by_one_and_linked(architecture: str) -> None:
+def test_parts_are_built_and_linked(architecture: str) -> None:
     target, options = cuda_target(architecture), Options(cache=False)
-    binary = build_cuda.build(FUNCTIONS, target, options, apart=True)
+    binary = build_cuda.build(FUNCTIONS, target, options, units=2)
     assert binary.image.startswith(b"\x7fELF")
     assert b"stage" in binary.image, "a function of its own"
-    seen = binary.ptx.split(".visible .func")[1].split("{")[0]
-    assert ".abi_preserve" in binary.ptx
-    assert ".abi_preserve" not in seen, "others might call it"
+    *_, stage = re.split(r"^\.func", binary.ptx, flags=re.MULTILINE)
+    assert ".abi_preserve 4" in stage.split("{")[0]
+    assert ".visible .func" not in binary.ptx, "only the kernel calls it"
+    assert len(re.findall(r"^\.func .*shared", binary.ptx, re.MULTILINE)) == 1
+    assert binary.ptx.count(" place;") == 1
     assert "warning" not in binary.log
 
 
 def test_what_cannot_be_linked_shows_the_log() -> None:
     text = 'extern __device__ void lost();\nextern "C" __global__ void k() { lost(); }\n'
     with pytest.raises(BuildError, match="lost"):
-        build_cuda.build(text, cuda_target("sm_80"), Options(cache=False), apart=True)
+        build_cuda.build(text, cuda_target("sm_80"), Options(cache=False), units=1)
 
 
 @pytest.mark.parametrize("architecture", CUDA_TARGETS)

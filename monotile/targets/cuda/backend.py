@@ -20,7 +20,7 @@ from monotile.targets.target import Target
 
 
 def _build(source: Source, target: Target, options: Options) -> Binary:
-    return build(source.text, target, options, apart=source.apart)
+    return build(source.text, target, options, source.units)
 
 
 def _load(

@@ -12,7 +12,7 @@ import msgspec
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import Layout
 from monotile.codegen.block import GIVEN, READY, BlockEmitter
-from monotile.codegen.functions import Function
+from monotile.codegen.functions import Function, Functions
 from monotile.codegen.ring import memory_type
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
@@ -44,6 +44,18 @@ ENTRY = "monotile_kernel"
 # Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
 # than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
 CALLED, SEPARATE = 24, 44
+UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
+# Registers that such a function leaves as they were. Without a word it saves some fifty, in which a kernel that only calls one
+# stage after the other has next to nothing. Of fewer than 2 ptxas warns: the return address is there.
+PRESERVED = 4
+APART = """\
+#define MT_APART
+#ifdef MT_UNIT  // the number of the part to compile
+#define MT_HAS(unit) (MT_UNIT == unit)
+#else
+#define MT_HAS(unit) 1
+#endif
+"""
 HEADER_BYTES = 16  # of the parameters before the pointers
 
 
@@ -52,7 +64,7 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
     emitter = CudaEmitter(program, plan, target, options)
     text = emitter.source()
     emitter.check_width()
-    return Source(text, ENTRY, tuple(emitter.checks), plan.launch.functions == "separate")
+    return Source(text, ENTRY, tuple(emitter.checks), emitter.units)
 
 
 def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
@@ -74,6 +86,7 @@ class CudaEmitter(BlockEmitter):
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
+        self.functions = Functions(lean=plan.launch.functions == "separate")
         self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
@@ -97,10 +110,36 @@ class CudaEmitter(BlockEmitter):
             write_supply(self, ring)
         self.writer = Writer()
         self._kernel()
+        if self.units:
+            return self._prologue() + self._parts()
         functions = "".join(
             _definition(f, self.passed, called=self._called(f)) for f in self.functions
         )
         return self._prologue() + functions + self.writer.text
+
+    @property
+    def units(self) -> int:
+        """In how many parts the source is compiled."""
+        if self.plan.launch.functions != "separate":
+            return 0
+        return 1 + -(-sum(map(self._called, self.functions)) // UNIT)
+
+    def _parts(self) -> str:
+        """The kernel with what is a part of it, and the functions that it calls. Without MT_UNIT it is one text like any other. The kernel's part
+        defines none that it calls: NVVM would make a second function of each."""
+        called = [f for f in self.functions if self._called(f)]
+        inside = [f for f in self.functions if not self._called(f)]
+        parts = [
+            "".join(f"{_head(f, apart=True)};\n" for f in called)
+            + "".join(_definition(f, self.passed, called=False) for f in inside)
+            + self.writer.text
+        ]
+        for first in range(0, len(called), UNIT):
+            some = called[first : first + UNIT]
+            parts.append(
+                "".join(_definition(f, self.passed, called=True, apart=True) for f in some)
+            )
+        return "".join(f"#if MT_HAS({k})\n{text}#endif\n" for k, text in enumerate(parts))
 
     def _called(self, f: Function) -> bool:
         """Whether the kernel calls `f` instead of having it as a part of its own.
@@ -127,7 +166,7 @@ class CudaEmitter(BlockEmitter):
         count += self.profiling.pointers
         inside = HEADER_BYTES + 8 * count <= self.target.parameter_bytes
         pointers = f"void* pointers[{max(count, 1)}]" if inside else "void* const* pointers"
-        apart = "#define MT_APART\n" if self.plan.launch.functions == "separate" else ""
+        apart = APART if self.units else ""
         launch = self.plan.launch
         computing = f"#define MT_COMPUTING {launch.threads}\n" if launch.ring else ""
         return (
@@ -303,14 +342,19 @@ class CudaEmitter(BlockEmitter):
         self.write_call(stage.name)
 
 
-def _definition(f: Function, given: Mapping[str, str], *, called: bool) -> str:
-    inline, body = "__forceinline__", f.body
+def _head(f: Function, *, called: bool = True, apart: bool = False) -> str:
+    kept = f"#pragma nv_abi preserve_n_data({PRESERVED})\n" if apart else "static "
+    inline = "__noinline__" if called else "__forceinline__"
+    return f"{kept}__device__ {inline} void {f.name}({', '.join(f.declarations)})"
+
+
+def _definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
+    body = f.text
     if called:
-        inline = "__noinline__"
         bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
         known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
         body = body.replace("{\n", "{\n" + known, 1)
-    return f"static __device__ {inline} void {f.name}({', '.join(f.declarations)}) {body}"
+    return f"{_head(f, called=called, apart=apart)} {body}"
 
 
 def _fill_name(kept: Kept) -> str:

@@ -5,20 +5,21 @@ code each function is one. What that costs the kernel is in docs/measurements.md
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from cuda.bindings import nvjitlink  # pyright: ignore[reportAttributeAccessIssue]  # no stubs
 
-from monotile.errors import BuildError
+from monotile.errors import BuildError, InternalError
 from monotile.targets.binary import Binary
 
-# Registers that a function leaves as they were (PTX ISA 9.0, `.abi_preserve`). Without a word it saves some fifty, in which a
-# kernel that only calls one stage after the other has next to nothing. Of fewer than 2 ptxas warns: the return address is there.
-PRESERVED = 4
-_FUNCTION = re.compile(
-    r"^(\.func [^;{]*?\))\s*(?=[;{])", re.MULTILINE
-)  # not `.visible`: the kernel's own
+# Of a text of PTX: where a function or variable begins, its name, and a function that others may call.
+_ITEM = re.compile(r"^(?=(?:\.\w+ )?\.(?:func|entry|global|shared|const)\b)", re.MULTILINE)
+_NAME = re.compile(
+    r"\.func\s+(?:\([^)]*\)\s*)?(?P<function>[\w$]+)|\.entry\s+(?P<entry>[\w$]+)"
+    r"|(?P<variable>[\w$]+)(?:\[\d*\])*(?: = .*)?;"
+)
+_CALLED = re.compile(r"^\.(?:visible|weak) (?=\.func\b)")
 
 
 def nvjitlink_version() -> tuple[int, int]:
@@ -33,12 +34,12 @@ def nvjitlink_version() -> tuple[int, int]:
     return major, minor
 
 
-def linked(binary: Binary, architecture: str) -> Binary:
-    """`binary` of relocatable PTX, with its image for `architecture` ("sm_90a"). Raises BuildError with the linker's log."""
-    ptx = _FUNCTION.sub(rf"\1 .abi_preserve {PRESERVED}\n", binary.ptx)
+def linked(parts: Sequence[Binary], architecture: str) -> Binary:
+    """One Binary of the relocatable PTX of `parts`, the kernel's first, with its image for `architecture` ("sm_90a"). Raises BuildError with
+    the linker's log."""
+    ptx = joined([p.ptx for p in parts])
     content = ptx.encode() + b"\0"
-    options = [f"-arch={architecture}", "-split-compile=0"]
-    handle = nvjitlink.create(len(options), options)
+    handle = nvjitlink.create(1, [f"-arch={architecture}"])
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, content, len(content), "monotile.ptx")
         nvjitlink.complete(handle)
@@ -49,8 +50,23 @@ def linked(binary: Binary, architecture: str) -> Binary:
         raise BuildError(f"nvJitLink refused the kernel: {error}\n{log}") from error
     finally:
         nvjitlink.destroy(handle)
-    log = "\n".join(filter(None, (binary.log, said)))
-    return msgspec.structs.replace(binary, image=image, ptx=ptx, log=log)
+    log = "\n".join(dict.fromkeys(filter(None, (*(p.log for p in parts), said))))
+    return msgspec.structs.replace(parts[0], image=image, ptx=ptx, log=log)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """One module of several, the kernel's first. All functions are the module's own then, so that ptxas knows which registers each of them
+    leaves to the kernel. What several parts define is one."""
+    items: dict[str, str] = {}
+    for part in (*parts[1:], parts[0]):
+        for item in _ITEM.split(part)[1:]:
+            found = _NAME.search(item)
+            if found is None:
+                raise InternalError(f"PTX without a name: {item[:80]}")
+            name = found[found.lastgroup or 0]
+            if items.get(name, ".extern").startswith(".extern"):
+                items[name] = _CALLED.sub("", item)
+    return _ITEM.split(parts[0])[0] + "".join(items.values())
 
 
 def _content(

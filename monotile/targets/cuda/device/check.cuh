@@ -6,8 +6,12 @@
 #include "cuda/device/types.cuh"
 
 // The address of that word, which `targets/cuda/failures.py` stores here when it has loaded the kernel.
+// Of the parts in which a kernel is compiled, the one with the kernel has it.
 extern "C" {
-__device__ unsigned* mt_failure;
+#if defined(MT_UNIT) && MT_UNIT > 0
+extern
+#endif
+    __device__ unsigned* mt_failure;
 }
 
 namespace mt {
