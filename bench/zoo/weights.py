@@ -41,7 +41,9 @@ def calibrate(model: torch.nn.Module, run: Callable[[], object]) -> None:
         others = [d for d in range(x[0].dim()) if d != 1]
         # Not all of the mean: on random images it is most of the value, so the difference would be rounding.
         norm.running_mean.copy_(x[0].mean(others) / 8)
-        norm.running_var.copy_(x[0].square().mean(others))
+        # Nor less than others': a channel that is 0 in these images would be magnified in others.
+        squares = x[0].square().mean(others)
+        norm.running_var.copy_(squares.clamp(min=squares.mean() / 16))
 
     norms = [m for m in model.modules() if isinstance(m, Norm)]
     hooks = [m.register_forward_pre_hook(measure) for m in norms]
