@@ -6,12 +6,13 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-from collections.abc import Generator, Hashable, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from monotile.analysis.affine import affine
+from monotile.analysis.guarded import Holds, guarded, is_choice
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.address import is_pack, others, readable
@@ -27,10 +28,8 @@ from monotile.ir.expr import (
     Const,
     Expr,
     Load,
-    Select,
     Tensor,
     axes_of,
-    children,
     idx,
     loads,
     rebuild,
@@ -75,11 +74,7 @@ def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
     return None if lane in axes_of(words) or lane.extent == per else (words, per)
 
 
-def _values(e: Expr) -> Iterator[Expr]:
-    """`e` and its parts, but for the indices of what it loads."""
-    yield e
-    for x in () if isinstance(e, Load) else children(e):
-        yield from _values(x)
+_Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
 
 
 class VectorEmitter(StageEmitter):
@@ -183,21 +178,15 @@ class VectorEmitter(StageEmitter):
         packs = None if vector is None or self.facts else self._packs(cond, (then, otherwise))
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
+        if is_choice(
+            e
+        ):  # one pack will do: a lane's element comes from the same side as its neighbours'
+            pack = self._guarded_pack(packs, e.dtype)
+            return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype))
         known: list[Hashable] = []
-        for x, place, holds in packs:
-            key, pack = (_PACK, vector.lane.extent, x), self.writer.fresh("p")
-            with self.writer.at(vector.outer):
-                test = self.value(cond)
-                self.writer.write(
-                    f"mt::Pack<{STORAGE[x.tensor.dtype]}, {vector.lane.extent}> {pack}{{}};"
-                )
-                with self.writer.open(f"if ({'' if holds else '!'}{test})", fence=True):
-                    first = self._first(x.tensor, x.index, place)
-                    assert first is not None
-                    self.writer.write(
-                        f"{pack} = {self.packed(x.tensor, first, place, vector.lane.extent)};"
-                    )
-            vector.outer.names[key] = pack
+        for found in packs:
+            key = (_PACK, vector.lane.extent, found[0])
+            vector.outer.names[key] = self._guarded_pack([found], found[0].dtype)
             known.append(key)
         text = self.name(e, e.dtype, self._operation)
         for key in known:
@@ -206,26 +195,43 @@ class VectorEmitter(StageEmitter):
             vector.inner.names.pop(x, None)
         return text
 
-    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[tuple[Load, Place, bool]] | None:
-        """What the sides of a condition load, as packs; None where these are none, or where anything else uses them as well."""
+    def _guarded_pack(self, packs: Sequence[_Guarded], dtype: DType) -> str:
+        """The name of a pack with whichever is loaded, zeros if none is."""
+        vector, pack = self._vector, self.writer.fresh("p")
+        assert vector is not None
+        with self.writer.at(vector.outer):
+            self.writer.write(f"mt::Pack<{STORAGE[dtype]}, {vector.lane.extent}> {pack}{{}};")
+            for x, place, when in packs:
+                first = self._first(x.tensor, x.index, place)
+                assert first is not None
+                test = " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
+                with self.writer.open(f"if ({test})", fence=True):
+                    read = self.packed(x.tensor, first, place, vector.lane.extent)
+                    self.writer.write(f"{pack} = {read};")
+        return pack
+
+    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[_Guarded] | None:
+        """What the sides of a condition load as packs, each with what holds where it is read; None where these are none, or where anything else
+        uses them as well. A concatenation is a tree of conditions."""
         vector = self._vector
         assert vector is not None
-        if self.variables(cond) & vector.inner.defines:
-            return None
-        found: list[tuple[Load, Place, bool]] = []
-        for side, holds in zip(sides, (True, False), strict=True):
-            for node in _values(side):
-                if isinstance(node, Select) or (loads(node) and self._uses.get(node, 0) > 1):
-                    return None
-                if not isinstance(node, Load) or node.tensor.name in self.registers:
-                    continue
-                place = readable(
-                    self.plan.places[node.tensor.name], own=node.tensor.name in self._own
-                )
-                index = self._steady(node.index)
-                if index is None or self._first(node.tensor, index, place) is None:
-                    return None
-                found.append((node, place, holds))
+        found: list[_Guarded] = []
+        for node, when in guarded(cond, sides):
+            if any(self.variables(c) & vector.inner.defines for c, _ in when):
+                return None
+            if any(
+                loads(c) for c, _ in when[1:]
+            ):  # which may be read where those outside hold only
+                return None
+            if loads(node) and self._uses.get(node, 0) > 1:
+                return None
+            if not isinstance(node, Load) or node.tensor.name in self.registers:
+                continue
+            place = readable(self.plan.places[node.tensor.name], own=node.tensor.name in self._own)
+            index = self._steady(node.index)
+            if index is None or self._first(node.tensor, index, place) is None:
+                return None
+            found.append((node, place, when))
         return found
 
     def _steady(self, index: Sequence[Expr]) -> tuple[Expr, ...] | None:

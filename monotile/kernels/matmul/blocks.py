@@ -116,8 +116,9 @@ def _cuda_blocks(
     itemsize = p.dtype.itemsize
     chunks = tuple(n // itemsize for n in ((128, 64, 32) if mma else (128, 64)))
     sums = MOST_SUMS // (2 if p.passes > 1 else 1)  # each twice, of a chunk and of all
-    # Runs are as short as they are, and few rows of codes had better be decoded once.
-    least = 16 if mma and (p.grain_m or p.coded) else 8
+    least = (
+        16 if mma else 8
+    )  # few rows half fill an instruction: what counts is that the other side is read once
     # Sums that end early leave much to hide: teams that take tasks in turn do.
     teams_and_slices = (*((1, s) for s in (8, 4, 2, 1)), *(((2, 1),) if mma and p.bounded else ()))
     for block_k, (teams, slices), (warp_m, warp_n) in itertools.product(

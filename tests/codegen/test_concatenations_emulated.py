@@ -1,0 +1,70 @@
+"""Concatenations read in vectors, and products of few rows, on the emulator against PyTorch in float64."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from monotile.kernels.matmul.method import Matmul
+from monotile.plan.nodes import Stage
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+
+
+class Dense(nn.Module):
+    """Every layer reads all before it, as in DenseNet; the last one reads all of them, padded."""
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        super().__init__()
+        sums = [sum(channels[: k + 1]) for k in range(len(channels))]
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in zip(sums, channels[1:], strict=False))  # fmt: skip
+        self.norm, self.last = nn.BatchNorm2d(sums[-1]), nn.Conv2d(sums[-1], 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [x]
+        for layer in self.layers:
+            parts.append(layer(torch.cat(parts, 1)).relu())
+        return self.last(F.relu(self.norm(torch.cat(parts, 1))))
+
+
+def check(model: nn.Module, *args: torch.Tensor) -> Emulated:
+    run = Emulated(model.eval(), args, workers=5)
+    (found,) = run(*args)
+    right = model.double()(*(x.double() if x.is_floating_point() else x for x in args))
+    error = (found.double() - right).norm() / right.norm()
+    assert error < (2e-3 if args[0].dtype is torch.float16 else 1e-5)
+    return run
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    "channels", [(16, 8, 24, 8, 32, 8), (12, 20, 4, 8), (16, 16, 16, 16, 16, 16, 16, 16, 16)]
+)
+def test_dense_layers(channels: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    check(Dense(channels).to(dtype), torch.randn(2, channels[0], 6, 8).to(dtype))
+
+
+class Joined(nn.Module):
+    """Rows of several tensors, of which data chooses some, with zeros beside them."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        below = F.pad(torch.cat([b, a[:, :16]], 0).exp(), (0, 16))
+        return torch.cat([a, F.pad(b[at], (8, 8)), below], 0)
+
+
+def test_choices_by_data_within_others() -> None:
+    torch.manual_seed(0)
+    check(Joined(), torch.randn(3, 32), torch.randn(5, 16), torch.tensor([4, 0, 2]))
+
+
+@pytest.mark.parametrize("rows", [4, 5, 8])
+def test_few_rows_by_tensor_cores(rows: int) -> None:
+    torch.manual_seed(0)
+    run = check(nn.Linear(3072, 64).half(), torch.randn(rows, 3072).half())
+    methods = [s.method for g in run.plan.body if isinstance(g, Stage) for s in g.steps]
+    assert any(isinstance(m, Matmul) for m in methods)
