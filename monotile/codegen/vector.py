@@ -202,10 +202,10 @@ class VectorEmitter(StageEmitter):
         with self.writer.at(vector.outer):
             self.writer.write(f"mt::Pack<{STORAGE[dtype]}, {vector.lane.extent}> {pack}{{}};")
             for x, place, when in packs:
-                first = self._first(x.tensor, x.index, place)
-                assert first is not None
                 test = " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
                 with self.writer.open(f"if ({test})", fence=True):
+                    first = self._first(x.tensor, x.index, place)  # with its checks
+                    assert first is not None
                     read = self.packed(x.tensor, first, place, vector.lane.extent)
                     self.writer.write(f"{pack} = {read};")
         return pack
