@@ -1,4 +1,4 @@
-"""Concatenations read in vectors, and products of few rows, on the emulator against PyTorch in float64."""
+"""Concatenations read in vectors, on the emulator against PyTorch in float64."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from monotile.kernels.matmul.method import Matmul
-from monotile.plan.nodes import Stage
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 
@@ -60,11 +58,3 @@ class Joined(nn.Module):
 def test_choices_by_data_within_others() -> None:
     torch.manual_seed(0)
     check(Joined(), torch.randn(3, 32), torch.randn(5, 16), torch.tensor([4, 0, 2]))
-
-
-@pytest.mark.parametrize("rows", [4, 5, 8])
-def test_few_rows_by_tensor_cores(rows: int) -> None:
-    torch.manual_seed(0)
-    run = check(nn.Linear(3072, 64).half(), torch.randn(rows, 3072).half())
-    methods = [s.method for g in run.plan.body if isinstance(g, Stage) for s in g.steps]
-    assert any(isinstance(m, Matmul) for m in methods)

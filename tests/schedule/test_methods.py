@@ -194,3 +194,7 @@ def test_few_rows_are_for_dot_products_but_in_runs() -> None:
     assert {
         c.block_m for c in blocks(replace(found(False), grain_m=4), Size(4, 4096, 512), p.H100)
     } == {16}
+
+
+def test_much_of_few_rows_is_for_tensor_cores() -> None:
+    assert {c.block_m for c in blocks(found(False), Size(8, 4096, 4096), p.H100)} == {16}
