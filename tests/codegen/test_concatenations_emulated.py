@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
@@ -39,9 +40,7 @@ def check(model: nn.Module, *args: torch.Tensor) -> Emulated:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize(
-    "channels", [(16, 8, 24, 8, 32, 8), (12, 20, 4, 8), (16, 16, 16, 16, 16, 16, 16, 16, 16)]
-)
+@pytest.mark.parametrize("channels", [(16, 8, 24, 8, 8), (12, 20, 4, 8), wide((16,) * 9)])
 def test_dense_layers(channels: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     check(Dense(channels).to(dtype), torch.randn(2, channels[0], 6, 8).to(dtype))

@@ -16,6 +16,7 @@ from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cpu_run import TARGET, Compiled
 from tests.codegen.emulate import COMPILER, emulate
+from tests.conftest import wide
 
 F32, I64, CUDA = DType.F32, DType.I64, cuda_target("sm_90a")
 SHAPE = (24, 20, 36)
@@ -84,7 +85,7 @@ def test_on_the_cpu() -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-@pytest.mark.parametrize("workers", [3, 40])
+@pytest.mark.parametrize("workers", [3, wide(40)])
 def test_on_the_emulator(workers: int) -> None:
     options = Options(workers=workers)
     program, context = for_target(PROGRAM, CUDA)

@@ -55,7 +55,9 @@ def random(*shape: int) -> tuple[Tensor, Tensor]:
     return torch.randn(shape, generator=made), torch.randn(shape, generator=made)
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 9, 13])
+@pytest.mark.parametrize(
+    "n", [1, 9, *(pytest.param(k, marks=pytest.mark.wide) for k in (2, 8, 13))]
+)
 def test_one_dimension(n: int) -> None:
     of_complex: dict[str, Callable[..., Tensor]] = {}
     of_real: dict[str, Callable[..., Tensor]] = {}
@@ -72,7 +74,7 @@ def test_one_dimension(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "n", [257, 400, 768, 1018, 1031, pytest.param(2062, marks=pytest.mark.wide)]
+    "n", [257, 400, 1018, *(pytest.param(k, marks=pytest.mark.wide) for k in (768, 1031, 2062))]
 )
 def test_long(n: int) -> None:
     """A prime, two lengths that are split, one of them by a prime, and one that is convolved with a chirp."""
@@ -91,7 +93,7 @@ def test_long(n: int) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("n", [66049, 131072])
+@pytest.mark.parametrize("n", [66049, pytest.param(131072, marks=pytest.mark.wide)])
 def test_very_long(n: int) -> None:
     """Whose factors are split too."""
     right(
@@ -285,7 +287,7 @@ def test_networks(k: int) -> None:
     assert monotile.compile(model, (x,), target="cuda:h100").ptx
 
 
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [2, pytest.param(1, marks=pytest.mark.wide)])
 def test_networks_emulated(k: int) -> None:
     model, x = networks()[k]
     (found,) = Emulated(model.eval().requires_grad_(False), (x,))(x)

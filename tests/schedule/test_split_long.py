@@ -81,7 +81,7 @@ def test_a_variance_written_out() -> None:
     agree(program, after, held, 2, 64, 1024)
 
 
-@pytest.mark.parametrize("reduce", [torch.amax, torch.sum, torch.amin])
+@pytest.mark.parametrize("reduce", [torch.amax, torch.sum])
 def test_other_reductions(reduce: Callable[..., torch.Tensor]) -> None:
     program, held = program_of(Call(lambda x: reduce(x, (1, 2))), 3, 128, 960)
     after = split(program)
