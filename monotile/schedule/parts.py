@@ -15,6 +15,7 @@ from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, add, cast, idx, m
 from monotile.ir.program import At, Compute, Live, compute
 
 STRAIGHT = 8  # parts that an expression combines
+FEW = 8  # results whose parts their readers combine
 # Of truths by bits: `or` would ask for one part after the other.
 COMBINE = {
     "sum": "add",
@@ -39,6 +40,12 @@ class Parts:
         """Of a part."""
         apart = 1 if self.beside is None else c.reduce[self.beside].extent
         return math.prod(a.extent for a in c.reduce) // (self.count * apart)
+
+
+def straight(c: Compute) -> Parts | None:
+    """As many as an expression combines, of the first axis that falls into so many."""
+    axis = next((p for p, a in enumerate(c.reduce) if a.extent % STRAIGHT == 0), None)
+    return None if axis is None else Parts(axis, STRAIGHT)
 
 
 def partial(

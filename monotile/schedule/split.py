@@ -18,14 +18,12 @@ import msgspec
 
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.choice.spec import Value
-from monotile.ir.expr import (
-    loads,
-)
+from monotile.ir.expr import loads
 from monotile.ir.program import Branch, Compute, Program, Scatter, Statement, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
-from monotile.schedule.parts import COMBINE, Parts, combined, partial
+from monotile.schedule.parts import COMBINE, FEW, Parts, combined, partial, straight
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
@@ -36,7 +34,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 
 PARTS = (2, 4, 8)
 ROUNDS = 4
-FEW, MUCH = 8, 1 << 13  # results and terms of a reduction that more tasks share
+MUCH = 1 << 13  # terms of a reduction to few results that more tasks share
 LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by row, and its rows
 Instead = (
     tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
@@ -134,9 +132,9 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
         terms = math.prod(a.extent for a in c.reduce)
         if terms >= MUCH and (made := fused_predicate(c)) is not None:
             yield "gathered", made, True
-        axis = next((p for p, a in enumerate(c.reduce) if a.extent % PARTS[-1] == 0), None)
-        if terms >= MUCH and axis is not None:
-            yield PARTS[-1], _split(c, Parts(axis, PARTS[-1])), True
+        parts = straight(c)
+        if terms >= MUCH and parts is not None:
+            yield parts.count, _split(c, parts), True
         return
     if _by_rows(c, context):
         rows = c.reduce[0].extent

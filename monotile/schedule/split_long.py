@@ -24,14 +24,13 @@ from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
-from monotile.schedule.parts import COMBINE, STRAIGHT, Parts, combined, over, partial
+from monotile.schedule.parts import COMBINE, FEW, Parts, combined, over, partial, straight
 from monotile.schedule.tiles import cut
 from monotile.targets.target import Target
 from monotile.transform.predicates import fused_predicate
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
 MUCH = 1 << 15  # terms of all results together, from which on parts are tried
-FEW = 8  # results whose eight parts their readers combine (`split.py`)
 TURNS = (1, 2, 4)  # parts for each worker, about
 MOST_BESIDE = 64  # places of a kept axis
 
@@ -107,10 +106,8 @@ class _Way:
 
 def _shortest(c: Compute) -> Compute:
     """`c`, or the parts that `split.py` may make of it."""
-    axis = next((p for p, a in enumerate(c.reduce) if a.extent % STRAIGHT == 0), None)
-    if c.out.size > FEW or axis is None:
-        return c
-    return partial(c, Parts(axis, STRAIGHT))
+    parts = straight(c) if c.out.size <= FEW else None
+    return c if parts is None else partial(c, parts)
 
 
 def _value(q: Compute) -> Expr:

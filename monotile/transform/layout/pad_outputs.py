@@ -12,7 +12,6 @@ from monotile.analysis.contraction import factors
 from monotile.ir.expr import (
     Axis,
     Binary,
-    Const,
     Expr,
     Load,
     Select,
@@ -65,18 +64,14 @@ def _few(c: Compute, weights: set[str]) -> tuple[Load, int, int] | None:
         at = columns or [
             p for p, x in enumerate(c.axes) if x.extent == 1 and x not in axes_of(other)
         ]
-        where: Expr = c.axes[at[-1]] if columns else Const(0, idx(0).dtype)
-        dims = (
-            [
-                d
-                for d, i in enumerate(weight.index)
-                if i == where and weight.tensor.shape[d] == c.axes[at[-1]].extent
-            ]
-            if at
-            else []
-        )
+        if not at:
+            continue
+        few = c.axes[at[-1]]
+        where = few if columns else idx(0)
+        sized = zip(weight.index, weight.tensor.shape, strict=True)
+        dims = [d for d, (i, n) in enumerate(sized) if i == where and n == few.extent]
         terms = math.prod(x.extent for x in c.reduce)
-        if dims and c.axes[at[-1]].extent < LEAST and rows >= ROWS and rows * terms >= MUCH:
+        if dims and few.extent < LEAST and rows >= ROWS and rows * terms >= MUCH:
             return weight, dims[0], at[-1]
     return None
 
