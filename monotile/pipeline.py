@@ -31,6 +31,7 @@ from monotile.passes.programs import (
 )
 from monotile.passes.table import Pass, Trace, capability, checked, option, run
 from monotile.plan.nodes import Plan
+from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
 from monotile.schedule.live import bound
 from monotile.schedule.rotate import rotate_loops
@@ -191,6 +192,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("read_parts", rewrite_by_cost(read_parts),
+         "After layouts, by which parts are whole vectors; after rounding, which concatenations do for what they copy.",
+         needs=("context", "factors rounded"), sets=("parts read",), after=("layouts chosen",), where=(LOCKSTEP,)),
     Pass("copy_lines", rewrite_by_cost(copy_lines),
          "After inlining, which would take the copy in again; before bounds, which statements of later passes would lack.",
          needs=("context", "pointwise inlined"), sets=("lines copied",), after=("layouts chosen",), where=(LOCKSTEP,)),

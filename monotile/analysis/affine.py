@@ -230,12 +230,13 @@ def _divide(x: Affine, c: int) -> tuple[Affine, Affine]:
         if known and 0 <= known[0] and known[1] < g:
             upper_q, upper_r = _divide(large, c // g)
             return quotient + upper_q, upper_r.scale(g) + small
+    of = Affine(rest.terms[::-1], rest.constant).expr  # whose normal form is `rest`, term by term
     match rest:
         case Affine(((Binary("floordiv", y, Const(value)), 1),), 0):  # (y // b) // c = y // (b*c)
             q = affine(Binary("floordiv", y, idx(int(value) * c)))
         case _:
-            q = Affine(((Binary("floordiv", rest.expr, idx(c)), 1),))
-    return quotient + q, Affine(((Binary("mod", rest.expr, idx(c)), 1),))
+            q = Affine(((Binary("floordiv", of, idx(c)), 1),))
+    return quotient + q, Affine(((Binary("mod", of, idx(c)), 1),))
 
 
 def _atom_bounds(e: Expr) -> tuple[int, int] | None:

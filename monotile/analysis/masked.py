@@ -1,12 +1,12 @@
-"""Masked loads (padding): zero where a condition does not hold."""
+"""Masked loads (padding) and choices of loads (concatenations): zero where no condition holds."""
 
 import functools
 from collections.abc import Mapping
 
 import msgspec
 
-from monotile.analysis.unconditional import TRUE, both
-from monotile.ir.expr import Cast, Const, Expr, Load, Select, Unary, known, rebuild
+from monotile.analysis.unconditional import TRUE, both, negated
+from monotile.ir.expr import Cast, Const, Expr, Load, Select, known, rebuild
 
 
 class Masked(msgspec.Struct, frozen=True):
@@ -16,23 +16,28 @@ class Masked(msgspec.Struct, frozen=True):
     cond: Expr
 
 
-@functools.lru_cache(maxsize=4096)
 def masked(e: Expr) -> Masked | None:
     """`e` as a masked load, or None. The condition of a plain Load is true."""
+    found = choice(e)
+    return found[0] if found is not None and len(found) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def choice(e: Expr) -> tuple[Masked, ...] | None:
+    """`e` as masked loads of which one at most is not zero, or None."""
     match e:
         case Load():
-            return Masked(e, TRUE)
-        case Select(cond, then, Const(0)):
-            return _where(cond, then)
-        case Select(cond, Const(0), otherwise):
-            return _where(Unary("not", cond), otherwise)
+            return (Masked(e, TRUE),)
+        case Const(0):
+            return ()
+        case Select(cond, then, otherwise) if known(cond):
+            found = choice(then), choice(otherwise)
+            if found[0] is None or found[1] is None:
+                return None
+            kept = tuple(Masked(x.load, both(cond, x.cond)) for x in found[0])
+            return kept + tuple(Masked(x.load, both(negated(cond), x.cond)) for x in found[1])
         case _:
             return None
-
-
-def _where(cond: Expr, e: Expr) -> Masked | None:
-    found = masked(e)
-    return None if found is None or not known(cond) else Masked(found.load, both(cond, found.cond))
 
 
 def without_masks(e: Expr, held: Mapping[Load, Expr]) -> Expr:

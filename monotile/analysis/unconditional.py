@@ -6,6 +6,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Const, Expr, Load, Select, Unary, children
 
 TRUE = Const(True, DType.BOOL)
+OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
 def unconditional(e: Expr) -> Iterator[Load]:
@@ -39,3 +40,12 @@ def both(a: Expr, b: Expr) -> Expr:
 
 def either(a: Expr, b: Expr) -> Expr:
     return a if a == b else TRUE if TRUE in (a, b) else Binary("or", a, b)
+
+
+def negated(e: Expr) -> Expr:
+    """Where `e` does not hold: of indices, the opposite comparison."""
+    match e:
+        case Binary(op, a, b) if op in OPPOSITE and a.dtype is DType.I64:
+            return Binary(OPPOSITE[op], a, b)
+        case _:
+            return Unary("not", e)

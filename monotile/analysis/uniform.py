@@ -4,7 +4,19 @@ import math
 
 from monotile.analysis.affine import Affine, affine
 from monotile.ir.dtype import DType
-from monotile.ir.expr import COMPARE, Axis, Binary, Expr, axes_of, idx, loads, rebuild, substitute
+from monotile.ir.expr import (
+    COMPARE,
+    Axis,
+    Binary,
+    Expr,
+    add,
+    axes_of,
+    idx,
+    loads,
+    mul,
+    rebuild,
+    substitute,
+)
 
 
 def fold_uniform(e: Expr, lane: Axis) -> Expr:
@@ -25,6 +37,18 @@ def fold_uniform(e: Expr, lane: Axis) -> Expr:
                 return rebuild(node, go)
 
     return go(e) if lane in axes_of(e) else e
+
+
+def uniform_run(cond: Expr, axis: Axis, limit: int) -> int:
+    """Neighbours along `axis`, from a multiple of their number on, for which `cond` is the same: a power of two up to `limit`."""
+    run = limit if axis in axes_of(cond) else 0
+    while run > 1:
+        lane = Axis("lane", run)
+        at = add(mul(Axis(axis.name, -(-axis.extent // run)), idx(run)), lane)
+        if lane not in axes_of(fold_uniform(substitute(cond, {axis.name: at}), lane)):
+            break
+        run //= 2
+    return run or limit
 
 
 def _first(e: Binary, lane: Axis) -> Expr:

@@ -11,7 +11,7 @@ from monotile.ir.program import Compute, Program, statements
 
 class Window(msgspec.Struct, frozen=True):
     """A product that reads windows of an image. image: the Load of the image. channel: its channel dimension, indexed by the
-    axis `along`, which is summed over or, in a depthwise convolution, not. kernel: the other operand, if it is a plain Load.
+    axis `along`, which is summed over or, in a depthwise convolution, not. kernel: the other operand, if it is a Load, masked or not.
     depth: the dimension of the kernel that `along` indexes."""
 
     image: Load
@@ -49,7 +49,8 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
     inside = [axes_of(i) & reduce for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
     if not inside or any(loads(i) for i in image.index):
         return None
-    kernel = other if isinstance(other, Load) else None
+    found = masked(other)
+    kernel = None if found is None else found.load
     for along in (*c.reduce, *c.axes):
         at = [d for d, i in enumerate(image.index) if along in axes_of(i)]
         if len(at) != 1 or along.extent == 1 or axes_of(image.index[at[0]]) & own:

@@ -134,6 +134,7 @@ class Reduction(_Family, frozen=True):
     finish:   an operation that follows an output.
     windows:  windows that a thread has at once at most, or as many as a row has terms.
     rows:     rows of a matrix that a thread asks for at once, vectors of 16 bytes.
+    loads:    loads of a lane that hide each other's latency.
     trip, chip_trip:  cycles that lanes wait for a round of loads from memory, and from on-chip memory.
     word:     cycles in which every thread of a block loads a word.
     """
@@ -145,6 +146,7 @@ class Reduction(_Family, frozen=True):
     finish: float
     windows: int
     rows: int
+    loads: int
     trip: int
     chip_trip: int
     word: int

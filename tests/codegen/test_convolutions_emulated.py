@@ -347,3 +347,35 @@ def test_an_infinity_stays_in_its_group() -> None:
     plan, found = plan_of(model, torch.randn(1, 8, 9, 9).half(), in_runs(0))
     assert any(c.runs > 1 for c in methods(plan, Matmul))
     assert np.isfinite(found).all(axis=(0, 2, 3)).tolist() == [not 4 <= c < 8 for c in range(32)]
+
+
+class Up(nn.Module):
+    """A block of U-Net's: a transposed convolution, normalised, beside what is kept, and a convolution of both."""
+
+    def __init__(self, kernel: int, stride: int, padding: int, kept: int = 16) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(16, 16, kernel, stride, padding)
+        self.norm, self.keep = nn.BatchNorm2d(16), nn.Conv2d(16, kept, 1)
+        self.join = nn.Conv2d(16 + kept, 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = nn.functional.interpolate(x, scale_factor=self.up.stride[0])
+        return self.join(torch.cat([self.keep(large), torch.relu(self.norm(self.up(x)))], 1))
+
+
+@pytest.mark.parametrize("geometry", [(2, 2, 0), (4, 2, 1), wide((3, 3, 0)), wide((8, 4, 2))])
+def test_a_transposed_convolution_goes_by_places(geometry: tuple[int, int, int]) -> None:
+    model = nn.Sequential(nn.Conv2d(64, 16, 1), nn.ConvTranspose2d(16, 32, *geometry), nn.ReLU(), nn.Conv2d(32, 8, 1))  # fmt: skip
+    plan = check(model, 1, 64, 9, 7)
+    (places,) = (s for s in steps_of(plan) if "conv_transpose2d_places" in s.computes)
+    assert "relu" in places.computes
+
+
+def test_parts_of_a_concatenation_are_copied_from_where_they_are() -> None:
+    plan = check(Up(2, 2, 0), 2, 16, 6, 7)
+    assert not [c for s in steps_of(plan) for c in s.computes if "padded" in c]
+
+
+def test_parts_of_a_concatenation_that_are_no_vectors_are_put_together_first() -> None:
+    plan = check(Up(2, 2, 0, kept=12), 2, 16, 6, 7)
+    assert [c for s in steps_of(plan) for c in s.computes if "padded" in c]

@@ -12,6 +12,7 @@ from monotile.transform.layout.reindex import reindex_reductions
 
 F32 = DType.F32
 X, W = Tensor("x", (4, 4, 6), F32), Tensor("w", (5, 6), F32)
+Y, V, U = Tensor("y0", (4, 6), F32), Tensor("v", (2, 5, 6), F32), Tensor("u", (8, 5), F32)
 # Windows of 2 x 2 out of an image of 4 x 4: p[window, place in it, channel].
 P = compute(
     Tensor("p", (4, 4, 5), F32),
@@ -86,3 +87,32 @@ def test_an_offset_by_a_loop_is_left_alone() -> None:
     )
     program = Program((X, W), (), (P, shifted), (shifted.out,))
     assert reindex_reductions(program) is program
+
+
+def test_what_reads_a_product_by_places_is_computed_in_its_order() -> None:
+    """[row, place] of a transposed convolution, whose columns are the places: a product with rows of its own again would read both factors by both."""
+    p = compute(
+        Tensor("p", (4, 2, 5), F32),
+        lambda q, place, k, r: Binary("mul", Load(Y, (q, r)), Load(V, (place, k, r))),
+        reduce=(6,),
+        combiner="sum",
+    )
+    y = compute(
+        Tensor("y", (8, 5), F32),
+        lambda i, k: Binary(
+            "mul",
+            Unary("tanh", Load(p.out, (op("floordiv", i, 2), op("mod", i, 2), k))),
+            Load(U, (i, k)),
+        ),
+    )
+    z = compute(Tensor("z", (8, 5), F32), lambda i, k: Load(y.out, (op("sub", idx(7), i), k)))
+    program = Program((Y, V, U), (), (p, y, z), (z.out,))
+    new = reindex_reductions(program)
+    verify(new)
+    (line,) = show_statement(new.body[1])
+    assert line == "y[i0:4, i1:2, i2:5] f32 = tanh(p[i0, i1, i2]) * u[i0 * 2 + i1, i2]"
+    rng = np.random.default_rng(0)
+    values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (Y, V, U)}
+    np.testing.assert_array_equal(evaluate(new, values)[0], evaluate(program, values)[0])
+    whole = Program((Y, V, U), (), (p, y), (y.out,))
+    assert reindex_reductions(whole) is whole

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
-from monotile.analysis.masked import Masked, masked
+from monotile.analysis.masked import Masked, choice
 from monotile.analysis.rounding import unrounded
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.site import Site, unflatten
@@ -80,8 +80,8 @@ class Matrix:
 def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
     """Writes the functor; gives the text of its `mt::Side`."""
     if side.operand.copy != "element":
-        copied = masked(matrix.factor)
-        assert copied is not None
+        copied = choice(matrix.factor)
+        assert copied
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)
         write_addresses(e, point, matrix, copied, side)
     else:
@@ -90,16 +90,16 @@ def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
 
 
 def write_addresses(
-    e: VectorEmitter, point: dict[str, Expr], matrix: Matrix, copied: Masked, side: Side
+    e: VectorEmitter, point: dict[str, Expr], matrix: Matrix, copied: Sequence[Masked], side: Side
 ) -> None:
     """The functor of an operand that is read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of the
-    row and k. copied: its factor."""
+    row and k. copied: its factor, as the loads of which it is one."""
     row, k, kind = matrix.row, matrix.k, side.kind
-    guarded = copied.cond != TRUE
-    steps = None if guarded else e.steps(copied.load, point, (row, k))
+    guarded = copied[0].cond != TRUE
+    steps = None if guarded else e.steps(copied[0].load, point, (row, k))
     if steps is not None:
         start = {row.name: idx(0), k.name: idx(0)}
-        text = e.address_of(copied.load, placed(point, start))
+        text = e.address_of(copied[0].load, placed(point, start))
         numbers = ", ".join(str(s) for s in steps)
         e.writer.write(
             f"auto {matrix.name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));"
@@ -108,9 +108,18 @@ def write_addresses(
     kinds, given = (f"{kind}, true", f"mt::Source<{kind}>") if guarded else (kind, f"const {kind}*")
     head = f"auto {matrix.name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        at = f"(const {kind}*)({e.address_of(copied.load, point, summed=True)})"
-        there = _at_once(e, copied.cond, point) if guarded else ""
-        e.writer.write(f"return {{{at}, {there}}};" if guarded else f"return {at};")
+        *others, last = (_source(e, x, point, kind) for x in copied)
+        for at, there in others:
+            found = e.writer.fresh("there")
+            e.writer.write(f"const bool {found} = {there};")
+            last = f"{found} ? {at} : {last[0]}", f"{found} || {last[1]}"
+        e.writer.write(f"return {{{last[0]}, {last[1]}}};" if guarded else f"return {last[0]};")
+
+
+def _source(e: VectorEmitter, x: Masked, point: dict[str, Expr], kind: str) -> tuple[str, str]:
+    """Texts of the address of what is loaded, and of whether it is."""
+    at = f"(const {kind}*)({e.address_of(x.load, point, summed=True)})"
+    return at, "" if x.cond == TRUE else f"({_at_once(e, x.cond, point)})"
 
 
 def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:

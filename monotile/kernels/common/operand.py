@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from monotile.analysis.masked import masked
+from monotile.analysis.masked import choice
 from monotile.codegen.address import alignment, readable
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr
@@ -44,11 +44,11 @@ def exact_operand(
     """
     vector = fitting(min(16 // element.itemsize, wanted.vector), *inner)
     in_memory = wanted.copy in ("async", "direct") and factor.dtype is element
-    copied = masked(factor) if in_memory else None
-    if copied is not None:
-        place = readable(places[copied.load.tensor.name], own=False)
+    copied = (choice(factor) or ()) if in_memory else ()
+    for x in copied:
+        place = readable(places[x.load.tensor.name], own=False)
         vector = min(vector, alignment(place) // element.itemsize)
     if wanted.copy == "direct":
         return Operand(wanted.major, vector, "direct")
-    copies = copied is not None and vector * element.itemsize >= 4
+    copies = bool(copied) and vector * element.itemsize >= 4
     return Operand(wanted.major, vector, "async" if copies else "element")

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +17,9 @@ from monotile.analysis.contraction import (
     rounded,
 )
 from monotile.analysis.encoding import coded_sides, run_along
-from monotile.analysis.masked import masked
+from monotile.analysis.masked import Masked, choice, masked
 from monotile.analysis.unconditional import TRUE
+from monotile.analysis.uniform import uniform_run
 from monotile.analysis.work import PARTS
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -151,10 +153,10 @@ def product(
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
     """How many values of k lie side by side in `factor`; 0 if all do, and then rows may as well, or if that is not known."""
-    found = masked(factor)
-    if found is None:
+    found = choice(factor)
+    if not found:
         return 0
-    where, flat = flattened(offset(found.load), [c.reduce[p] for p in k])
+    where, flat = flattened(offset(found[0].load), [c.reduce[p] for p in k])
     partly = where.coefficient(flat) == 1 and flat.extent < math.prod(c.reduce[p].extent for p in k)
     return flat.extent if partly else 0
 
@@ -215,8 +217,8 @@ def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
     """The reduce axes, the one along which an operand is contiguous last."""
 
     def run(p: int) -> int:
-        sides = (masked(found.left), masked(found.right))
-        return max((contiguous_run(offset(s.load), c.reduce[p], 8) for s in sides if s), default=1)
+        sides = (*(choice(found.left) or ()), *(choice(found.right) or ()))
+        return max((contiguous_run(offset(s.load), c.reduce[p], 8) for s in sides), default=1)
 
     last = max(found.k, key=lambda p: (run(p), p))
     return (*(p for p in found.k if p != last), last)
@@ -232,23 +234,18 @@ def _operand(
 ) -> Operand:
     """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
     whole vectors."""
-    found = masked(factor)
-    if (
-        found is None
-        or _gathers(found.load, c, side, k)
-        or (target.has.register_tiles and found.cond != TRUE)
-    ):
+    found = choice(factor)
+    if not found or any(_gathers(x.load, c, side, k) for x in found):
         return _evaluated(factor, c, side, k, target)
-    where = offset(found.load)
+    whole = found[0].cond == TRUE
+    if target.has.register_tiles and not whole:
+        return _evaluated(factor, c, side, k, target)
     size = factor.dtype.itemsize
-    fixed = axes_of(found.cond)
-    along_k = along_side = 1
-    if found.cond == TRUE and k:
+    where = offset(found[0].load)
+    along_side = _copied_run(found, c.axes[side[-1]], 16 // size)
+    along_k = _copied_run(found, c.reduce[k[-1]], 16 // size) if k else 1
+    if whole and k:
         along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
-    elif k and c.reduce[k[-1]] not in fixed:
-        along_k = contiguous_run(where, c.reduce[k[-1]], 16 // size)
-    if c.axes[side[-1]] not in fixed:
-        along_side = contiguous_run(where, c.axes[side[-1]], 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side or size == 1 else ("mn", along_side)
     if target.has.register_tiles:
         unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
@@ -256,9 +253,15 @@ def _operand(
         if unit_k or unit_side:
             return Operand("k" if unit_k else "mn", 1, "direct")
         return Operand("none", 1, "element")
-    if vector * size in ASYNC_BYTES and found.load.tensor.name not in on_chip:
+    if vector * size in ASYNC_BYTES and not {x.load.tensor.name for x in found} & on_chip:
         return Operand("k" if major == "k" else "mn", vector, "async")
     return _evaluated(factor, c, side, k, target)
+
+
+def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:
+    """Neighbours along `axis` that lie side by side in what is loaded, whichever that is, or are all zero."""
+    runs = (contiguous_run(offset(x.load), axis, limit) for x in found)
+    return min(*runs, *(uniform_run(x.cond, axis, limit) for x in found))
 
 
 def _evaluated(

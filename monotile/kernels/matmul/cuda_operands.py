@@ -93,5 +93,5 @@ def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
     column = mul(at.pop(run.name), idx(method.block_n // method.runs))
     point = placed(p.site.point, {p.n.variable.name: column}) | at
     side = Side(p.elements[0], method.left, check_rows=_reaches_over(p.m, method.block_m))
-    write_addresses(e, point, matrix, found, side)
+    write_addresses(e, point, matrix, (found,), side)
     return side.text

@@ -29,8 +29,11 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         alone = functools.partial(each_thread_seconds, s, method, outputs, after, target)
     if method.outputs > 1:
         return Access(width, target.warp * width, 1, method.order, 1, alone)
-    lanes = min(method.lanes, target.warp)
-    return Access(width, target.warp // lanes, lanes * method.vector, method.order, 1, alone)
+    lanes, turns = min(method.lanes, target.warp), 1
+    if method.lanes > 1:
+        vectors = math.prod(r.extent for r in s.reduce) / (method.lanes * method.vector)
+        turns = math.ceil(vectors / fitted(target.model.reduction).loads)
+    return Access(width, target.warp // lanes, lanes * method.vector, method.order, turns, alone)
 
 
 def each_thread_seconds(

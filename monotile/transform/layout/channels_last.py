@@ -9,11 +9,11 @@ with enough channels, are first copied in the new order.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
-from monotile.analysis.affine import affine, contiguous_run
+from monotile.analysis.affine import affine, contiguous_run, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.masked import masked
 from monotile.analysis.windows import Window, windows_of
@@ -38,17 +38,22 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import map_exprs, map_program
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
+ROWS = 64  # of a product that are worth a copy of the weight
+Scattered = tuple[str, Load, int]  # of which product, and the dimension of its sum
 Dimension = tuple[str, int]  # by tensor name
 
 
 def assign_layouts(program: Program, target: Target) -> Program:
     """`program` with these layouts; unchanged on the CPU, where operands are packed into panels."""
-    windows = _in_runs(windows_of(program)) if target.has.layouts else {}
-    if not windows:
+    if not target.has.layouts:
+        return program
+    windows = _in_runs(windows_of(program))
+    scattered = list(_scattered(program, windows, target))
+    if not windows and not scattered:
         return program
     names = Names(program)
     found = _orders(program, windows, names)
-    program, copies = _copied(program, windows, found, names)
+    program, copies = _copied(program, windows, found, scattered, names)
     results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
     program = map_program(program, lambda s: _arranged(s, found))
     body = (*copies, *program.body, *results)
@@ -210,7 +215,11 @@ def _in_order(t: Tensor, a: Arrangement) -> Compute:
 
 
 def _copied(
-    program: Program, windows: dict[str, Window], found: dict[str, Arrangement], names: Names
+    program: Program,
+    windows: dict[str, Window],
+    found: dict[str, Arrangement],
+    scattered: list[Scattered],
+    names: Names,
 ) -> tuple[Program, list[Compute]]:
     """The products reading copies of the caller's tensors in the new order, and the statements that copy."""
     inputs, weights = {t.name for t in program.inputs}, {w.tensor.name for w in program.weights}
@@ -237,6 +246,8 @@ def _copied(
         if kernel is not None and not _is_last(kernel.tensor, w.depth):
             reads.add(copy(kernel, w.depth))
         wanted[name] = reads
+    for name, x, d in scattered:
+        wanted.setdefault(name, set()).add(copy(x, d))
 
     def reading(s: Statement) -> Statement:
         here = wanted.get(s.out.name, set()) if isinstance(s, Compute) else set()
@@ -248,6 +259,27 @@ def _copied(
         return map_exprs(s, lambda e: map_loads(e, read)) if here else s
 
     return map_program(program, reading), made
+
+
+def _scattered(program: Program, windows: Container[str], target: Target) -> Iterator[Scattered]:
+    """What products of many rows read as single elements of weights, along the sum as along columns; but for products of windows."""
+    weights = {w.tensor.name for w in program.weights}
+    for s in statements(program.body):
+        found = contraction(s) if isinstance(s, Compute) and s.out.name not in windows else None
+        if found is None or not isinstance(s, Compute):
+            continue
+        for side, own, other in ((found.left, found.m, found.n), (found.right, found.n, found.m)):
+            read = masked(side)
+            rows = math.prod(s.axes[p].extent for p in other)
+            if read is None or rows < ROWS or not own:
+                continue
+            x = read.load
+            along = (*(s.reduce[p] for p in found.k), s.axes[own[-1]])
+            vector = target.vector_bytes // x.dtype.itemsize
+            dims = [d for d, i in enumerate(x.index) if i in s.reduce and i.extent % vector == 0]
+            short = all(contiguous_run(offset(x), a, vector) < vector for a in along)
+            if dims and short and x.tensor.name in weights:
+                yield s.out.name, x, max(dims, key=lambda d: x.tensor.shape[d])
 
 
 def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:

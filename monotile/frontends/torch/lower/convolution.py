@@ -1,7 +1,9 @@
 """Convolutions in one to three dimensions, as contractions over channels and kernel positions.
 
 Padding is a separate Compute before the contraction, so that the contraction's operands are plain
-loads. A transposed convolution is the convolution of its dilated operand with the flipped kernel.
+loads. A transposed convolution with steps is as many small convolutions as there are places within a step, each with every
+step-th place of the kernel; they are computed as one with so many times the channels. With a dilation as well, or of a size that is
+known in the call only, it is the convolution of its dilated operand with the flipped kernel.
 """
 
 import math
@@ -11,7 +13,8 @@ from typing import Any, NamedTuple
 from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.padding import padded
-from monotile.ir.expr import Expr, Tensor, idx
+from monotile.frontends.torch.sizes import Size
+from monotile.ir.expr import Expr, Tensor, const, idx
 
 Lowering = Callable[..., Any]
 Sizes = int | Sequence[int]
@@ -87,6 +90,86 @@ def _forward(
     return _contract(b, x, lambda o, c, k: raised(weight, [o, c, *k]), shape, g, groups, part)
 
 
+class _Taps(NamedTuple):
+    """What results of a transposed convolution read along one dimension: those at q * step + place read what lies at q + first, q + first + 1,
+    ..., `number` in all, and of the kernel what lies at place + before - step * (first, ...), if that is inside."""
+
+    step: int
+    before: int
+    first: int
+    number: int
+
+    @staticmethod
+    def of(kernel: int, step: int, padding: int) -> "_Taps":
+        first = -((kernel - 1 - padding) // step)
+        return _Taps(step, padding, first, (step - 1 + padding) // step - first + 1)
+
+    def kernel(self, place: Expr, tap: Expr) -> Expr:
+        return s.sub(s.add(place, self.before - self.step * self.first), s.mul(tap, self.step))
+
+    def inside(self, at: Expr, extent: int) -> list[Expr]:
+        """Whether a place of the kernel is one, where it may be none."""
+        last = self.first + self.number - 1
+        tests = [s.ge(at, 0)] if self.before < self.step * last else []
+        above = self.step - 1 + self.before - self.step * self.first >= extent
+        return [*tests, s.lt(at, extent)] if above else tests
+
+
+def _in_places(
+    b: Builder,
+    x: Tensor,
+    weight: Tensor,
+    shape: Sequence[int],
+    g: _Geometry,
+    groups: int,
+    part: str,
+) -> Tensor:
+    """A transposed convolution by places within steps: products[n, o, q, place, ...], of which it is a view."""
+    taps = [_Taps.of(k, q, p) for k, q, p in zip(g.kernel, g.stride, g.padding, strict=True)]
+    sizes = [-(-n // t.step) for n, t in zip(shape[2:], taps, strict=True)]
+    ends = (
+        n + t.first + t.number - 1 - m for t, n, m in zip(taps, sizes, x.shape[2:], strict=True)
+    )
+    reach = [(-t.first, end) for t, end in zip(taps, ends, strict=True)]
+    if any(p != (0, 0) for p in reach):
+        x = padded(b, x, [(0, 0), (0, 0), *reach], 0, part="padded")
+    per_group, each = weight.shape[0] // groups, weight.shape[1]
+    wide = [d for d, t in enumerate(taps) if t.number > 1]
+    split = ((m, t.step) if t.step > 1 else (m,) for t, m in zip(taps, sizes, strict=True))
+    own = [n for pair in split for n in pair]
+
+    def body(n: Expr, o: Expr, *rest: Expr) -> Expr:
+        sides, c, inside = iter(rest), rest[len(own)], rest[len(own) + 1 :]
+        at_tap = dict(zip(wide, inside, strict=True))
+        at: list[Expr] = []
+        in_kernel: list[Expr] = []
+        tests: list[Expr] = []
+        for d, t in enumerate(taps):
+            tap, q = at_tap.get(d, idx(0)), next(sides)
+            at.append(s.add(q, tap))
+            in_kernel.append(t.kernel(next(sides) if t.step > 1 else idx(0), tap))
+            tests += t.inside(in_kernel[-1], g.kernel[d])
+        channel = c if groups == 1 else s.add(s.mul(s.floordiv(o, each), per_group), c)
+        w = raised(weight, [channel, o if groups == 1 else s.mod(o, each), *in_kernel])
+        kept = s.select(s.both(*tests), w, const(0, w.dtype))
+        return s.mul(raised(x, [n, channel, *at]), kept)
+
+    dtype = b.dtype.compute if part else b.dtype
+    terms = (per_group, *(taps[d].number for d in wide))
+    products = b.emit((*shape[:2], *own), dtype, body, reduce=terms, combiner="sum", part="places")
+    return _from_places(b, products, taps, shape, part)
+
+
+def _from_places(b: Builder, products: Tensor, taps: Sequence[_Taps], shape: Sequence[int], part: str) -> Tensor:  # fmt: skip
+    def view(n: Expr, o: Expr, *y: Expr) -> Expr:
+        at: list[Expr] = []
+        for e, t in zip(y, taps, strict=True):
+            at += [s.floordiv(e, t.step), s.mod(e, t.step)] if t.step > 1 else [e]
+        return load(products, [n, o, *at])
+
+    return b.emit(shape, products.dtype, view, part=part)
+
+
 def _transposed(
     b: Builder,
     x: Tensor,
@@ -97,6 +180,9 @@ def _transposed(
     part: str,
 ) -> Tensor:
     """weight: [channels in, channels out of a group, ...kernel]."""
+    steady = not any(isinstance(n, Size) for n in (*x.shape, *shape))
+    if steady and max(g.stride) > 1 and max(g.dilation) == 1:
+        return _in_places(b, x, weight, shape, g, groups, part)
     pairs = [(0, 0), (0, 0)]
     for k, p, d, extra in zip(g.kernel, g.padding, g.dilation, g.extra, strict=True):
         border = (k - 1) * d - p
