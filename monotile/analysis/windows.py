@@ -58,7 +58,8 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
         if not any(a - {along} for a in inside):
             continue
         depth = next((d for d, i in enumerate(kernel.index) if i == along), -1) if kernel else -1
-        if along not in reduce and (depth < 0 or image.index[at[0]] != along):
+        beside = affine(image.index[at[0]]).terms == ((along, 1),)
+        if along not in reduce and (depth < 0 or not beside):
             continue
         return Window(image, at[0], along, kernel if depth >= 0 else None, depth)
     return None

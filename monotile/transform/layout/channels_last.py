@@ -66,13 +66,14 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
+    apart = set(_apart(program))
     found: dict[str, Arrangement] = {}
     for t in _made(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
             dims = [kernels[t.name]] if few else []
-        if len(dims) == 1 and dims[0] != len(t.shape) - 1:
+        if len(dims) == 1 and dims[0] != len(t.shape) - 1 and (t.name, dims[0]) not in apart:
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
     tied = list(_tied(program))
@@ -80,6 +81,20 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
         for t, _ in itertools.chain(*apart):
             found.pop(t.name, None)
     return found
+
+
+def _apart(program: Program) -> Iterator[Dimension]:
+    """Dimensions along which products are apart, of what they read along the last one, which they sum over."""
+    for s in statements(program.body):
+        found = contraction(s) if isinstance(s, Compute) else None
+        if found is None or not isinstance(s, Compute):
+            continue
+        batch = {s.axes[p] for p in found.batch}
+        for x in (masked(found.left), masked(found.right)):
+            if x is not None and x.load.index and x.load.index[-1] in s.reduce:
+                yield from (
+                    (x.load.tensor.name, d) for d, i in enumerate(x.load.index) if i in batch
+                )
 
 
 def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
