@@ -2,6 +2,7 @@
 
 import functools
 
+from monotile.analysis.states import old_values
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.draft import Context
@@ -14,11 +15,13 @@ from monotile.transform.layout.pad_rows import pad_rows
 
 def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
     """`program` with longer rows for the operands of tiled products, of all those at once that share one."""
+    fixed = old_values(program) | frozenset(program.watched)
     found = [
         (s, p)
         for s in statements(program.body)
         if isinstance(s, Compute)
         and (p := odd_product(s, target)) is not None
+        and not fixed & {rows.tensor.name for rows in p.rows.values()}
         and tiled(s, context)
     ]
     made = {p.name: s for s, p in found}

@@ -33,10 +33,10 @@ class Read(nn.Module):
     def __init__(self, *, result: bool = False, bias: bool = True) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(32, ODD, bias=bias), nn.Linear(ODD, 40)
-        self.result = result
+        self.result, self.bias = result, bias
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        y = self.first(x).relu() if self.first.bias is not None else self.first(x)
+        y = self.first(x).relu() if self.bias else self.first(x)
         return self.second(y), y if self.result else y.amax(-1)
 
 

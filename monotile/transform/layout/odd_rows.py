@@ -12,7 +12,8 @@ from monotile.ir.program import Compute, Program
 from monotile.targets.target import Target
 from monotile.transform.layout.intermediates import tied
 
-UNIT = 32  # bytes that rows are whole multiples of: what memory gives at once
+SECTOR = 32  # bytes that memory gives at least, of which long rows are whole multiples
+LONG = 512  # bytes of these
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -50,8 +51,10 @@ def odd_product(s: Compute, target: Target) -> OddProduct | None:
         depths[x.load] = d
     narrow = [x for x in depths if not _in_vectors(x, s, target)]
     size = min((x.dtype.itemsize for x in narrow), default=1)
-    whole = k.extent * size % target.vector_bytes == 0
-    extent = k.extent if whole else -(-k.extent * size // UNIT) * UNIT // size
+    unit, nbytes = target.vector_bytes, k.extent * size
+    if nbytes % unit and nbytes >= LONG:
+        unit = SECTOR
+    extent = -(-nbytes // unit) * unit // size
     odd = tuple((x, Rows(x.tensor, depths[x], extent)) for x in narrow)
     return OddProduct(s.out.name, k, extent, odd) if odd else None
 
