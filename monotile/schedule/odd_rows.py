@@ -6,7 +6,7 @@ from monotile.analysis.states import old_values
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.draft import Context
-from monotile.kernels.registry import tiled
+from monotile.kernels.registry import match, tiled
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.layout.odd_rows import components, odd_product
@@ -14,23 +14,22 @@ from monotile.transform.layout.pad_rows import pad_rows
 
 
 def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
-    """`program` with longer rows for the operands of tiled products, of all those at once that share one."""
+    """`program` with longer rows for the operands of tiled products, of all those at once that share one. Attention is left as it is: what its
+    second product reads is not in memory."""
+    made = _computes(program)
     fixed = old_values(program) | frozenset(program.watched)
     found = [
-        (s, p)
-        for s in statements(program.body)
-        if isinstance(s, Compute)
-        and (p := odd_product(s, target)) is not None
+        p
+        for s in made.values()
+        if (p := odd_product(s, target)) is not None
         and not fixed & {rows.tensor.name for rows in p.rows.values()}
         and tiled(s, context)
+        and match(s, made, context) is None
     ]
-    made = {p.name: s for s, p in found}
-    for group in components(program, [p for _, p in found]):
-        # Names stay, but a product of another group may have become longer itself.
-        now = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
-        if any(now.get(p.name) != made[p.name] for p in group):
-            continue
-        longer = pad_rows(program, group)
+    for group in components(program, found):
+        now = _computes(program)  # a product of another group may have more columns by now
+        products = [now[p.name] for p in group]
+        longer = pad_rows(program, [p for s in products if (p := odd_product(s, target))])
 
         def cost(way: bool, before: Program = program, after: Program = longer) -> float:
             return seconds(build(after if way else before, context), target)
@@ -38,10 +37,12 @@ def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
         if context.whether(
             "pad rows",
             cost,
-            shape=functools.partial(
-                digest_statements, [made[p.name] for p in group], context.tables
-            ),
+            shape=functools.partial(digest_statements, products, context.tables),
             around=functools.partial(digest_program, program, 0),
         ):
             program = longer
     return program
+
+
+def _computes(program: Program) -> dict[str, Compute]:
+    return {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}

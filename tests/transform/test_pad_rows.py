@@ -1,5 +1,6 @@
 """Operands of products with odd rows, in longer ones."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -83,6 +84,13 @@ class Rows(nn.Module):
         return self.linear(x[which])
 
 
+def chain() -> nn.Module:
+    """Products whose results, and operands, all are of odd rows."""
+    widths = (ODD, 51, 43, ODD, 40)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+    return nn.Sequential(*(x for layer in layers for x in (layer, nn.ReLU())))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
     "input": (lambda: nn.Linear(ODD, 32), ((ROWS, ODD),)),
     "intermediate": (Read, ((ROWS, 32),)),
@@ -92,6 +100,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
     "carried input": (lambda: Crosses(made=False), ((ROWS, ODD),)),
     "turned": (Times, ((ROWS, 32), (ROWS, 40))),
     "batches": (Batches, ((2, ROWS, ODD), (2, ODD, 40))),
+    "chain": (chain, ((ROWS, ODD),)),
     "gathered": (Rows, ((ROWS, ODD), ())),
 }
 
