@@ -34,6 +34,7 @@ from monotile.plan.nodes import Plan
 from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
 from monotile.schedule.live import bound
+from monotile.schedule.odd_rows import pad_odd_rows
 from monotile.schedule.rotate import rotate_loops
 from monotile.schedule.split import split_reductions
 from monotile.schedule.split_axes import split_streamed_axes
@@ -198,6 +199,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("copy_lines", rewrite_by_cost(copy_lines),
          "After inlining, which would take the copy in again; before bounds, which statements of later passes would lack.",
          needs=("context", "pointwise inlined"), sets=("lines copied",), after=("layouts chosen",), where=(LOCKSTEP,)),
+    Pass("pad_rows", rewrite_by_cost(pad_odd_rows),
+         "After layouts, which decide along what a product reads. Before bounds, which statements of later passes would lack. By cost.",
+         needs=("context", "pointwise inlined"), sets=("rows padded",), after=("layouts chosen", "lines copied"), where=(LAYOUTS,)),
     Pass("split_axes", rewrite_by_cost(split_streamed_axes),
          "After inlining: what reads a product at a distance (rotary embeddings) is one statement with what follows. By cost.",
          needs=("context", "pointwise inlined"), sets=("axes split",), after=("layouts chosen",), where=(SCRATCHPAD,)),

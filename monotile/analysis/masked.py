@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monotile.analysis.affine import Affine, offset
 from monotile.analysis.unconditional import TRUE, both, negated
-from monotile.ir.expr import Cast, Const, Expr, Load, Select, known, rebuild
+from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Select, known, loads, rebuild
+from monotile.ir.program import Compute
 
 
 class Masked(msgspec.Struct, frozen=True):
@@ -47,3 +49,16 @@ def without_masks(e: Expr, held: Mapping[Load, Expr]) -> Expr:
             return e.then
         case _:
             return rebuild(e, lambda x: without_masks(x, held))
+
+
+def copies_rows(c: Compute) -> bool:
+    """Whether `c` copies neighbours along its last axis up to a constant, and has zeros from there on."""
+    found = masked(c.body) if c.combiner is None and c.axes else None
+    match found:
+        case Masked(x, Binary("lt", Axis() as a, Const())) if a == c.axes[-1]:
+            where = offset(x)
+            rest = Affine(tuple(t for t in where.terms if t[0] != a))
+            known = not any(loads(i) for i in x.index)
+            return known and where.coefficient(a) == 1 and not rest.mentions(a)
+        case _:
+            return False

@@ -6,7 +6,7 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,10 +15,10 @@ from monotile.analysis.affine import affine
 from monotile.analysis.guarded import Holds, guarded, is_choice
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.address import is_pack, others, readable
+from monotile.codegen.address import WIDEST, others, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
+from monotile.codegen.placed import PlacedEmitter
 from monotile.codegen.spelling import bare
-from monotile.codegen.stages import StageEmitter
 from monotile.codegen.view import View
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
@@ -29,18 +29,20 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Tensor,
+    add,
     axes_of,
     idx,
     loads,
+    mul,
     rebuild,
-    substitute,
     walk,
 )
 from monotile.plan.nodes import Step
 from monotile.plan.places import ON_CHIP, Place
 
 LANE, WORD = "lane", "word"
-_PACK, _EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
+# What is named: a pack, one that was loaded element by element, two packs round one that is not aligned.
+_PACK, _EACH, _TWO = "pack", "each", "two"
 
 
 @dataclass(eq=False)
@@ -77,7 +79,7 @@ def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
 _Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
 
 
-class VectorEmitter(StageEmitter):
+class VectorEmitter(PlacedEmitter):
     """Reads and writes packs while a vector is open.
 
     view: the current stage's. early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
@@ -243,13 +245,18 @@ class VectorEmitter(StageEmitter):
         return tuple(Axis(f"data{k}", 1) if loads(i) else i for k, i in enumerate(index))
 
     def held(
-        self, wanted: Mapping[Load, Expr], width: int, name: str = "held"
+        self,
+        wanted: Mapping[Load, Expr],
+        width: int,
+        name: str = "held",
+        *,
+        unaligned: bool = False,
     ) -> dict[Hashable, str]:
         """Writes the loads `wanted` of `width` lanes, each under its condition, and the return of them all as one struct;
         gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
-        packs, and conditions that differ from lane to lane."""
+        packs, and conditions that differ from lane to lane. unaligned: not if these only say where rows end, for which `joined` has to be called."""
         packs: dict[Load, str] = {}
-        each: set[Load] = set()
+        each, two = set[Load](), set[Load]()
         with self.vector(width):
             for x, when in wanted.items():
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
@@ -259,6 +266,10 @@ class VectorEmitter(StageEmitter):
                 if first is None and self.cells:
                     first = self._first(x.tensor, x.index, place, aligned=False)
                     each.add(x)
+                if first is None and unaligned and (text := self._until(x, when, place)):
+                    packs[x] = text
+                    two.add(x)
+                    continue
                 if first is None or (width > 1 and lane_of(width) in axes_of(when)):
                     continue
                 if when == TRUE:
@@ -271,7 +282,8 @@ class VectorEmitter(StageEmitter):
                         text = self.packed(x.tensor, tuple(first), place, width, aligned=x not in each)  # fmt: skip
                         self.writer.write(f"{packs[x]} = {text};")
             fields = " ".join(
-                f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> h{k};" for k, x in enumerate(packs)
+                f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.tensor.dtype]}, {width}> h{k};"
+                for k, x in enumerate(packs)
             )
             result = (
                 f"return Fetched{{{', '.join(packs.values())}}};"
@@ -285,9 +297,9 @@ class VectorEmitter(StageEmitter):
                 for line in lines:
                     self.writer.write(line)
         return {
-            (x if width == 1 else (_EACH if x in each else _PACK, width, x)): (
-                self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}"
-            )
+            (
+                x if width == 1 else (_TWO if x in two else _EACH if x in each else _PACK, width, x)
+            ): (self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}")
             for k, x in enumerate(packs)
         }
 
@@ -306,6 +318,37 @@ class VectorEmitter(StageEmitter):
             home.names[key] = known
         return known
 
+    def joined(self, names: Mapping[Hashable, str]) -> dict[Hashable, str]:
+        """What `held` gave, with a name for each pack that lies in two."""
+        out: dict[Hashable, str] = {}
+        for key, text in names.items():
+            if isinstance(key, tuple) and key[0] == _TWO:
+                pack = self.writer.fresh("p")
+                self.writer.write(f"const auto {pack} = mt::joined({text});")
+                out[_PACK, *key[1:]] = pack
+            else:
+                out[key] = text
+        return out
+
+    def _until(self, x: Load, when: Expr, place: Place) -> str | None:
+        """Text of the load of lanes whose elements are neighbours, but not aligned, as far as `when` says that they are there; None where it
+        says something else."""
+        vector = self._vector
+        match when:
+            case Binary("lt", i, Const(end)) if vector is not None:
+                lane, where = vector.lane, affine(i)
+            case _:
+                return None
+        whole = lane.extent * x.dtype.itemsize in (WIDEST // 2, WIDEST)
+        first = self._first(x.tensor, x.index, place, aligned=False)
+        apart = others(where, lane)
+        if not whole or first is None or where.coefficient(lane) != 1 or apart.mentions(lane):
+            return None
+        count = self.value(add(idx(int(end)), mul(apart.expr, idx(-1))))
+        function = "load_constant" if x.tensor.name in self.constant else "load"
+        start = plus(*self.address(x.tensor, first, place))
+        return f"mt::{function}_unaligned<{lane.extent}>({start}, {bare(count)})"
+
     def packed(
         self,
         tensor: Tensor,
@@ -321,44 +364,6 @@ class VectorEmitter(StageEmitter):
         function += "" if aligned else "_each"
         return f"mt::{function}<{width}>({start})"
 
-    def computed(self, tensor: Tensor) -> bool:
-        """Whether the current stage computes `tensor`."""
-        return tensor.name in self._own
-
-    def on_chip(self, tensor: Tensor) -> bool:
-        """Whether the current stage reads `tensor` from on-chip memory."""
-        place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)
-        return isinstance(place, ON_CHIP)
-
-    def address_of(self, e: Load, point: Mapping[str, Expr], *, summed: bool = False) -> str:
-        """Text of the address of what `e` loads, in the place that other stages' results are read from. summed: as one sum
-        from the base, in as many bits as indices have, not term by term in those of addresses."""
-        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
-        index = [substitute(i, dict(point)) for i in e.index]
-        pointer, offset = self.address(e.tensor, index, place)
-        return f"{pointer} + ({bare(offset)})" if summed else plus(pointer, offset)
-
-    def steps(
-        self, e: Load, point: Mapping[str, Expr], along: Sequence[Axis]
-    ) -> tuple[int, ...] | None:
-        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
-        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
-        index = [substitute(i, dict(point)) for i in e.index]
-        return self.strides(e.tensor, index, place, along)
-
-    def strides(
-        self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
-    ) -> tuple[int, ...] | None:
-        """The same of the element of `tensor` at `index` in `place`."""
-        table = self.tables.get(tensor.name, 0)
-        names = frozenset(a.name for a in along)
-        if any(loads(i) for i in index) or any(self.variables(i) & names for i in index[:table]):
-            return None
-        offset = self.layout(tensor, place).offset(index[table:])
-        if any(self.variables(x) & names for x, _ in offset.terms if x not in along):
-            return None
-        return tuple(offset.coefficient(a) for a in along)
-
     def _first(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, *, aligned: bool = True
     ) -> tuple[Expr, ...] | None:
@@ -368,30 +373,3 @@ class VectorEmitter(StageEmitter):
             return None
         inside = vector.inner.defines
         return self.first_of(tensor, index, place, vector.lane, inside, aligned=aligned)
-
-    def first_of(
-        self,
-        tensor: Tensor,
-        index: Sequence[Expr],
-        place: Place,
-        lane: Axis,
-        inside: Set[str],
-        *,
-        aligned: bool = True,
-    ) -> tuple[Expr, ...] | None:
-        """The index of lane 0, if the lanes' elements are neighbours in memory and, if wanted, a pack of them is aligned.
-
-        inside: variables that may differ from lane to lane.
-        """
-        table = self.tables.get(tensor.name, 0)
-        safe = [
-            self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
-        ]
-        if any(self.variables(i) & inside for i in safe[:table]):
-            return None
-        offset = self.layout(tensor, place).offset(safe[table:])
-        if self.variables(others(offset, lane).expr) & inside:
-            return None
-        if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
-            return None
-        return tuple(substitute(i, {lane.name: idx(0)}) for i in safe)

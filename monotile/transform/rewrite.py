@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from monotile.ir.expr import Expr
+from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement
 
 Body = tuple[Statement, ...]
@@ -56,3 +56,15 @@ def map_exprs(s: Statement, f: Callable[[Expr], Expr]) -> Statement:
             return msgspec.structs.replace(s, index=index, value=value)
         case Loop() | Branch():
             return s
+
+
+def map_carried(s: Loop, f: Callable[[Tensor], Tensor]) -> Loop:
+    """`s` with `f` applied to the tensors that it carries and stacks."""
+    carried = tuple(
+        msgspec.structs.replace(
+            c, init=f(c.init), param=f(c.param), result=f(c.result), out=f(c.out)
+        )
+        for c in s.carried
+    )
+    stacked = tuple(msgspec.structs.replace(k, value=f(k.value), out=f(k.out)) for k in s.stacked)
+    return msgspec.structs.replace(s, carried=carried, stacked=stacked)

@@ -16,10 +16,13 @@ from monotile.config import Options
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Binary, Const, Expr, Load, Tensor, Unary, idx
 from monotile.ir.printer import show
-from monotile.ir.program import Program, compute
+from monotile.ir.program import Compute, Program, compute, statements
 from monotile.ir.verify import verify
+from monotile.targets.cuda.target import cuda_target
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.fusion.inline import inline_views
+from monotile.transform.layout.odd_rows import OddProduct, components, odd_product
+from monotile.transform.layout.pad_rows import pad_rows
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
@@ -30,6 +33,22 @@ OPTIONS = Options()
 SHAPE = (2, 3)
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Passes = tuple[Callable[[Program], Program], ...]
+
+CUDA = cuda_target("sm_90a")
+
+
+def odd_rows(program: Program) -> Program:
+    """Longer rows for every product with odd ones, one group after another."""
+
+    def found(p: Program) -> list[OddProduct]:
+        every = (s for s in statements(p.body) if isinstance(s, Compute))
+        return [o for s in every if (o := odd_product(s, CUDA)) is not None]
+
+    for group in components(program, found(program)):
+        names = {p.name for p in group}
+        program = pad_rows(program, [o for o in found(program) if o.name in names])
+    return program
+
 
 PASSES: dict[str, Passes] = {
     "roll": (lambda p: roll(p, OPTIONS),),
@@ -42,6 +61,8 @@ PASSES: dict[str, Passes] = {
         reroll_selects,
         inline_views,
     ),
+    "odd rows": (odd_rows,),
+    "rolled, then odd rows": (lambda p: roll(p, OPTIONS), reroll_selects, skew, odd_rows),
     "fused, then rolled": (fuse_horizontally, lambda p: roll(p, OPTIONS), skew, fuse_horizontally),
 }
 

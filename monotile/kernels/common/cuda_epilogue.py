@@ -1,14 +1,15 @@
 """What becomes of the sums of a product, or of attention: lambdas that the device code calls for each vector of them."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from monotile.analysis.affine import affine, bounds
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.site import Range, Site
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Load, axes_of, substitute
-from monotile.ir.program import value_of
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, substitute
+from monotile.ir.program import Compute, Scatter, value_of
 from monotile.kernels.common.cuda_operands import neighbours_of
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.epilogue import RowResult
@@ -64,12 +65,32 @@ def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
 
 
 def _other_operands(site: Site, point: Mapping[str, Expr]) -> list[Load]:
-    """What the followers load under no condition, but for each other's results."""
+    """What the followers load under no condition, or might as well, but for each other's results."""
     own = {s.out.name for s in (site.anchor, *site.followers)}
     found = dict.fromkeys(
-        x for s in site.followers for x in unconditional(substitute(value_of(s), dict(point)))
+        x
+        for s in site.followers
+        for y in (value_of(s), *_beside_zeros(s))
+        for x in unconditional(substitute(y, dict(point)))
     )
     return [x for x in found if x.tensor.name not in own]
+
+
+def _beside_zeros(s: Compute | Scatter) -> Iterator[Load]:
+    """What `s` loads where it has no zeros behind its rows, and could load there too: rows of tensors that are as long."""
+    match value_of(s):
+        case Select(Binary("lt", Axis() as a, Const()), then, Const(0)) if a == s.axes[-1]:
+            for x in unconditional(then):
+                if all(_inside(i, n) for i, n in zip(x.index, x.tensor.shape, strict=True)):
+                    yield x
+        case _:
+            pass
+
+
+def _inside(i: Expr, extent: int) -> bool:
+    """Whether an index is one of a dimension, whatever the axes are."""
+    found = bounds(affine(i))
+    return found is not None and found[0] >= 0 and found[1] < extent
 
 
 def _write_columns(e: VectorEmitter, sums: Sums, steady: Sequence[Load]) -> dict[Hashable, str]:

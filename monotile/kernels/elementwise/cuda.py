@@ -27,7 +27,7 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
     wanted = known_ahead(e, bodies)
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(wanted, own.width, name)
+        names = e.held(wanted, own.width, name, unaligned=True)
     w.write(f"decltype(fetch_{name}(0)) {name}{{}};")
     with (
         w.open(own.head, ["e"], fence=True),
@@ -89,7 +89,7 @@ def _write(e: VectorEmitter, site: Site, own: ThreadMap) -> None:
         e.writer.open(own.head, ["e"], fence=True) as block,
         inside(e, site.ranges, own.element(site.ranges, idx(0))),
     ):
-        block.names.update(e.early.get(site.step, {}))
+        block.names.update(e.joined(e.early.get(site.step, {})))
         point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
         with e.vector(own.width):
             write_element(e, site, point)
@@ -107,14 +107,14 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     made = site.step.computes
     wanted = {x: when for x, when in read_by(bodies).items() if x.tensor.name not in made}
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(wanted, own.width, f"{name}[turn]")
+        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
     head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"
     with w.open(head, ["first"], fence=True):
         w.write(f"decltype(fetch_{name}(0)) {name}[{count}]{{}};")
         with _each_turn(e, site, own, count):
             w.write(f"{name}[turn] = fetch_{name}(e);")
         with _each_turn(e, site, own, count) as block:
-            block.names.update(names)
+            block.names.update(e.joined(names))
             with e.vector(own.width):
                 write_element(e, site, point)
 

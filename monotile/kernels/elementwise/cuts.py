@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from monotile.analysis.dependence import independent
+from monotile.analysis.masked import copies_rows
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import flat
 from monotile.kernels.common.cost import Access, Extents, product
-from monotile.kernels.common.vectors import widest
+from monotile.kernels.common.vectors import fitting, widest
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import RowSite
@@ -55,7 +56,11 @@ def _alone(s: Compute | Scatter) -> bool:
 def _vector(s: Compute | Scatter, target: Target) -> int:
     if isinstance(s, Scatter):
         return 1
-    return widest(s, s.axes[-1] if s.axes else None, target)
+    width = widest(s, s.axes[-1] if s.axes else None, target)
+    if target.has.lockstep and copies_rows(s):  # whatever reads them, they are stored in vectors
+        lanes = target.vector_bytes // s.out.dtype.itemsize
+        return max(width, fitting(lanes, s.axes[-1].extent))
+    return width
 
 
 def access(s: Compute | Scatter, method: Map, extents: Extents, target: Target) -> Access:

@@ -19,11 +19,9 @@ from monotile.analysis.masked import masked
 from monotile.analysis.windows import Window, windows_of
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, map_loads
 from monotile.ir.program import (
-    Branch,
     Compute,
     Loop,
     Program,
-    Scatter,
     Statement,
     compute,
     defined,
@@ -32,10 +30,11 @@ from monotile.ir.program import (
 )
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Arrangement, align_axes, permuted, rearranged
+from monotile.transform.layout.intermediates import intermediates, tied
 from monotile.transform.layout.pad_channels import RUN
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.names import Names
-from monotile.transform.rewrite import map_exprs, map_program
+from monotile.transform.rewrite import map_carried, map_exprs, map_program
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
 ROWS = 64  # of a product that are worth a copy of the weight
@@ -68,7 +67,7 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     apart = set(_apart(program))
     found: dict[str, Arrangement] = {}
-    for t in _made(program, inside).values():
+    for t in intermediates(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
@@ -76,8 +75,10 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
         if len(dims) == 1 and dims[0] != len(t.shape) - 1 and (t.name, dims[0]) not in apart:
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
-    tied = list(_tied(program))
-    while apart := [ts for ts in tied if len({_source(found, t, first) for t, first in ts}) > 1]:
+    together = list(tied(program))
+    while apart := [
+        ts for ts in together if len({_source(found, t, first) for t, first in ts}) > 1
+    ]:
         for t, _ in itertools.chain(*apart):
             found.pop(t.name, None)
     return found
@@ -112,32 +113,6 @@ def _handed_on(program: Program) -> frozenset[str]:
     read = {t.name for s in statements(program.body) for t in used(s)}
     loops = {t.name for s in statements(program.body) if isinstance(s, Loop) for t in defined(s)}
     return frozenset(t.name for t in program.results) & (read | loops)
-
-
-def _made(program: Program, inside: frozenset[str]) -> dict[str, Tensor]:
-    """Intermediate tensors, which may have any layout, by name. inside: results that may, too."""
-    out: dict[str, Tensor] = {}
-    fixed = {t.name for t in program.outputs} - inside
-    for s in statements(program.body):
-        match s:
-            case Compute():
-                out[s.out.name] = s.out
-            case Scatter():
-                fixed |= {s.base.name, s.out.name}
-            case Loop():
-                out |= {t.name: t for c in s.carried for t in (c.param, c.out)}
-                out |= {k.out.name: k.out for k in s.stacked}
-            case Branch():
-                fixed |= {t.name for o in s.outs for t in (o.then, o.otherwise, o.out)}
-    return {name: t for name, t in out.items() if name not in fixed}
-
-
-def _tied(program: Program) -> Iterator[tuple[tuple[Tensor, int], ...]]:
-    """Groups of tensors that must have equal layouts, from a dimension on."""
-    for s in statements(program.body):
-        if isinstance(s, Loop):
-            yield from (((c.init, 0), (c.param, 0), (c.result, 0), (c.out, 0)) for c in s.carried)
-            yield from (((k.value, 0), (k.out, 1)) for k in s.stacked)
 
 
 def _source(found: dict[str, Arrangement], t: Tensor, first: int) -> tuple[int, ...]:
@@ -301,17 +276,4 @@ def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
     """`s` with the tensors that it makes, reads and carries in their new layouts."""
     if not isinstance(s, Loop):
         return rearranged(s, found)
-
-    def now(t: Tensor) -> Tensor:
-        return found[t.name].out if t.name in found else t
-
-    carried = tuple(
-        msgspec.structs.replace(
-            c, init=now(c.init), param=now(c.param), result=now(c.result), out=now(c.out)
-        )
-        for c in s.carried
-    )
-    stacked = tuple(
-        msgspec.structs.replace(k, value=now(k.value), out=now(k.out)) for k in s.stacked
-    )
-    return msgspec.structs.replace(s, carried=carried, stacked=stacked)
+    return map_carried(s, lambda t: found[t.name].out if t.name in found else t)

@@ -16,17 +16,15 @@ from monotile.ir.expr import (
     Binary,
     Expr,
     Load,
-    Select,
     SizeTensor,
     Tensor,
-    const,
-    idx,
     map_loads,
     substitute,
     walk,
 )
-from monotile.ir.program import Compute, Program, Statement, compute
+from monotile.ir.program import Compute, Program, Statement
 from monotile.targets.target import Target
+from monotile.transform.layout.padding import padded_copy
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_program
 
@@ -86,18 +84,8 @@ def _copy(
     sizes: Mapping[int, Expr] = MappingProxyType({}),
 ) -> Compute:
     """`t` with dimension d last and padded with zeros to `few`. sizes: by dimension, where others are zeros too."""
-    shape = (*(n for k, n in enumerate(t.shape) if k != d), few)
-    out = Tensor(names.fresh(f"{t.name}_padded"), shape, t.dtype)
-
-    def body(*i: Expr) -> Expr:
-        *rest, last = i
-        index = (*rest[:d], last, *rest[d:])
-        inside: Expr = Binary("lt", last, idx(t.shape[d]))
-        for k, size in sizes.items():
-            inside = Binary("and", inside, Binary("lt", index[k], size))
-        return Select(inside, Load(t, index), const(0.0, t.dtype))
-
-    return compute(out, body)
+    order = (*(k for k in range(len(t.shape)) if k != d), d)
+    return padded_copy(t, names.fresh(f"{t.name}_padded"), order, {d: few}, sizes)
 
 
 def _reading(c: Compute, w: Window, copies: dict[Tensor, Tensor], few: int) -> Compute:

@@ -14,16 +14,15 @@ from monotile.ir.expr import (
     Binary,
     Expr,
     Load,
-    Select,
     Tensor,
     axes_of,
-    const,
     idx,
     map_loads,
     substitute,
 )
 from monotile.ir.program import Compute, Program, Statement, compute
 from monotile.targets.target import Target
+from monotile.transform.layout.padding import padded_copy
 from monotile.transform.names import Names
 from monotile.transform.rewrite import with_body
 
@@ -79,11 +78,7 @@ def _few(c: Compute, weights: set[str]) -> tuple[Load, int, int] | None:
 def _padded(c: Compute, weight: Load, d: int, p: int, names: Names) -> tuple[Compute, ...]:
     """The padded weight, the product with it with the columns last, and what is kept as `c`."""
     t = weight.tensor
-    shape = (*t.shape[:d], COLUMNS, *t.shape[d + 1 :])
-    wider = compute(
-        Tensor(names.fresh(f"{t.name}_padded"), shape, t.dtype),
-        lambda *i: Select(Binary("lt", i[d], idx(t.shape[d])), Load(t, i), const(0.0, t.dtype)),
-    )
+    wider = padded_copy(t, names.fresh(f"{t.name}_padded"), range(len(t.shape)), {d: COLUMNS})
     rows = (*c.out.shape[:p], *c.out.shape[p + 1 :])
     out = Tensor(names.fresh(f"{c.out.name}_wide"), (*rows, COLUMNS), c.out.dtype)
 

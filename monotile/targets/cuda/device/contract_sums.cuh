@@ -64,23 +64,6 @@ inline constexpr bool IS_BY_ROW = false;
 template <class Ahead, class Rows>
 inline constexpr bool IS_BY_ROW<RowEpilogue<Ahead, Rows>> = true;
 
-// The words that begin `skip` bytes into `low` and end in `high`.
-template <int WORDS>
-__device__ __forceinline__ Pack<u32, WORDS> between(const Pack<u32, WORDS>& low, const Pack<u32, WORDS>& high, u32 skip) {
-  u32 words[2 * WORDS];
-#pragma unroll
-  for (int i = 0; i < WORDS; ++i) words[i] = low[i], words[WORDS + i] = high[i];
-#pragma unroll
-  for (int step = WORDS / 2; step > 0; step /= 2) {
-#pragma unroll
-    for (int i = 0; i + step < 2 * WORDS; ++i) words[i] = skip & (4 * step) ? words[i + step] : words[i];
-  }
-  Pack<u32, WORDS> out;
-#pragma unroll
-  for (int i = 0; i < WORDS; ++i) out[i] = __funnelshift_r(words[i], words[i + 1], 8 * skip);
-  return out;
-}
-
 // The finished vectors of a block in their cells: `rows` rows from row m0 on, `columns` columns (whole vectors) from column n0 on.
 template <class S>
 struct Cells {

@@ -98,4 +98,55 @@ __device__ __forceinline__ Pack<T, N> load_constant_each(const T* p) {
   return out;
 }
 
+// The words that begin `skip` bytes into `low` and end in `high`.
+template <int WORDS>
+__device__ __forceinline__ Pack<u32, WORDS> between(const Pack<u32, WORDS>& low, const Pack<u32, WORDS>& high, u32 skip) {
+  u32 words[2 * WORDS];
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) words[i] = low[i], words[WORDS + i] = high[i];
+#pragma unroll
+  for (int step = WORDS / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i + step < 2 * WORDS; ++i) words[i] = skip & (4 * step) ? words[i + step] : words[i];
+  }
+  Pack<u32, WORDS> out;
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) out[i] = __funnelshift_r(words[i], words[i + 1], 8 * skip);
+  return out;
+}
+
+// N neighbours that need not be aligned, as the two aligned packs round them.
+template <class T, int N>
+struct Unaligned {
+  static constexpr int BYTES = int(sizeof(T)) * N, WORDS = BYTES / 4;
+  static_assert(BYTES == 8 || BYTES == 16, "Packs round others are of 8 or of 16 bytes.");
+  Pack<u32, WORDS> low, high;
+  u32 skip;
+};
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> joined(const Unaligned<T, N>& x) {
+  const Pack<u32, Unaligned<T, N>::WORDS> out = between(x.low, x.high, x.skip);
+  return *reinterpret_cast<const Pack<T, N>*>(&out);
+}
+
+// Those from p on, of which `count` are there, if that is less than N: the others are not defined. An element that is there lies in each
+// pack that is loaded, and there is one before p if there is none from p on. Without branches, so that several loads are under way at once.
+template <int N, class T, class Load>
+__device__ __forceinline__ Unaligned<T, N> load_round(const T* p, int count, const Load& load_pack) {
+  constexpr int BYTES = Unaligned<T, N>::BYTES;
+  const T* const start = count > 0 ? p : p + (count - 1);
+  const u32 skip = u32(reinterpret_cast<u64>(start)) % u32(BYTES);
+  const u32* const low = reinterpret_cast<const u32*>(reinterpret_cast<const char*>(start) - skip);
+  const bool beyond = skip && count > (BYTES - int(skip)) / int(sizeof(T));
+  return {load_pack(low), load_pack(beyond ? low + BYTES / 4 : low), skip};
+}
+template <int N, class T>
+__device__ __forceinline__ Unaligned<T, N> load_unaligned(const T* p, int count) {
+  return load_round<N>(p, count, [](const u32* q) { return load<Unaligned<T, N>::WORDS>(q); });
+}
+template <int N, class T>
+__device__ __forceinline__ Unaligned<T, N> load_constant_unaligned(const T* p, int count) {
+  return load_round<N>(p, count, [](const u32* q) { return load_constant<Unaligned<T, N>::WORDS>(q); });
+}
+
 }  // namespace mt

@@ -1,0 +1,79 @@
+"""Where what a stage loads lies: addresses, strides, and packs of neighbours."""
+
+from collections.abc import Mapping, Sequence, Set
+
+from monotile.codegen.address import is_pack, others, readable
+from monotile.codegen.base import plus
+from monotile.codegen.spelling import bare
+from monotile.codegen.stages import StageEmitter
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, substitute
+from monotile.plan.places import ON_CHIP, Place
+
+
+class PlacedEmitter(StageEmitter):
+    """Asks the Plan where tensors lie."""
+
+    def computed(self, tensor: Tensor) -> bool:
+        """Whether the current stage computes `tensor`."""
+        return tensor.name in self._own
+
+    def on_chip(self, tensor: Tensor) -> bool:
+        """Whether the current stage reads `tensor` from on-chip memory."""
+        place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)
+        return isinstance(place, ON_CHIP)
+
+    def address_of(self, e: Load, point: Mapping[str, Expr], *, summed: bool = False) -> str:
+        """Text of the address of what `e` loads, in the place that other stages' results are read from. summed: as one sum
+        from the base, in as many bits as indices have, not term by term in those of addresses."""
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        index = [substitute(i, dict(point)) for i in e.index]
+        pointer, offset = self.address(e.tensor, index, place)
+        return f"{pointer} + ({bare(offset)})" if summed else plus(pointer, offset)
+
+    def steps(
+        self, e: Load, point: Mapping[str, Expr], along: Sequence[Axis]
+    ) -> tuple[int, ...] | None:
+        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        index = [substitute(i, dict(point)) for i in e.index]
+        return self.strides(e.tensor, index, place, along)
+
+    def strides(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
+    ) -> tuple[int, ...] | None:
+        """The same of the element of `tensor` at `index` in `place`."""
+        table = self.tables.get(tensor.name, 0)
+        names = frozenset(a.name for a in along)
+        if any(loads(i) for i in index) or any(self.variables(i) & names for i in index[:table]):
+            return None
+        offset = self.layout(tensor, place).offset(index[table:])
+        if any(self.variables(x) & names for x, _ in offset.terms if x not in along):
+            return None
+        return tuple(offset.coefficient(a) for a in along)
+
+    def first_of(
+        self,
+        tensor: Tensor,
+        index: Sequence[Expr],
+        place: Place,
+        lane: Axis,
+        inside: Set[str],
+        *,
+        aligned: bool = True,
+    ) -> tuple[Expr, ...] | None:
+        """The index of lane 0, if the lanes' elements are neighbours in memory and, if wanted, a pack of them is aligned.
+
+        inside: variables that may differ from lane to lane.
+        """
+        table = self.tables.get(tensor.name, 0)
+        safe = [
+            self.position(i, extent, tensor) for i, extent in zip(index, tensor.shape, strict=True)
+        ]
+        if any(self.variables(i) & inside for i in safe[:table]):
+            return None
+        offset = self.layout(tensor, place).offset(safe[table:])
+        if self.variables(others(offset, lane).expr) & inside:
+            return None
+        if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
+            return None
+        return tuple(substitute(i, {lane.name: idx(0)}) for i in safe)

@@ -1,0 +1,48 @@
+"""Longer rows for operands of products (`transform/layout/pad_rows.py`), where the cost model finds the whole schedule faster with them."""
+
+import functools
+
+from monotile.analysis.states import old_values
+from monotile.choice.digest import digest_program, digest_statements
+from monotile.ir.program import Compute, Program, statements
+from monotile.kernels.draft import Context
+from monotile.kernels.registry import match, tiled
+from monotile.schedule.tree import build, seconds
+from monotile.targets.target import Target
+from monotile.transform.layout.odd_rows import components, odd_product
+from monotile.transform.layout.pad_rows import pad_rows
+
+
+def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
+    """`program` with longer rows for the operands of tiled products, of all those at once that share one. Attention is left as it is: what its
+    second product reads is not in memory."""
+    made = _computes(program)
+    fixed = old_values(program) | frozenset(program.watched)
+    found = [
+        p
+        for s in made.values()
+        if (p := odd_product(s, target)) is not None
+        and not fixed & {rows.tensor.name for rows in p.rows.values()}
+        and tiled(s, context)
+        and match(s, made, context) is None
+    ]
+    for group in components(program, found):
+        now = _computes(program)  # a product of another group may have more columns by now
+        products = [now[p.name] for p in group]
+        longer = pad_rows(program, [p for s in products if (p := odd_product(s, target))])
+
+        def cost(way: bool, before: Program = program, after: Program = longer) -> float:
+            return seconds(build(after if way else before, context), target)
+
+        if context.whether(
+            "pad rows",
+            cost,
+            shape=functools.partial(digest_statements, products, context.tables),
+            around=functools.partial(digest_program, program, 0),
+        ):
+            program = longer
+    return program
+
+
+def _computes(program: Program) -> dict[str, Compute]:
+    return {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
