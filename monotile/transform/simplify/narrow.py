@@ -12,14 +12,12 @@ from monotile.ir.intervals import NOTHING_KNOWN, Facts, Interval, Ranges
 from monotile.ir.program import Compute
 from monotile.ir.scalar import identity
 
-_PLAIN = frozenset(
-    {"sum", "prod", "max", "min", "any", "all"}
-)  # argmax and argmin return positions
+PLAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})  # argmax and argmin return positions
 
 
 def narrow(s: Compute) -> Compute:
     """`s` with the shortest possible reduce axes."""
-    if s.combiner not in _PLAIN:
+    if s.combiner not in PLAIN:
         return s
     facts = _contributes(s.body, s.combiner, NOTHING_KNOWN)
     axes: list[Axis] = []
@@ -55,7 +53,7 @@ def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
             return _contributes(x, combiner, facts)
         case Select(cond, then, otherwise):
             for side, other, value in ((then, otherwise, True), (otherwise, then, False)):
-                if isinstance(other, Const) and other == _nothing(combiner, e.dtype):
+                if isinstance(other, Const) and other == neutral(combiner, e.dtype):
                     inside = {**facts, **Ranges(facts).learn(cond, value)}
                     return _contributes(side, combiner, inside)
         case _:
@@ -63,5 +61,6 @@ def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
     return facts
 
 
-def _nothing(combiner: str, dtype: DType) -> Const:
+def neutral(combiner: str, dtype: DType) -> Const:
+    """What a term changes nothing with."""
     return const(identity(combiner, dtype).item(), dtype)
