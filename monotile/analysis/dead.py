@@ -24,7 +24,11 @@ from monotile.ir.expr import (
     Symbolic,
     SymbolicNumber,
     Unary,
+    add,
+    binary,
+    idx,
     loads,
+    mul,
     walk,
 )
 
@@ -77,6 +81,16 @@ def side_of(term: Expr, axis: Axis) -> Side | None:
             return Side(axis, term, at, by, end)
         case _:
             return None
+
+
+def clamped(s: Side, low: int, high: int) -> Expr:
+    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
+    total: Expr = idx(0)
+    for atom, coefficient in s.at.terms:
+        total = add(mul(atom, idx(coefficient)), total)
+    low_end, high_end = (idx(x * s.by - s.at.constant) for x in (low, high))
+    inside = binary("max", binary("min", total, high_end), low_end)
+    return binary("floordiv", add(inside, idx(s.at.constant)), idx(s.by))
 
 
 def value_where(e: Expr, given: Given) -> Value | None:

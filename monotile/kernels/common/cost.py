@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from monotile.analysis.ends import share_of_terms
 from monotile.analysis.reuse import footprint, run_bytes
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, expressions, value_of
@@ -84,7 +85,9 @@ def simple_seconds(
     """
     vector, model = access.width, target.model.common
     outputs = product(extents, s.axes)
-    points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
+    points: float = outputs
+    if isinstance(s, Compute):
+        points *= product(extents, s.reduce) * share_of_terms(s)
     bodies = expressions(s)
     near = far = asked = 0.0
     for body in bodies:

@@ -6,13 +6,10 @@ If a term is the combiner's identity wherever an axis is outside some range, the
 import msgspec
 
 from monotile.analysis.affine import affine
-from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Cast, Const, Expr, Select, add, const, idx, substitute
+from monotile.analysis.ends import PLAIN, neutral
+from monotile.ir.expr import Axis, Cast, Const, Expr, Select, add, idx, substitute
 from monotile.ir.intervals import NOTHING_KNOWN, Facts, Interval, Ranges
 from monotile.ir.program import Compute
-from monotile.ir.scalar import identity
-
-PLAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})  # argmax and argmin return positions
 
 
 def narrow(s: Compute) -> Compute:
@@ -59,8 +56,3 @@ def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
         case _:
             pass
     return facts
-
-
-def neutral(combiner: str, dtype: DType) -> Const:
-    """What a term changes nothing with."""
-    return const(identity(combiner, dtype).item(), dtype)
