@@ -64,6 +64,7 @@ from monotile.transform.roll.skew import skew
 from monotile.transform.roll.update_tables import update_tables
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.shorten import shorten_reductions
 from monotile.transform.simplify.simplify import simplify
 from monotile.transform.sparse.list_nonzeros import list_nonzeros
 from monotile.transform.sparse.one_hot import gather_kept
@@ -96,6 +97,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("simplify", rewrite_by_options(simplify),
          "In canonical form, equal layers have equal expressions.",
          needs=("views inlined",), sets=("simplified",)),
+    Pass("shorten_reductions", rewrite(shorten_reductions),
+         "Comparisons are canonical, and views inlined. Before layers are rolled and siblings fused: a bag of one is no reduction.",
+         needs=("views inlined", "simplified"), sets=("reductions shortened",)),
     Pass("specialise", specialise_parameters,
          "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
          needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),

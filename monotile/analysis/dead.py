@@ -24,7 +24,11 @@ from monotile.ir.expr import (
     Symbolic,
     SymbolicNumber,
     Unary,
+    add,
+    binary,
+    idx,
     loads,
+    mul,
     walk,
 )
 
@@ -57,18 +61,36 @@ class Side(msgspec.Struct, frozen=True):
 def sides(e: Expr, axis: Axis) -> Iterator[Side]:
     """The comparisons in `e` that bound `axis` by what is known in the call only."""
     for term in dict.fromkeys(walk(e)):
-        match term:
-            case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
-                below = negative_where(op, affine(a) + affine(b).scale(-1))
-                step = below.coefficient(axis)
-                rest = below + Affine(((axis, -step),)) if step else below
-                if step and not rest.mentions(axis) and any(loads(x) for x, _ in rest.terms):
-                    end, by = step > 0, abs(step)
-                    # by * axis < -rest, or by * axis > rest
-                    at = rest.scale(-1) + Affine((), by - 1) if end else rest + Affine((), by)
-                    yield Side(axis, term, at, by, end)
-            case _:
-                pass
+        side = side_of(term, axis)
+        if side is not None and any(loads(x) for x, _ in side.at.terms):
+            yield side
+
+
+def side_of(term: Expr, axis: Axis) -> Side | None:
+    """The comparison `term` as a bound of `axis`."""
+    match term:
+        case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
+            below = negative_where(op, affine(a) + affine(b).scale(-1))
+            step = below.coefficient(axis)
+            rest = below + Affine(((axis, -step),)) if step else below
+            if not step or rest.mentions(axis):
+                return None
+            end, by = step > 0, abs(step)
+            # by * axis < -rest, or by * axis > rest
+            at = rest.scale(-1) + Affine((), by - 1) if end else rest + Affine((), by)
+            return Side(axis, term, at, by, end)
+        case _:
+            return None
+
+
+def clamped(s: Side, low: int, high: int) -> Expr:
+    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
+    total: Expr = idx(0)
+    for atom, coefficient in s.at.terms:
+        total = add(mul(atom, idx(coefficient)), total)
+    low_end, high_end = (idx(x * s.by - s.at.constant) for x in (low, high))
+    inside = binary("max", binary("min", total, high_end), low_end)
+    return binary("floordiv", add(inside, idx(s.at.constant)), idx(s.by))
 
 
 def value_where(e: Expr, given: Given) -> Value | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monotile.analysis.contraction import contraction
+from monotile.analysis.ends import own_ends
 from monotile.analysis.uses import mentions
 from monotile.ir.program import At, Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
@@ -32,6 +33,8 @@ def bound(program: Program, target: Target, context: Context) -> Program:
         return found is not None and found.data is not None and found.closed(c, uses)
 
     def may(c: Compute) -> bool:
+        if own_ends(c) is not None:  # of all of them, an end says little
+            return False
         if not tiled(c, context):
             return True
         if not target.has.lockstep:

@@ -4,9 +4,11 @@ A model to rank by (Roller), scored by the memory level that each operand comes 
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from monotile.analysis.ends import own_ends, share_of_terms
 from monotile.analysis.reuse import footprint, run_bytes
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, expressions, value_of
@@ -84,7 +86,10 @@ def simple_seconds(
     """
     vector, model = access.width, target.model.common
     outputs = product(extents, s.axes)
-    points = outputs * product(extents, s.reduce if isinstance(s, Compute) else ())
+    points: float = outputs
+    if isinstance(s, Compute):
+        points *= product(extents, s.reduce) * share_of_terms(s)
+        extents = _with_own_terms(s, extents)
     bodies = expressions(s)
     near = far = asked = 0.0
     for body in bodies:
@@ -112,6 +117,16 @@ def simple_seconds(
     work = (points * (operations(s, model.transcendental) + asked) + outputs * after) / rate
     waits = 1 + model.turn * (access.turns - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
+
+
+def _with_own_terms(s: Compute, extents: Extents) -> Extents:
+    """`extents` with the terms that the outputs of a task have together, where each has a share of its own."""
+    ends, share = own_ends(s), share_of_terms(s)
+    if ends is None or share == 1.0:
+        return extents
+    (axis,) = s.reduce
+    rows = product(extents, tuple(ends.axes))
+    return {**extents, axis.name: min(axis.extent, math.ceil(axis.extent * share * rows))}
 
 
 def chip_seconds(values: int, target: Target) -> float:

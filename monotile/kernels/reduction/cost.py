@@ -3,6 +3,7 @@
 import functools
 import math
 
+from monotile.analysis.ends import share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
@@ -19,7 +20,7 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
     width = method.outputs if method.outputs > 1 else method.vector
     if method.by_columns:
         columns = target.threads // method.lanes
-        rows = math.prod(r.extent for r in s.reduce)
+        rows = math.prod(r.extent for r in s.reduce) * share_of_terms(s)
         rounds = math.ceil(outputs * method.lanes / (target.threads * width))
         turns = rounds * math.ceil(rows / (method.lanes * fitted(target.model.reduction).rows))
         along = max(1, target.warp // columns)
@@ -43,7 +44,7 @@ def each_thread_seconds(
     them. requests: how many times those of neighbours a warp's are."""
     model = fitted(target.model.reduction)
     found, inner = sliding(s), s.reduce[method.order[-1]].extent
-    rows = math.prod(r.extent for r in s.reduce) / inner
+    rows = math.prod(r.extent for r in s.reduce) / inner * share_of_terms(s)
     vectors = inner * len(distinct_loads(s.body)) / method.vector
     if method.windows > 1 and found is not None:
         vectors = found.reads(method.windows, inner) + inner

@@ -4,8 +4,11 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.encoding import coded_sides
+from monotile.analysis.ends import own_ends
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
 from monotile.codegen.spelling import bare, combine, identity, literal
@@ -15,6 +18,7 @@ from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
+from monotile.kernels.reduction.own_ends import write_ends
 from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
@@ -87,6 +91,11 @@ def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Along
     total = e.writer.fresh("s")
     e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
     walks = [e.walked(a, site) for a in order]
+    if (ends := own_ends(c)) is not None:
+        first, end = write_ends(e, ends, point)
+        start = Axis(first, order[0].extent) if first.isidentifier() else idx(int(first))
+        walks = [Walk(start, e.short(f"{end} - {first}"))]
+        c = msgspec.structs.replace(c, body=ends.body)
     if simd.flat:
         flat = flattened(order)
         walk = walks[0] if len(order) == 1 else Walk(idx(0), str(flat.extent))

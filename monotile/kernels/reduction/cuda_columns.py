@@ -7,6 +7,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from monotile.analysis.ends import own_ends
 from monotile.codegen.base import VALUES
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -18,6 +19,7 @@ from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.own_ends import write_ends
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -62,6 +64,7 @@ def _accumulate(
     assert isinstance(anchor, Compute)
     axes = [anchor.reduce[p] for p in method.order]
     rows = math.prod(a.extent for a in axes)
+    ends = own_ends(anchor)
     with ExitStack() as stack:
         w.write(f"const idx vector = round * {across} + column;")
         w.define("vector")
@@ -70,14 +73,19 @@ def _accumulate(
         first = mul(Axis("vector", vectors), idx(width))
         stack.enter_context(inside(e, site.ranges, spread(first, site.ranges)))
         near = len(axes) == 1 and axes[0].name in site.spans
-        walk = _live_rows if near else _rows
-        there = stack.enter_context(walk(e, site, method, axes))
+        if ends is not None:
+            at = placed(site.point, spread(first, site.ranges))
+            there = stack.enter_context(_own_rows(e, method, write_ends(e, ends, at)))
+        else:
+            walk = _live_rows if near else _rows
+            there = stack.enter_context(walk(e, site, method, axes))
         where = spread(add(first, lane_of(width)), site.ranges)
         point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
         if not near and (test := is_live(e, site, axes, point)):
             stack.enter_context(w.open(f"if ({test})", fence=True))
         with e.vector(width):
-            text, lane = bare(e.body(anchor.body, point)), LANE if width > 1 else "0"
+            body = anchor.body if ends is None else ends.body
+            text, lane = bare(e.body(body, point)), LANE if width > 1 else "0"
             text = f"({there}) ? ({text}) : {op}::identity()" if there else text
             w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
 
@@ -94,6 +102,16 @@ def _rows(e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]) ->
         w.define("row")
         if rows % method.lanes:
             stack.enter_context(w.open(f"if (row < {rows})", fence=True))
+        yield ""
+
+
+@contextmanager
+def _own_rows(e: VectorEmitter, method: Reduce, ends: tuple[str, str]) -> Generator[str]:
+    """The same for those between the ends of the thread's outputs."""
+    w, (first, end) = e.writer, ends
+    head = f"for (idx row = {first} + row_lane; row < {end}; row += {method.lanes})"
+    with w.open(head, ["row"], fence=True) as block:
+        block.pragma = f"#pragma unroll {method.unroll}"
         yield ""
 
 

@@ -8,6 +8,7 @@ outputs share it loads once.
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
+from monotile.analysis.ends import OwnEnds, own_ends
 from monotile.codegen.base import VALUES
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -29,6 +30,7 @@ from monotile.kernels.common.cuda_live import dead_round, is_live, live_rounds, 
 from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.own_ends import write_ends
 
 
 def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -70,8 +72,10 @@ def write_groups(e: VectorEmitter, form: Form) -> None:
 
 def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
     """Each lane's part of every output."""
-    with each_vector(e, site, form) as point, e.vector(form.width):
-        text = bare(e.body(form.anchor.body, point))
+    ends = own_ends(form.anchor)
+    walk = each_vector(e, site, form) if ends is None else _each_own_term(e, site, form, ends)
+    with walk as point, e.vector(form.width):
+        text = bare(e.body(form.anchor.body if ends is None else ends.body, point))
         if form.anchor.combiner in ("argmax", "argmin"):
             flat: Expr = idx(0)
             for a in form.anchor.reduce:
@@ -112,6 +116,27 @@ def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str,
         where = _clamped(e, site, spread(output, site.ranges))
         position = add(mul(start, idx(form.width)), lane_of(form.width))
         yield placed(site.point, where) | where | unflatten(position, form.axes)
+
+
+@contextmanager
+def _each_own_term(
+    e: VectorEmitter, site: Site, form: Form, ends: OwnEnds
+) -> Generator[dict[str, Expr]]:
+    """The same in a loop over a lane's terms of its only output, which has ends of its own."""
+    w, (axis,) = e.writer, form.axes
+    with w.open("", fence=True):
+        text = form.run("0")
+        w.write(
+            f"const idx run = {text if form.whole else f'mt_min_idx({text}, {form.all_runs - 1})'};"
+        )
+        w.define("run")
+        where = _clamped(e, site, spread(Axis("run", form.all_runs), site.ranges))
+        point = placed(site.point, where) | where
+        first, end = write_ends(e, ends, point)
+        head = f"for (idx term = {first} + group_lane; term < {end}; term += {form.lanes})"
+        with w.open(head, ["term"], fence=True) as block:
+            block.pragma = f"#pragma unroll {form.unroll}"
+            yield point | {axis.name: Axis("term", axis.extent)}
 
 
 def _number(form: Form, v: str, u: str) -> str:

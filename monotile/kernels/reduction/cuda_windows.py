@@ -7,6 +7,7 @@ reduction is loaded first, each place once, and their terms follow in straight l
 from contextlib import AbstractContextManager, ExitStack
 
 from monotile.analysis.affine import normalised_indices
+from monotile.analysis.ends import own_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES
@@ -23,6 +24,7 @@ from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.own_ends import within, write_ends
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -41,7 +43,15 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         axes = [anchor.reduce[p] for p in method.order]
         with ExitStack() as loops:
             slid = axes[-1:] if own.windows > 1 else []
-            blocks = [loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]]
+            if (ends := own_ends(anchor)) is not None:
+                at = placed(site.point, own.element(site.ranges, idx(0)))
+                walk = _between(e, axes[0], *write_ends(e, ends, at))
+                blocks = [loops.enter_context(walk)]
+                site = within(site, ends)
+            else:
+                blocks = [
+                    loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]
+                ]
             if slid:
                 _add_windows(e, site, own, slid[0], op)
             else:
@@ -71,7 +81,10 @@ def _term(site: Site, own: ThreadMap, window: Expr | None = None) -> Expr:
 
 
 def _each(e: VectorEmitter, site: Site, a: Axis) -> AbstractContextManager[Block]:
-    first, end = live_turns(e, site, (a,), a.extent, 1)
+    return _between(e, a, *live_turns(e, site, (a,), a.extent, 1))
+
+
+def _between(e: VectorEmitter, a: Axis, first: str, end: str) -> AbstractContextManager[Block]:
     return e.writer.open(f"for (idx {a.name} = {first}; {a.name} < {end}; ++{a.name})", [a.name], fence=True)  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.encoding import coded_sides
+from monotile.analysis.ends import own_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
@@ -105,7 +106,7 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
     """The method for a reduction of which `workers` workers make `elements` outputs together."""
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    vector = widest(s, s.reduce[inner], target)
+    vector = widest(s, s.reduce[inner], target) if own_ends(s) is None else 1
     if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
@@ -121,7 +122,7 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
     few = elements * target.warp * 4 <= threads
     wanted = -(-threads // max(elements, 1)) if across or few else target.warp
     most = target.threads if few else target.warp
-    points = math.prod(r.extent for r in s.reduce)
+    points = _terms(s)
     lanes = 1
     while lanes < min(wanted, most) and lanes * vector * 2 <= points:
         lanes *= 2
@@ -131,8 +132,8 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
 def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> int:
     """Neighbouring outputs that a thread reduces at once, each load a vector: a window over channels that lie side by side. As many as
     leave a quarter of the threads something to do, all of them where there are many terms."""
-    terms = math.prod(r.extent for r in s.reduce)
-    if not s.axes or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
+    terms = _terms(s)
+    if not s.axes or not _alike(s) or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
         return 1
     width = widest(s, s.axes[-1], target, stored=False)
     busy = target.threads * workers // (4 if terms <= FEW_TERMS else 1)
@@ -146,8 +147,8 @@ def _columns(
 ) -> Reduce | None:
     """A long reduction across what lies side by side along the outputs: a vector times a matrix, row by row. Neighbouring threads read
     neighbouring vectors, as many as make a worker's share; the others have other rows."""
-    terms = math.prod(r.extent for r in s.reduce)
-    if not s.axes or s.combiner in ("argmax", "argmin") or terms <= MANY_TERMS:
+    terms = _terms(s)
+    if not s.axes or not _alike(s) or s.combiner in ("argmax", "argmin") or terms <= MANY_TERMS:
         return None
     width = widest(s, s.axes[-1], target, stored=False)
     if width == 1 or elements < FEWEST_ACROSS * width:
@@ -166,7 +167,7 @@ def windowed(
     """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
     they divide of the axis before the last. after: operations that follow an output."""
     found = sliding(s)
-    if method.outputs == 1 or method.by_columns or found is None or s.live:
+    if method.outputs == 1 or method.by_columns or found is None or s.live or own_ends(s):
         return method
     target = context.target
     terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
@@ -203,6 +204,17 @@ def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[D
             Dim((len(before),), last.extent, last.extent // parts, 1),
         )
         parts *= 2
+
+
+def _alike(s: Compute) -> bool:
+    """Whether neighbours along the last axis have the same terms."""
+    ends = own_ends(s)
+    return ends is None or s.axes[-1] not in ends.axes
+
+
+def _terms(s: Compute) -> float:
+    """Of one output."""
+    return math.prod(r.extent for r in s.reduce) * share_of_terms(s)
 
 
 def _run(s: Compute, axis: Axis) -> int:

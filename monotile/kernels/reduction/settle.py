@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from monotile.analysis.ends import own_ends, share_of_terms
 from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site
 from monotile.ir.expr import (
@@ -79,7 +80,9 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     assert isinstance(anchor, Compute)
     width = exact_width(method.outputs, anchor, dims)
     if method.by_columns:
-        turns = -(-math.prod(a.extent for a in anchor.reduce) // method.lanes)
+        turns = math.ceil(
+            math.prod(a.extent for a in anchor.reduce) * share_of_terms(anchor) / method.lanes
+        )
         most = fitted(where.target.model.reduction).rows
         most = min(most, MOST_LIVE) if anchor.live else most
         unroll = -(-turns // -(-turns // most)) if turns else 1
@@ -135,8 +138,9 @@ def _cheapest(
 
 def _ways(form: Form, size: int) -> Iterator[Form]:
     """Outputs that a group may have at once. size: bytes of the narrowest element."""
-    if not form.outputs:
+    if not form.outputs or own_ends(form.anchor) is not None:
         yield form
+        return
     most = MOST_TOGETHER if form.lanes * form.width * size >= SIDE_BY_SIDE else 1
     for together in range(1, most + 1):
         if form.outputs % together == 0:

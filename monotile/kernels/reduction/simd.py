@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from monotile.analysis.contraction import factors
 from monotile.analysis.encoding import coded_sides
+from monotile.analysis.ends import own_ends
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Expr, loads, substitute
@@ -58,7 +59,7 @@ def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
     """Outputs along which vectors had better run than along the terms of one, where a vector is worth `terms` of these; 0 for none."""
     ranges = ordered(site)
-    if not ranges:
+    if not ranges or own_ends(c) is not None:
         return 0
     x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
     outputs = _lanes(lines, substitute(c.body, dict(point)), x)
@@ -108,6 +109,8 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
         return "its vectors cannot run along outputs"
     if not site.ranges:
         return "there are no outputs side by side"
+    if own_ends(c) is not None:
+        return "each output has ends of its own"
     most = min(ordered(site)[-1].variable.extent, STRIP_BYTES // c.body.dtype.itemsize)
     return "" if 1 <= simd.count <= most else f"{simd.count} outputs side by side of {most}"
 

@@ -2,7 +2,7 @@
 
 The queries, keys and values of an attention, the experts, gates and towers of a mixture: k products of
 one operand with k weights become one product with a leading axis of extent k over a table of the weights'
-pointers, without copies. Equal statements that follow each of them (biases, activations, second
+pointers, without copies. So do k tables of which the same indices choose rows. Equal statements that follow each of them (biases, activations, second
 products) are fused too. Siblings are only fused if they have equal depth (longest chain of statements to them), so that none
 waits for more than before. (Rammer, Retiarii: merging models that run side by side.)
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from monotile.analysis.skeleton import Skeleton, skeleton, visit
-from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, loads, mul, substitute
 from monotile.ir.program import Branch, Compute, Loop, Program, Statement, defined, used
 from monotile.transform.names import Names
 from monotile.transform.replace import Moved, element, renamed, replace_all
@@ -178,11 +178,13 @@ class _Fuser:
         return _Indexed(self.tables.table(tensors), 0, 1)
 
     def _pays(self, s: Compute, slots: Sequence[_Slot]) -> bool:
-        """Whether fusing pays: a reduction of an operand that is shared or comes from siblings, or a follower of siblings."""
+        """Whether fusing pays: a reduction of an operand that is shared or comes from siblings, a look-up of tables at shared places, or a follower
+        of siblings."""
         weights = self.tables.weights
         follows = any(isinstance(x, _Indexed) and x.tensor.name not in weights for x in slots)
         shares = any(isinstance(x, Tensor) and x.name not in weights for x in slots)
-        return follows or (s.combiner is not None and shares)
+        looks_up = any(x.tensor.name in weights and any(map(loads, x.index)) for x in loads(s.body))
+        return follows or (shares and (s.combiner is not None or looks_up))
 
     def _fused(
         self, first: _Sibling, count: int, slots: Sequence[_Slot], steps: Sequence[int]

@@ -16,6 +16,7 @@ from monotile.analysis.dead import (
     Side,
     Value,
     alone,
+    clamped,
     combined,
     converted,
     is_low,
@@ -285,19 +286,9 @@ def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, 
     last: Expr | None = None
     for s in found:
         if s.end:
-            at = _clamped(s, least, extent)
+            at = clamped(s, least, extent)
             last = at if last is None else binary("min", last, at)
         else:
-            at = _clamped(s, 0, extent - least)
+            at = clamped(s, 0, extent - least)
             first = at if first is None else binary("max", first, at)
     return first, last
-
-
-def _clamped(s: Side, low: int, high: int) -> Expr:
-    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
-    total: Expr = idx(0)
-    for atom, coefficient in s.at.terms:
-        total = add(mul(atom, idx(coefficient)), total)
-    low_end, high_end = (idx(x * s.by - s.at.constant) for x in (low, high))
-    inside = binary("max", binary("min", total, high_end), low_end)
-    return binary("floordiv", add(inside, idx(s.at.constant)), idx(s.by))

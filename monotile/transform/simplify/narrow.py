@@ -6,20 +6,15 @@ If a term is the combiner's identity wherever an axis is outside some range, the
 import msgspec
 
 from monotile.analysis.affine import affine
-from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Cast, Const, Expr, Select, add, const, idx, substitute
+from monotile.analysis.ends import PLAIN, neutral
+from monotile.ir.expr import Axis, Cast, Const, Expr, Select, add, idx, substitute
 from monotile.ir.intervals import NOTHING_KNOWN, Facts, Interval, Ranges
 from monotile.ir.program import Compute
-from monotile.ir.scalar import identity
-
-_PLAIN = frozenset(
-    {"sum", "prod", "max", "min", "any", "all"}
-)  # argmax and argmin return positions
 
 
 def narrow(s: Compute) -> Compute:
     """`s` with the shortest possible reduce axes."""
-    if s.combiner not in _PLAIN:
+    if s.combiner not in PLAIN:
         return s
     facts = _contributes(s.body, s.combiner, NOTHING_KNOWN)
     axes: list[Axis] = []
@@ -55,13 +50,9 @@ def _contributes(e: Expr, combiner: str, facts: Facts) -> Facts:
             return _contributes(x, combiner, facts)
         case Select(cond, then, otherwise):
             for side, other, value in ((then, otherwise, True), (otherwise, then, False)):
-                if isinstance(other, Const) and other == _nothing(combiner, e.dtype):
+                if isinstance(other, Const) and other == neutral(combiner, e.dtype):
                     inside = {**facts, **Ranges(facts).learn(cond, value)}
                     return _contributes(side, combiner, inside)
         case _:
             pass
     return facts
-
-
-def _nothing(combiner: str, dtype: DType) -> Const:
-    return const(identity(combiner, dtype).item(), dtype)

@@ -65,7 +65,7 @@ def simplify(program: Program, options: Options) -> Program:
             new = simplified(short)
         if not isinstance(new, Compute):
             return new
-        wide = _without_unit_axes(new)
+        wide = without_unit_axes(new)
         return wide if wide is new else map_exprs(wide, body)
 
     return map_program(program, statement)
@@ -113,7 +113,7 @@ def _unevaluated(s: Statement) -> Statement:
     return Compute(s.out, s.axes, s.reduce, s.combiner, const(0, s.body.dtype), s.origin)
 
 
-def _without_unit_axes(s: Compute) -> Compute:
+def without_unit_axes(s: Compute) -> Compute:
     """`s` without reduce axes of extent 1; the others keep canonical names."""
     wide = [a for a in s.reduce if a.extent != 1]
     if len(wide) == len(s.reduce):

@@ -71,20 +71,18 @@ def embedding_bag(
             tests.append(s.ne(index_at(indices, [r]), skipped))
         return s.both(*tests)
 
-    held = b.emit((bags, count), DType.BOOL, inside, part="held")
-
     def row(bag: Expr, j: Expr, r: Expr) -> Expr:
         v = cast(load(weight, [index_at(indices, [r]), j]), wide)
         if per_sample_weights is not None:
             v = s.mul(v, cast(load(per_sample_weights, [r]), wide))
-        return s.select(load(held, [bag, r]), v, const(-math.inf if mode == 2 else 0.0, wide))
+        return s.select(inside(bag, r), v, const(-math.inf if mode == 2 else 0.0, wide))
 
     combiner = "max" if mode == 2 else "sum"
     rows = b.emit((bags, features), wide, row, reduce=(count,), combiner=combiner, part="rows")
     sizes = b.emit(
         (bags,),
         DType.I64,
-        lambda bag, r: cast(load(held, [bag, r]), DType.I64),
+        lambda bag, r: cast(inside(bag, r), DType.I64),
         reduce=(count,),
         combiner="sum",
         part="sizes",

@@ -1,0 +1,116 @@
+"""Shortens reductions of which a condition leaves few terms, other ones for each element: bags of an embedding.
+
+    y[i] = sum over r < R of where(first(i) <= r < end(i), w[ids[r]], 0)
+         = sum over j < W of where(first(i) + j < end(i), w[ids[first(i) + j]], 0)
+
+W is the longest of all such ranges. What conditions hold at each point is then found by evaluating them, and left out.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from monotile.analysis.contraction import contraction
+from monotile.analysis.ends import PLAIN, Limit, gathers, limits, neutral
+from monotile.ir.body import Body, grid
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Select,
+    add,
+    axes_of,
+    binary,
+    const,
+    idx,
+    loads,
+    rebuild,
+    substitute,
+)
+from monotile.ir.program import Compute, Program, Statement
+from monotile.ir.scalar import Array
+from monotile.transform.rewrite import map_program
+from monotile.transform.simplify.simplify import simplify_compute, without_unit_axes
+
+POINTS = 1 << 20  # points at which ends and conditions are evaluated
+
+
+class Range(NamedTuple):
+    """`longest` points from `first` on hold all that is left. axes: what ends depend on."""
+
+    first: Expr
+    longest: int
+    axes: tuple[Axis, ...]
+
+
+def shorten_reductions(program: Program) -> Program:
+    """`program` with such reductions over the terms that are left; the same object if there are none."""
+    return map_program(program, _shortened)
+
+
+def _shortened(s: Statement) -> Statement:
+    if not isinstance(s, Compute) or s.combiner not in PLAIN or contraction(s) is not None:
+        return s
+    for axis in s.reduce:
+        known = [x for x in limits(s, axis) if not loads(x.term)]
+        found = _range(s, axis, known) if known and gathers(s.body, axis) else None
+        if found is not None and (found.longest == 1 or 2 * found.longest <= axis.extent):
+            short = without_unit_axes(simplify_compute(_over(s, axis, known, found)))
+            return _shortened(simplify_compute(short))
+    return s
+
+
+def _range(s: Compute, axis: Axis, known: Sequence[Limit]) -> Range | None:
+    """What the limits `known` leave of `axis`; None where that would take too long to find."""
+    named = frozenset[Axis]().union(*(axes_of(x.term) for x in known))
+    axes = tuple(a for a in s.axes if a in named)
+    if prod(a.extent for a in axes) > POINTS:
+        return None
+    first: Expr = idx(0)
+    end: Expr = idx(axis.extent)
+    for x in known:
+        at = binary("floordiv", x.side.at.expr, idx(x.side.by))
+        if x.unless is not None:
+            at = Select(x.unless, idx(axis.extent if x.side.end else 0), at)
+        if x.side.end:
+            end = binary("min", end, at)
+        else:
+            first = at if first == idx(0) else binary("max", first, at)
+    starts = _at_all(first, axes)
+    if (starts < 0).any():
+        first, starts = binary("max", first, idx(0)), np.maximum(starts, 0)
+    longest = (_at_all(end, axes) - starts).max(initial=1)
+    return Range(first, int(longest), axes)
+
+
+def _at_all(e: Expr, axes: Sequence[Axis]) -> Array:
+    """The values of `e` over `axes`."""
+    points = grid(axes, [slice(0, a.extent) for a in axes], {})
+    return Body({}, points, "").value(e, None)
+
+
+def _over(s: Compute, axis: Axis, known: Sequence[Limit], found: Range) -> Compute:
+    """`s` over the points of `axis` in that range, with the conditions that do not hold at all of them."""
+    assert s.combiner is not None
+    short = Axis(axis.name, found.longest)
+    at = add(found.first, short)
+    inside: Expr = Binary("lt", at, idx(axis.extent))
+    axes = (*found.axes, short)
+    true: set[Expr] = set()
+    if prod(a.extent for a in axes) <= POINTS:
+        here = _at_all(inside, axes)
+        moved = (substitute(x.term, {axis.name: at}) for x in known)
+        true = {e for e in moved if (_at_all(e, axes) | ~here).all()}
+        true |= {inside} if here.all() else set()
+
+    def held(e: Expr) -> Expr:
+        return const(True, DType.BOOL) if e in true else rebuild(e, held)
+
+    body = substitute(s.body, {axis.name: at})
+    body = held(Select(inside, body, neutral(s.combiner, body.dtype)))
+    reduce = tuple(short if a == axis else a for a in s.reduce)
+    return msgspec.structs.replace(s, reduce=reduce, body=body)
