@@ -20,8 +20,8 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 # Multiplications from which on few rows are for tensor cores too, where they half fill an instruction: dot products of 8 x 4096 x 4096 took 44 us,
-# of 8 x 25088 x 4096 491 (H100).
-MUCH = 1 << 26
+# of 8 x 25088 x 4096 491, of twenty 8 x 1024 x 256 14.5 (H100).
+MUCH = 1 << 25
 MOST_HELD = (
     32  # values of an evaluated operand's chunk that a thread computes before it stores them
 )
@@ -54,7 +54,11 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at."""
     runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded)
-    return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k)
+    return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k, _much(size))
+
+
+def _much(size: Size) -> bool:
+    return size.m * size.n * size.k * size.batches >= MUCH
 
 
 def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
@@ -120,8 +124,7 @@ def _cuda_blocks(
     chunks = tuple(n // itemsize for n in ((128, 64, 32) if mma else (128, 64)))
     sums = MOST_SUMS // (2 if p.passes > 1 else 1)  # each twice, of a chunk and of all
     # Runs are as short as they are, and few rows of codes had better be decoded once.
-    much = size.m * size.n * size.k >= MUCH
-    least = 16 if mma and (p.grain_m or p.coded or much) else 8
+    least = 16 if mma and (p.grain_m or p.coded or _much(size)) else 8
     # Sums that end early leave much to hide: teams that take tasks in turn do.
     teams_and_slices = (*((1, s) for s in (8, 4, 2, 1)), *(((2, 1),) if mma and p.bounded else ()))
     for block_k, (teams, slices), (warp_m, warp_n) in itertools.product(
