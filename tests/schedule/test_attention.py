@@ -223,3 +223,58 @@ def test_heads_too_wide_to_stream_have_their_scores_in_memory() -> None:
     stages = [node for node in plan.body if isinstance(node, Stage)]
     products = [s.method for x in stages for s in x.steps if isinstance(s.method, Matmul)]
     assert [m.instruction for m in products] == ["wgmma", "wgmma"]
+
+
+class Listener(torch.nn.Module):
+    """A convolution over time, whose channels are last in memory, and attention beside it, whose heads are parts of the channels."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv1d(80, width, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(width)
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(3))
+        self.out = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.stem(x)).transpose(1, 2)
+        q, k, v = (p(self.norm(x)).unflatten(-1, (4, -1)).transpose(1, 2) for p in self.parts)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_layouts_of_a_convolution_leave_attention_whole() -> None:
+    args = torch.randn(4, 80, 1500).half()
+    fast = monotile.compile(
+        Listener().half().eval(), (args,), target="cuda:sm_90a", options=Options(cache=False)
+    )
+    stages = [node for node in fast.plan.body if isinstance(node, Stage)]
+    assert any(isinstance(s.method, Attend) for x in stages for s in x.steps)
+
+
+def test_what_products_sum_over_stays_last_beside_layouts() -> None:
+    """Of a state space in chunks: decays of each head, of which steps are channels of what a convolution over time reads too."""
+
+    class Chunk(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.into, self.conv = (
+                torch.nn.Linear(64, 72),
+                torch.nn.Conv1d(64, 64, 4, groups=64, padding=3),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mixed, steps = self.into(x).split([64, 8], -1)
+            mixed = F.silu(self.conv(mixed.transpose(1, 2))[..., : x.shape[1]]).transpose(1, 2)
+            total = steps.cumsum(1).transpose(1, 2)
+            weights = (total[..., :, None] - total[..., None, :]).exp().tril()
+            values = mixed.unflatten(-1, (8, 8)).transpose(1, 2)
+            return weights @ values
+
+    x = torch.randn(2, 128, 64).half()
+    fast = monotile.compile(
+        Chunk().half().eval(), (x,), target="cuda:sm_90a", options=Options(cache=False)
+    )
+    every = (s.method for n in fast.plan.body if isinstance(n, Stage) for s in n.steps)
+    products = [m for m in every if isinstance(m, Matmul)]
+    assert products
+    assert all(side.vector > 1 for m in products for side in (m.left, m.right))

@@ -9,6 +9,8 @@ from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
+LITTLE = 8  # results for each element of what is read one by one
+
 
 def fitting(wanted: int, *sizes: int) -> int:
     """The largest power of two up to `wanted` that divides all `sizes`."""
@@ -42,11 +44,16 @@ def narrowed(width: int, elements: int, threads: int) -> int:
 
 def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True) -> int:
     """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is. What is
-    looked up neighbour by neighbour is read one by one, whatever the width."""
+    looked up neighbour by neighbour is read one by one, whatever the width; so is what lies apart, if it is little beside the results."""
     if axis is None:
         return 1
     found = dict.fromkeys(x for x in loads(s.body) if offset(x).mentions(axis))
-    moved = [x for x in found if not _looked_up(x, axis, target)]
+    little = s.out.size // LITTLE if axis in s.axes and stored and target.has.lockstep else 0
+    moved = [
+        x
+        for x in found
+        if not _looked_up(x, axis, target) and not (x.tensor.size <= little and _apart(x, axis))
+    ]
     near = [x for x in moved if constant_run(offset(x), axis, target.vector_bytes) == 1]
     width = max((x.dtype.itemsize for x in near), default=s.out.dtype.itemsize)
     if axis in s.axes and stored:
@@ -57,6 +64,12 @@ def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True
         for x in moved
     )
     return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def _apart(x: Load, axis: Axis) -> bool:
+    """Whether neighbours along the axis lie apart in `x`."""
+    where = offset(x)
+    return contiguous_run(where, axis, 2) == 1 and constant_run(where, axis, 2) == 1
 
 
 def _looked_up(x: Load, axis: Axis, target: Target) -> bool:

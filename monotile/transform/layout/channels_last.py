@@ -9,7 +9,7 @@ with enough channels, are first copied in the new order.
 
 import itertools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
@@ -65,14 +65,14 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
-    apart = set(_apart(program))
+    is_apart = _apart(program)
     found: dict[str, Arrangement] = {}
     for t in intermediates(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
             dims = [kernels[t.name]] if few else []
-        if len(dims) == 1 and dims[0] != len(t.shape) - 1 and (t.name, dims[0]) not in apart:
+        if len(dims) == 1 and dims[0] != len(t.shape) - 1 and not is_apart((t.name, dims[0])):
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
     together = list(tied(program))
@@ -84,18 +84,27 @@ def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[
     return found
 
 
-def _apart(program: Program) -> Iterator[Dimension]:
-    """Dimensions along which products are apart, of what they read along the last one, which they sum over."""
+def _apart(program: Program) -> Callable[[Dimension], bool]:
+    """Whether a dimension is one along which products are apart, of what they read along the last one, which they sum over; or the same of what
+    that is computed from, or what is computed from it, element by element."""
+    alike, found = _Classes(), list[Dimension]()
     for s in statements(program.body):
-        found = contraction(s) if isinstance(s, Compute) else None
-        if found is None or not isinstance(s, Compute):
+        if not isinstance(s, Compute):
             continue
-        batch = {s.axes[p] for p in found.batch}
-        for x in (masked(found.left), masked(found.right)):
+        product = contraction(s)
+        if product is None:
+            for x in loads(s.body):
+                for d, i in enumerate(x.index):
+                    if isinstance(i, Axis) and i in s.axes:
+                        alike.join((x.tensor.name, d), (s.out.name, s.axes.index(i)))
+            continue
+        batch = {s.axes[p] for p in product.batch}
+        for x in (masked(product.left), masked(product.right)):
             if x is not None and x.load.index and x.load.index[-1] in s.reduce:
-                yield from (
-                    (x.load.tensor.name, d) for d, i in enumerate(x.load.index) if i in batch
-                )
+                index = enumerate(x.load.index)
+                found += ((x.load.tensor.name, d) for d, i in index if i in batch)
+    apart = {alike.find(d) for d in found}
+    return lambda d: alike.find(d) in apart
 
 
 def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
