@@ -11,7 +11,16 @@ from monotile.analysis.contraction import contraction
 from monotile.analysis.cost import cost, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
-from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, is_snapshot
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    is_snapshot,
+    statements,
+)
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import lossless, simplify_expr
@@ -81,7 +90,7 @@ def inline_pointwise(program: Program) -> Program:
 
 
 def _merge_pointwise(program: Program) -> Program:
-    uses = Uses(program)
+    uses, behind = Uses(program), _Behind(program)
 
     def decide(producer: Compute, consumer: Statement) -> bool:
         if is_view(producer):
@@ -94,10 +103,47 @@ def _merge_pointwise(program: Program) -> Program:
         name = producer.out.name
         if name in uses.whole:
             return False
+        if isinstance(consumer, Compute) and behind.stored_wider(producer, consumer):
+            return False
         once = uses.evaluations[name] <= producer.out.size
         return once or _worth_repeating(producer, uses)
 
     return inline_chosen(program, decide)
+
+
+class _Behind:
+    """Which reductions Computes read element by element, themselves or by way of others that nobody else reads."""
+
+    def __init__(self, program: Program) -> None:
+        self.uses = Uses(program)
+        every = [s for s in statements(program.body) if isinstance(s, Compute)]
+        self.made = {s.out.name: s for s in every}
+        self.order = {s.out.name: k for k, s in enumerate(every)}
+        self._known: dict[str, frozenset[str]] = {}
+
+    def stored_wider(self, p: Compute, consumer: Compute) -> bool:
+        """Whether `consumer` is to follow a later reduction than `p` does, so that what `p` follows would be stored in its place, in a wider type."""
+        own = self._of(p)
+        beside = self._reached(consumer, p.out.name)
+        if not own or not beside or max(map(self.order.__getitem__, own)) > max(map(self.order.__getitem__, beside)):  # fmt: skip
+            return False
+        return all(self.made[n].out.dtype.itemsize > p.out.dtype.itemsize for n in own)
+
+    def _of(self, s: Compute) -> frozenset[str]:
+        if s.out.name not in self._known:
+            self._known[s.out.name] = self._reached(s, "")
+        return self._known[s.out.name]
+
+    def _reached(self, s: Compute, without: str) -> frozenset[str]:
+        out = frozenset[str]()
+        for x in loads(s.body):
+            made = self.made.get(x.tensor.name)
+            if made is None or x.tensor.name == without or x.index != s.axes:
+                continue
+            if self.uses.readers[x.tensor.name] != 1 or x.tensor.name in self.uses.whole:
+                continue
+            out |= self._of(made) if made.combiner is None else {x.tensor.name}
+        return out
 
 
 def _looks_up(p: Compute) -> bool:
