@@ -48,6 +48,7 @@ from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.group_rows import group_rows
+from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.pad_outputs import pad_outputs
 from monotile.transform.layout.reindex import reindex_reductions
@@ -135,6 +136,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("views inlined", "siblings fused"), sets=("pointwise inlined",)),
     Pass("simplify_again", rewrite_by_options(simplify),
          "Inlining has brought together expressions that simplify each other.",
+         needs=("pointwise inlined",)),
+    Pass("merge_axes", rewrite(merge_axes),
+         "After inlining, which leaves what is stored; before axes are aligned.",
          needs=("pointwise inlined",)),
     Pass("split_slices", rewrite(split_slices),
          "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",

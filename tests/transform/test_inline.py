@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from monotile.config import Options
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Select, Tensor, Unary, const, idx
+from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Select, Tensor, Unary, cast, const, idx
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Carry, Compute, Loop, Program, Scatter, Stack, Statement, compute
 from monotile.ir.verify import verify
@@ -292,3 +292,30 @@ def test_readers_that_become_one_take_their_source_in() -> None:
     y = binary("y", "mul", biased.out, t.out)
     lines = pointwise(program(p, biased, t, y))
     assert [line.split("[")[0] for line in lines] == ["p", "y"]
+
+
+def test_a_sum_of_products_follows_the_last_one() -> None:
+    """What follows the earlier ones ends as 16 bits; in the last one's epilogue they would be stored and read as 32. Of one width, nothing is gained."""
+
+    def names(dtype: DType) -> list[str]:
+        def after(name: str, op: str, x: Compute) -> Compute:
+            out = Tensor(name, (8,), dtype)
+            return compute(out, lambda i: cast(Unary(op, Load(x.out, (i,))), dtype))
+
+        def added(name: str, x: Compute, y: Compute) -> Compute:
+            out = Tensor(name, (8,), dtype)
+            return compute(out, lambda i: Binary("add", Load(x.out, (i,)), Load(y.out, (i,))))
+
+        sums = [
+            compute(Tensor(n, (8,), F32), lambda i, r: Load(X, (i, r)), reduce=(6,), combiner="sum")
+            for n in "abc"
+        ]
+        first, second, third = (after(f"{s.out.name}1", "tanh", s) for s in sums)
+        both = added("both", first, second)
+        last = added("last", both, third)
+        a, b, c = sums
+        lines = pointwise(program(a, first, b, second, both, c, third, last))
+        return [line.split("[")[0] for line in lines]
+
+    assert names(F16) == ["a", "a1", "b", "both", "c", "last"]
+    assert names(F32) == ["a", "b", "c", "last"]
