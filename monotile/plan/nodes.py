@@ -204,7 +204,8 @@ class Resident(Frozen, frozen=True):
     Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
     axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
     held: from there each thread takes what it multiplies with in every iteration into registers, if it finishes all its
-    outputs in one round. vector: elements that a thread copies at once.
+    outputs in one round. vector: elements that a thread copies at once. Where no worker has tasks of two stages, what these keep may lie in the
+    same place; in the same bytes, threads hold it in the same registers if they have equally many vectors of each.
     """
 
     stage: str
@@ -214,6 +215,11 @@ class Resident(Frozen, frozen=True):
     nbytes: int
     held: bool = False
     vector: int = 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its bytes on chip: the first, and how many."""
+        return self.offset, self.nbytes
 
 
 class Message(Frozen, frozen=True):

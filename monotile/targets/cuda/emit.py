@@ -289,9 +289,12 @@ class CudaEmitter(BlockEmitter):
                     with self.profiling.fill(self.writer, k.stage, loop.axis):
                         self.write_call(_fill_name(k))
             self.writer.write("mt::block_barrier();")
+            known: dict[tuple[object, str], str] = {}  # registers, by the bytes on chip
             for k in self.kept:
                 if k.resident in loop.resident and (held := self.in_registers.get(k.image.name)):
-                    self.writer.write(f"{held.kind} {held.name};")
+                    same = known.setdefault((k.resident.place, held.kind), held.name)
+                    own = same == held.name
+                    self.writer.write(f"{held.kind} {held.name};" if own else f"{held.kind}& {held.name} = {same};")  # fmt: skip
                     self.write_call(held.fill)
         if loop.messages:
             self.wait(loop.handoff)
