@@ -234,7 +234,8 @@ class Message(Frozen, frozen=True):
 
 
 class Receive(Frozen, frozen=True):
-    """What each task of `stage` reads of a message, waited for and brought on chip to `place` before its first step.
+    """What each task of `stage` reads of a message, waited for and brought on chip to `place` before the first of its steps that reads a
+    message.
 
     tensor: under which name it is read: the message's own, or that of the value carried into the next iteration. The
     latter is the message of the iteration before; in iteration 0 it is read where it lies.
