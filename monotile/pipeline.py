@@ -33,6 +33,7 @@ from monotile.passes.table import Pass, Trace, capability, checked, option, run
 from monotile.plan.nodes import Plan
 from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
+from monotile.schedule.jam_loops import jam_loops
 from monotile.schedule.live import bound
 from monotile.schedule.odd_rows import pad_odd_rows
 from monotile.schedule.rotate import rotate_loops
@@ -228,13 +229,16 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("rotate_loops", rewrite_by_cost(rotate_loops),
          "After split-K: whether a rotation saves a stage depends on the splits; the rotated loop is split again.",
          needs=("context",), sets=("loops rotated",), after=("reductions split",)),
+    Pass("jam_loops", rewrite_by_cost(jam_loops),
+         "After rotation and split-K, which settle what an iteration of each loop is. By cost, that of stages side by side.",
+         needs=("context",), sets=("loops jammed",), after=("skewed", "loops rotated"), where=(MANY_WORKERS,)),
 )
 PROGRAMS = checked((*ANY_TARGET, *AT_THE_BORDER, *FOR_TARGET))
 
 PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("group_and_cut", plans.group_and_cut,
          "All later passes work on stages and their tasks.",
-         needs=("own buffers", "own bases", "context"), sets=("stages",), after=("reductions split", "loops rotated")),
+         needs=("own buffers", "own bases", "context"), sets=("stages",), after=("reductions split", "loops rotated", "loops jammed")),
     Pass("streams_first", plans.order,
          "Before stages share workers: it brings those side by side that wait for the same hand-off.",
          needs=("stages",), sets=("order",), where=(SCRATCHPAD,)),

@@ -1,5 +1,6 @@
 """Which bytes a stage reads and writes in one iteration of its loops, and which of its workers do."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -152,6 +153,12 @@ def worker_of(stage: Stage, plan_workers: int) -> int | None:
     for count in stage.grid:
         tasks *= count
     return stage.first % plan_workers if tasks == 1 else None
+
+
+def workers_of(stage: Stage, plan_workers: int) -> frozenset[int]:
+    """The workers that run tasks of the stage."""
+    tasks = plan_workers if stage.everywhere else min(math.prod(stage.grid), plan_workers)
+    return frozenset((stage.first + t) % plan_workers for t in range(tasks))
 
 
 def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:

@@ -204,7 +204,8 @@ class Resident(Frozen, frozen=True):
     Copied before the first iteration, in the order of use: [dims of the step that the Load depends on, reduce
     axes flattened], row-major, at `offset` in the worker's on-chip memory. The stage has one task a worker at most.
     held: from there each thread takes what it multiplies with in every iteration into registers, if it finishes all its
-    outputs in one round. vector: elements that a thread copies at once.
+    outputs in one round. vector: elements that a thread copies at once. Where no worker has tasks of two stages, what these keep may lie in the
+    same place; in the same bytes, threads hold it in the same registers if they have equally many vectors of each.
     """
 
     stage: str
@@ -214,6 +215,11 @@ class Resident(Frozen, frozen=True):
     nbytes: int
     held: bool = False
     vector: int = 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its bytes on chip: the first, and how many."""
+        return self.offset, self.nbytes
 
 
 class Message(Frozen, frozen=True):
@@ -228,7 +234,8 @@ class Message(Frozen, frozen=True):
 
 
 class Receive(Frozen, frozen=True):
-    """What each task of `stage` reads of a message, waited for and brought on chip to `place` before its first step.
+    """What each task of `stage` reads of a message, waited for and brought on chip to `place` before the first of its steps that reads a
+    message.
 
     tensor: under which name it is read: the message's own, or that of the value carried into the next iteration. The
     latter is the message of the iteration before; in iteration 0 it is read where it lies.

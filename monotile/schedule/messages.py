@@ -28,7 +28,7 @@ from monotile.plan.parts import (
     written_part,
 )
 from monotile.plan.places import BoxDim, Place, Shared
-from monotile.plan.walk import stages_in, with_bodies
+from monotile.plan.walk import with_bodies
 from monotile.schedule.keys import digest_stages
 from monotile.targets.target import Target
 
@@ -91,8 +91,10 @@ class _Hander:
     def _node(self, node: PlanNode) -> PlanNode:
         if isinstance(node, Stage):
             return node
-        stages = tuple(stages_in((node,)))
-        if isinstance(node, Choose) or node.ends_early or len(stages) < len(node.body):
+        if isinstance(node, Choose) or node.ends_early:
+            return with_bodies(node, self.nodes)
+        stages = tuple(n for n in node.body if isinstance(n, Stage))
+        if len(stages) < len(node.body):
             return with_bodies(node, self.nodes)
         if node.extent < FEWEST:
             return node
@@ -103,8 +105,24 @@ class _Hander:
         found = self._receives(node, stages)
         if not found or not self._worth(node, stages, found):
             return None
-        body = tuple(msgspec.structs.replace(s, handoff="block", first=0) for s in stages)
+        first = self._first_workers(_Makers.of(self.loops[node.axis], stages), stages)
+        body = tuple(
+            msgspec.structs.replace(s, handoff="block", first=w)
+            for s, w in zip(stages, first, strict=True)
+        )
         return self._handed(node, body, found)
+
+    def _first_workers(self, makers: "_Makers", stages: tuple[Stage, ...]) -> list[int]:
+        """Of each stage. Those that hand nothing to each other have workers of their own if there are enough; all others begin with worker 0, where
+        what a task keeps to itself stays."""
+        chains = makers.chains(stages, self.computes)
+        first = [0] * len(stages)
+        end = 0
+        for chain in chains:
+            for number in chain:
+                first[number] = end
+            end += max(math.prod(stages[k].grid) for k in chain)
+        return first if end <= self.target.workers else [0] * len(stages)
 
     def _beside_barriers(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
         """The loop with messages of what every worker reads whole to make something of it for itself; the rest waits for barriers."""
@@ -250,6 +268,17 @@ class _Makers:
     def of(loop: Loop, stages: tuple[Stage, ...]) -> "_Makers":
         made = {n: i for i, s in enumerate(stages) for step in s.steps for n in step.computes}
         return _Makers(made, {c.param.name: c.result.name for c in loop.carried})
+
+    def chains(self, stages: tuple[Stage, ...], computes: Statements) -> list[list[int]]:
+        """The numbers of the stages that hand values to each other, directly or not, in this iteration or to the next."""
+        chain = list(range(len(stages)))
+        for number, stage in enumerate(stages):
+            for name in names_read(stage, computes):
+                maker = self.made.get(self.source.get(name, name))
+                if maker is not None and chain[maker] != chain[number]:
+                    old, new = chain[number], chain[maker]
+                    chain = [new if c == old else c for c in chain]
+        return [[k for k, c in enumerate(chain) if c == one] for one in dict.fromkeys(chain)]
 
 
 @dataclass(frozen=True, slots=True)

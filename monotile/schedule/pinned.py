@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -9,6 +10,7 @@ from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Pinnable
 from monotile.kernels.registry import family_of
+from monotile.plan.access import workers_of
 from monotile.plan.nodes import Choose, PlanNode, Repeat, Resident, Stage, Step
 from monotile.plan.walk import repeats, stages_in, with_bodies
 from monotile.targets.target import Target
@@ -26,14 +28,15 @@ def keep(
     target: Target,
     workers: int,
 ) -> tuple[tuple[PlanNode, ...], int]:
-    """`body` with what is kept, and the on-chip bytes of a worker; outer loops first, as long as there is room.
+    """`body` with what is kept, and the on-chip bytes of a worker; outer loops first, as long as there is room. What no worker has both of may
+    lie in the same place.
 
     shared_bytes: what the stages use, from 0 on.
     """
     if not target.has.scratchpad:
         return body, shared_bytes
     found = _Keeper(computes, weights, target, workers)
-    nodes = found.nodes(body, shared_bytes, frozenset())
+    nodes = found.nodes(body, (_Taken(frozenset(range(workers)), shared_bytes),), frozenset())
     return nodes, max(found.most, shared_bytes)
 
 
@@ -71,13 +74,22 @@ def hold(
             found = family_of(steps[r.compute].method).pinnable(
                 steps[r.compute], computes, weights, target
             )
-            words = -(-r.nbytes // (4 * target.threads))
+            beside = r.place in {x.place for x in residents if x.held}
+            words = 0 if beside else -(-r.nbytes // (4 * target.threads))
             held = any(p.number == r.load and p.in_registers for p in found) and words <= free
             free -= words if held else 0
             residents.append(msgspec.structs.replace(r, held=held))
         inner = hold(node.body, computes, weights, target, free)
         out.append(msgspec.structs.replace(node, body=inner, resident=tuple(residents)))
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Up to where these workers' on-chip memory is in use."""
+
+    workers: frozenset[int]
+    end: int
 
 
 class _Keeper:
@@ -93,11 +105,16 @@ class _Keeper:
         self.most = 0
 
     def nodes(
-        self, body: tuple[PlanNode, ...], used: int, kept: frozenset[tuple[str, int]]
+        self,
+        body: tuple[PlanNode, ...],
+        used: tuple[_Taken, ...],
+        kept: frozenset[tuple[str, int]],
     ) -> tuple[PlanNode, ...]:
         return tuple(self._node(n, used, kept) for n in body)
 
-    def _node(self, node: PlanNode, used: int, kept: frozenset[tuple[str, int]]) -> PlanNode:
+    def _node(
+        self, node: PlanNode, used: tuple[_Taken, ...], kept: frozenset[tuple[str, int]]
+    ) -> PlanNode:
         match node:
             case Stage():
                 return node
@@ -108,14 +125,16 @@ class _Keeper:
                 if node.extent >= FEWEST:
                     inner = frozenset(loop.axis for loop in repeats((node,)))
                     for stage, step in _steps(node.body):
+                        mine = workers_of(stage, self.workers)
                         for p in self._candidates(stage, step, inner):
                             key = (step.computes[0], p.number)
-                            if key in kept or used + p.nbytes > self.room:
+                            at = max(t.end for t in used if t.workers & mine)
+                            if key in kept or at + p.nbytes > self.room:
                                 continue
-                            held.append(Resident(stage.name, *key, used, p.nbytes, vector=p.vector))
+                            held.append(Resident(stage.name, *key, at, p.nbytes, vector=p.vector))
                             kept |= {key}
-                            used += -(-p.nbytes // ALIGN) * ALIGN
-                            self.most = max(self.most, held[-1].offset + p.nbytes)
+                            used = (*used, _Taken(mine, at + -(-p.nbytes // ALIGN) * ALIGN))
+                            self.most = max(self.most, at + p.nbytes)
                 return msgspec.structs.replace(
                     node, body=self.nodes(node.body, used, kept), resident=tuple(held)
                 )

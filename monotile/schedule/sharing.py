@@ -1,7 +1,7 @@
 """Stages that wait for the same hand-off get a share of the workers each, where that takes less than all workers one after the other
 (Rammer's independent branches side by side)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from monotile.kernels.draft import Context, Draft
 from monotile.plan.streams import streams
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
-from monotile.schedule.tree import Fork, Nest, Tree
+from monotile.schedule.tree import Fork, Nest, Tree, trips
 from monotile.targets.target import Target
 
 
@@ -21,7 +21,7 @@ def share_workers(tree: Tree, context: Context) -> Tree:
     """
     out: list[Draft | Nest | Fork] = []
     made = frozenset[str]()  # by the run before
-    for run in _runs(tree):
+    for run in runs(tree):
         if not isinstance(run, list):
             out.append(_inside(run, context))
             made = frozenset()
@@ -52,7 +52,7 @@ def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
     return run
 
 
-def _runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
+def runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
     """Loops, branches, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
     run: list[Draft] = []
     for node in tree:
@@ -68,6 +68,27 @@ def _runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
         run.append(node)
     if run:
         yield run
+
+
+def seconds_shared(tree: Tree, target: Target) -> float:
+    """The cost model's guess for a tree whose stages share workers: a hand-off before each run, whose stages run side by side where each worker
+    has one task at most."""
+    total = 0.0
+    for run in runs(tree):
+        match run:
+            case list():
+                total += target.barrier_seconds + of_run(run, lambda d: d.seconds, target)
+            case Nest(loop, body):
+                total += trips(loop) * seconds_shared(body, target)
+            case Fork():
+                total += max(seconds_shared(side, target) for side in run.sides)
+    return total
+
+
+def of_run(run: list[Draft], each: Callable[[Draft], float], target: Target) -> float:
+    """What a worker has of all stages of a run: of one of them where all stand side by side, else of one after the other."""
+    beside = sum(d.tasks for d in run) <= target.workers
+    return (max if beside else sum)(map(each, run))
 
 
 class _Sharing:

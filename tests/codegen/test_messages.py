@@ -86,3 +86,18 @@ def test_builds() -> None:
     text = build_cubin(emit(b.program, b.plan, H100, b.options).text, H100, b.options).ptx
     assert "ld.relaxed.gpu.global.v2.b64" in text
     assert "st.relaxed.gpu.global.b64" in text
+
+
+def test_steps_that_read_no_message_come_before_the_wait() -> None:
+    """A layer's product with its input does not wait for its state."""
+    b = build(lambda: nn.GRU(WIDTH, WIDTH, 1), torch.randn(4, 1, WIDTH), OPTIONS)
+    (loop,) = b.loops
+    (stage,) = loop.body
+    assert isinstance(stage, Stage)
+    text = emit(b.program, b.plan, H100, OPTIONS).text
+    body = text[text.index(f"void {stage.name}(") :]
+    gates, hidden = (s.computes[0] for s in stage.steps[:2])
+    turns = [
+        body.index(f"{name}_", body.index(f"{name}_") + 1) for name in (gates, hidden)
+    ]  # behind where it lies
+    assert turns[0] < body.index("mt::receive<") < turns[1]

@@ -1,10 +1,12 @@
 """Recurrent layers and cells."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._decomp import decompositions
 
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.decompose import decompose
@@ -62,8 +64,38 @@ def test_every_layer_is_one_loop_of_one_shape() -> None:
     assert kinds == [["sum", "sum", None, None]] * 3
 
 
+class EncoderAndDecoder(nn.Module):
+    """The second LSTM begins with the final states of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.LSTM(4, 6, 2), nn.LSTM(4, 6, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        _, state = self.encoder(x)
+        return self.decoder(y, state)[0]
+
+
+def test_final_states_of_a_batch_are_initial_states() -> None:
+    check(EncoderAndDecoder(), (torch.randn(5, 3, 4), torch.randn(2, 3, 4)))
+
+
+def test_final_states_where_the_tracer_squeezes_another_axis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As PyTorch 2.11 does."""
+    layer = decompositions.one_layer_lstm
+
+    def as_before(*args: Any, **more: Any) -> Any:
+        out, states = layer(*args, **more)
+        return out, tuple(x.unsqueeze(0).squeeze(1) for x in states)
+
+    monkeypatch.setattr(decompositions, "one_layer_lstm", as_before)
+    check(EncoderAndDecoder(), (torch.randn(5, 3, 4), torch.randn(2, 3, 4)))
+
+
 def test_final_states_have_their_own_shape_whatever_the_tracer_says() -> None:
-    """On a GPU PyTorch 2.11 traces them as [layers, 1, batch, width]."""
+    """PyTorch 2.11 traces them as [layers, 1, batch, width]."""
     model, x = nn.LSTM(4, 6, 2), torch.randn(5, 3, 4)
     exported = decompose(export(model, (x,)))
     for node in exported.graph.nodes:

@@ -183,3 +183,11 @@ def test_what_was_a_task_s_own_is_shared_on_other_workers() -> None:
 
     verify(TWO.plan, TWO.program, H100)
     verify(changed(TWO, apart), TWO.program, H100)  # all that crosses is a message
+
+
+def test_loops_inside_a_loop() -> None:
+    """Of as many nodes as there are stages."""
+    b = lstm(16, 4, bidirectional=True)
+    inner = [n for n in b.loops if all(isinstance(s, Stage) for s in n.body)]
+    assert len(inner) < len(b.loops)
+    assert all(n.messages for n in inner)

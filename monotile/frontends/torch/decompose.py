@@ -17,6 +17,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.lifted import lifted_once
+from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.quantizing import decompositions_in
 from monotile.frontends.torch.registry import find
@@ -60,7 +61,8 @@ _FROZEN = (
 
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
-        return exported.run_decompositions(table)
+        with states_as_given():
+            return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):
             raise

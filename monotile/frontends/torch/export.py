@@ -12,6 +12,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.hints import without_hints
+from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
@@ -53,7 +54,7 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    with quiet(), known, without_hints(), _giving(model, results):
+    with quiet(), known, without_hints(), states_as_given(), _giving(model, results):
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             return unwrapped(_exported(model, args, kwargs, dynamic_shapes))

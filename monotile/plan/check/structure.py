@@ -13,6 +13,7 @@ from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
+from monotile.plan.access import workers_of
 from monotile.plan.check.bounds import check_bounds
 from monotile.plan.check.control import check_control
 from monotile.plan.check.messages import check_messages, received_bytes
@@ -200,17 +201,18 @@ def _check_chip(
     kept: list[Resident],
 ) -> None:
     """On-chip tensors do not overlap each other, a step's scratch or what the loops keep, and all fit."""
-    taken = [(f"what is kept for {r.compute}", r.offset, r.offset + r.nbytes) for r in kept]
-    taken += received_bytes(stage, plan, computes)
+    mine = workers_of(stage, plan.launch.workers)
+    near = _kept_near(stage, plan, kept)
+    taken = [*near, *((*x, mine) for x in received_bytes(stage, plan, computes))]
     for step in stage.steps:
         for name in step.computes:
             for place in plan.places[name]:
                 if isinstance(place, Shared):
                     size = place.elements * computes[name].out.dtype.itemsize
-                    taken.append((name, place.offset, place.offset + size))
-    for i, (name, low, high) in enumerate(taken):
-        for other, low2, high2 in taken[i + 1 :]:
-            if low < high2 and low2 < high:
+                    taken.append((name, place.offset, place.offset + size, mine))
+    for i, (name, low, high, workers) in enumerate(taken):
+        for other, low2, high2, others in taken[i + 1 :]:
+            if low < high2 and low2 < high and workers & others:
                 fail(f"{stage.name}: {name} and {other} share on-chip memory")
         for step in stage.steps:
             if (
@@ -219,9 +221,23 @@ def _check_chip(
                 and step.scratch < high
             ):
                 fail(f"{stage.name}: the scratch of {step.computes[0]} overlaps {name}")
-    ends = [high for _, _, high in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
+    ends = [high for _, _, high, _ in taken] + [s.scratch + s.scratch_bytes for s in stage.steps]
     if ends and max(ends) > plan.launch.shared_bytes and target.has.scratchpad:
         fail(f"{stage.name} needs {max(ends)} bytes on chip of {plan.launch.shared_bytes}")
+
+
+def _kept_near(
+    stage: Stage, plan: Plan, kept: list[Resident]
+) -> list[tuple[str, int, int, frozenset[int]]]:
+    """What of `kept` workers of the stage have: (what, first byte, byte after the last, on which workers)."""
+    on = {s.name: workers_of(s, plan.launch.workers) for s in stages_in(plan.body)}
+    mine = on[stage.name]
+    found = ((r, on.get(r.stage, mine)) for r in kept)
+    return [
+        (f"what is kept for {r.compute}", r.offset, r.offset + r.nbytes, workers)
+        for r, workers in found
+        if workers & mine
+    ]
 
 
 def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
@@ -258,7 +274,7 @@ def _check_kept(nodes: tuple[PlanNode, ...], target: Target, held: int = 0) -> N
                 )
             if stage and math.prod(stage.grid) > target.workers:
                 fail(f"{stage.name} has several tasks a worker and keeps a weight for each")
-        inner = held + sum(r.nbytes for r in node.resident if r.held)
+        inner = held + sum(nbytes for _, nbytes in {r.place for r in node.resident if r.held})
         if inner > 4 * target.registers:
             fail(f"the loop over {node.axis} holds {inner} bytes in registers")
         _check_kept(node.body, target, inner)

@@ -4,6 +4,7 @@ A worker is a block of threads. Every stage is a function over the block; hand-o
 block. Pointers come by value in the launch's parameters (or as an array in memory where they are too many).
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ from monotile.targets.cuda.messages import (
     on_chip,
     received_of,
     slots_of,
+    steps_before,
     write_receive,
     write_send,
 )
@@ -199,10 +201,13 @@ class CudaEmitter(BlockEmitter):
             return
         with self.tasks(stage.name, stage, axes, held, late=stage.late):
             w = self.writer
-            received = self._received(stage)
+            received, sites = self._received(stage), self.sites(stage)
             if received:
                 with self.profiling.receive(w):
                     self.write_prefetches(stage)
+                    self._steps(
+                        itertools.islice(sites, steps_before(stage, received, self.computes))
+                    )
                     for r in received:
                         write_receive(self, r, stage)
                     w.write("mt::block_barrier();")
@@ -210,12 +215,15 @@ class CudaEmitter(BlockEmitter):
                 if not received:
                     self.write_prefetches(stage)
                 self.await_ = f"[&] {{ {self.await_text()} }}" if stage.late else READY
-                for site in self.sites(stage):
-                    with w.open("", fence=True):
-                        if site.step.barrier:
-                            w.write("mt::block_barrier();")
-                        self.step(site)
-                    self.await_ = READY
+                self._steps(sites)
+
+    def _steps(self, sites: Iterator[Site]) -> None:
+        for site in sites:
+            with self.writer.open("", fence=True):
+                if site.step.barrier:
+                    self.writer.write("mt::block_barrier();")
+                self.step(site)
+            self.await_ = READY
 
     def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
         received, self.view = self._received(stage), self.views.of(stage)
@@ -289,9 +297,12 @@ class CudaEmitter(BlockEmitter):
                     with self.profiling.fill(self.writer, k.stage, loop.axis):
                         self.write_call(_fill_name(k))
             self.writer.write("mt::block_barrier();")
+            known: dict[tuple[object, str], str] = {}  # registers, by the bytes on chip
             for k in self.kept:
                 if k.resident in loop.resident and (held := self.in_registers.get(k.image.name)):
-                    self.writer.write(f"{held.kind} {held.name};")
+                    same = known.setdefault((k.resident.place, held.kind), held.name)
+                    own = same == held.name
+                    self.writer.write(f"{held.kind} {held.name};" if own else f"{held.kind}& {held.name} = {same};")  # fmt: skip
                     self.write_call(held.fill)
         if loop.messages:
             self.wait(loop.handoff)

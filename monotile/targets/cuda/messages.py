@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.codegen.address import coordinates, loop_variable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE
 from monotile.codegen.site import Site, unflatten
@@ -75,6 +76,18 @@ def received_of(plan: Plan, slots: Mapping[str, Slots]) -> tuple[Received, ...]:
         image = Tensor(f"{r.tensor}_here{number}", t.shape, t.dtype)
         out.append(Received(r, slots[r.message], read, image))
     return tuple(out)
+
+
+def steps_before(
+    stage: Stage, received: tuple[Received, ...], computes: Mapping[str, Compute | Scatter]
+) -> int:
+    """How many of the stage's first steps read nothing that it receives: they run while that is under way."""
+    names = {r.receive.tensor for r in received}
+    reads = (
+        {x.tensor.name for n in step.computes for x in loads_of(computes[n])}
+        for step in stage.steps
+    )
+    return next((k for k, read in enumerate(reads) if read & names), 0)
 
 
 def on_chip(site: Site, received: tuple[Received, ...]) -> Site:

@@ -15,10 +15,10 @@ import msgspec
 
 from monotile.analysis.skeleton import Skeleton, skeleton, visit
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, loads, mul, substitute
-from monotile.ir.program import Branch, Compute, Loop, Program, Statement, defined, used
+from monotile.ir.program import Branch, Compute, Loop, Program, Statement, defined
 from monotile.transform.names import Names
 from monotile.transform.replace import Moved, element, renamed, replace_all
-from monotile.transform.roll.order import topological
+from monotile.transform.roll.order import depths, topological
 from monotile.transform.roll.tables import Tables
 
 
@@ -76,7 +76,7 @@ class _Fuser:
             fixed |= {t.name for t, load in zip(k.uses, k.loads, strict=True) if not load}
 
         levels: dict[int, list[int]] = {}
-        for k, depth in enumerate(_depths(body)):
+        for k, depth in enumerate(depths(body)):
             levels.setdefault(depth, []).append(k)
         places: dict[str, _Place] = {}
         fused_at: dict[int, Compute] = {}  # by position of the first sibling
@@ -232,17 +232,6 @@ class _Widen:
 def _out(s: Statement) -> Tensor:
     (t,) = defined(s)
     return t
-
-
-def _depths(body: Sequence[Statement]) -> list[int]:
-    """The depth of each statement: the longest chain of statements of the list before it."""
-    depth: dict[str, int] = {}
-    out: list[int] = []
-    for s in body:
-        d = 1 + max((depth.get(t.name, 0) for t in used(s)), default=0)
-        out.append(d)
-        depth |= {t.name: d for t in defined(s)}
-    return out
 
 
 def _progress(run: Sequence[_Sibling]) -> bool:

@@ -135,6 +135,17 @@ def _needs(
     return found
 
 
+def depths(body: Sequence[Statement]) -> list[int]:
+    """The depth of each statement: the longest chain of statements of the list before it."""
+    depth: dict[str, int] = {}
+    out: list[int] = []
+    for s in body:
+        d = 1 + max((depth.get(t.name, 0) for t in used(s)), default=0)
+        out.append(d)
+        depth |= {t.name: d for t in defined(s)}
+    return out
+
+
 def topological(
     items: Sequence[Statement], waits: Mapping[str, frozenset[str]] = MappingProxyType({})
 ) -> tuple[Statement, ...]:

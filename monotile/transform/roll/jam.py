@@ -1,0 +1,90 @@
+"""Loop jamming: two loops of equal extent that wait for nothing of each other become one (Allen and Cocke, 1971: loop fusion).
+
+The two directions of a recurrent layer, or two encoders, take as many steps. Step k of both is then one iteration, whose statements can run side
+by side, with one hand-off instead of two.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from monotile.analysis.states import Waits, waits
+from monotile.ir.expr import Expr, substitute
+from monotile.ir.program import Loop, Program, Scatter, Statement, defined, statements, used
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
+from monotile.transform.roll.order import depths, topological
+
+Pair = tuple[Loop, Loop]
+
+
+def jammable(program: Program) -> Iterator[Pair]:
+    """Loops of one list of statements that may become one, outer lists first: with each loop the next one that may."""
+    before = waits(program)
+    lists = [program.body]
+    for body in lists:
+        lists += [s.body for s in body if isinstance(s, Loop)]
+        loops = [s for s in body if isinstance(s, Loop) and _plain(s, program)]
+        for k, first in enumerate(loops):
+            after = _dependents(first, body, before)
+            for second in loops[k + 1 :]:
+                if second.axis.extent == first.axis.extent and after.isdisjoint(_made(second)):
+                    yield first, second
+                    break
+
+
+def jam(program: Program, pair: Pair) -> Program:
+    """`program` with both loops as one, which has the first one's axis."""
+    first, second = pair
+    before = waits(program)
+
+    def go(body: Body) -> Body:
+        if not any(s is first for s in body):
+            return tuple(map_bodies(s, go) for s in body)
+        both = _jammed(first, second, before)
+        rest = (both if s is first else s for s in body if s is not second)
+        return topological(tuple(rest), before)
+
+    return with_body(program, go(program.body))
+
+
+def _plain(loop: Loop, program: Program) -> bool:
+    """Whether the number of its iterations is known, and nothing in it depends on when it runs: no update in place, no value of the host's."""
+    return (
+        not loop.ends_early
+        and not any(isinstance(s, Scatter) for s in statements(loop.body))
+        and not program.changing.intersection(t.name for t in used(loop))
+    )
+
+
+def _made(s: Statement) -> set[str]:
+    return {t.name for t in defined(s)}
+
+
+def _dependents(first: Loop, body: Body, before: Waits) -> set[str]:
+    """What those statements of `body` make that wait for the loop, directly or not; and what it makes itself."""
+    names = _made(first)
+    for s in body:
+        made = _made(s)
+        needs = {t.name for t in used(s)}.union(*(before.get(n, ()) for n in made))
+        if not needs.isdisjoint(names):
+            names |= made
+    return names
+
+
+def _jammed(first: Loop, second: Loop, before: Waits) -> Loop:
+    axes: dict[str, Expr] = {second.axis.name: first.axis}
+    body = (*first.body, *(_along(s, axes) for s in second.body))
+    # In the order of depth, what can be side by side stands side by side.
+    order = sorted(zip(depths(body), range(len(body)), strict=True))
+    return msgspec.structs.replace(
+        first,
+        carried=(*first.carried, *second.carried),
+        stacked=(*first.stacked, *second.stacked),
+        body=topological([body[k] for _, k in order], before),
+    )
+
+
+def _along(s: Statement, axes: dict[str, Expr]) -> Statement:
+    """`s` with other axes of loops around it."""
+    inner = map_bodies(s, lambda body: tuple(_along(x, axes) for x in body))
+    return map_exprs(inner, lambda e: substitute(e, axes))
