@@ -5,6 +5,33 @@
 
 namespace mt {
 
+// `start` and the sum of all values before it for each of `count` values, in their place. total: an int for each warp. A barrier behind it.
+template <int THREADS, class Value>
+static __device__ __forceinline__ void exclusive_sums(Value* values, int count, int start, int* total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int each = ceil_div(count, THREADS), begin = min_of(int(threadIdx.x) * each, count);
+  const int end = min_of(begin + each, count);
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += values[i];
+  int before = own;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) total[warp] = before;
+  before += start - own;
+  block_barrier();
+#pragma unroll
+  for (int w = 0; w < THREADS / 32; ++w) before += w < warp ? total[w] : 0;
+  for (int i = begin; i < end; ++i) {
+    const int value = values[i];
+    values[i] = Value(before);
+    before += value;
+  }
+  block_barrier();
+}
+
 // A block with the `rows` (at most ROWS) positions from `low` on reads the positions of `count` terms, LOADS a thread at once.
 // Each warp has a stretch of the terms and keeps those that fall into the block's rows, in their order; where a warp finds more than CAPACITY,
 // all begin again with shorter stretches. A stable counting sort then puts the terms in the order of the rows: within a row by warps, and each
@@ -12,7 +39,7 @@ namespace mt {
 //
 // fetch(e): what the position of term e < count is read from; position(e, fetch(e)): the position, or -1 where there is none; then check(e, fetch(e))
 // fails. One branch for several terms: ptxas moves reads behind branches that do not depend on them, so that a thread would wait for each. add(row, terms, first, last): adds to a row the terms terms[first], ..., terms[last - 1], at least
-// one, in this order; the threads with equal threadIdx.x / LANES call it together. shared: BYTES bytes.
+// one, in this order; the threads with equal threadIdx.x / LANES call it together. shared: BYTES bytes. run gives how many of the thread's terms have positions before `low`.
 template <int THREADS, int ROWS, int CAPACITY, int LOADS, int LANES>
 struct TermLists {
   static constexpr int WARPS = THREADS / 32, ALL = WARPS * CAPACITY, COUNTS = ROWS * WARPS;
@@ -32,15 +59,15 @@ struct TermLists {
   }
 
   template <class Index, class Fetch, class Position, class Check, class Add>
-  static __device__ __forceinline__ void run(
+  static __device__ __forceinline__ int run(
       char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Add add) {
     const Memory m = memory(shared);
-    int length = count;
+    int length = count, before = 0;
     for (int first = 0; first < count;) {
       length = min_of(length, count - first);
       block_barrier();  // the lists before are read
       for (int i = threadIdx.x; i < rows * WARPS; i += THREADS) m.counts[i] = 0;
-      scan(m, low, rows, first, length, fetch, position, check);
+      const int lower = scan(m, low, rows, first, length, fetch, position, check);
       block_barrier();
       int most = 0, all = 0;
 #pragma unroll
@@ -50,6 +77,7 @@ struct TermLists {
         continue;
       }
       first += length;
+      before += lower;
       if (all == 0) continue;
       sort(m, rows);
       for (int row = int(threadIdx.x) / LANES; row < rows; row += THREADS / LANES) {
@@ -57,15 +85,16 @@ struct TermLists {
         if (from < to) add(row, m.sorted, from, to);
       }
     }
+    return before;
   }
 
-  // A warp's stretch. It ends early where the warp has found too much.
+  // A warp's stretch. It ends early where the warp has found too much. Gives how many of the thread's terms have positions before `low`.
   template <class Index, class Fetch, class Position, class Check>
-  static __device__ __forceinline__ void scan(
+  static __device__ __forceinline__ int scan(
       const Memory& m, Index low, int rows, int first, int length, Fetch fetch, Position position, Check check) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = ceil_div(length, WARPS);
     const int begin = first + warp * each, end = min_of(begin + each, first + length);
-    int found = 0;
+    int found = 0, lower = 0;
     for (int start = begin; start < end && found <= CAPACITY; start += 32 * LOADS) {
       decltype(fetch(0)) read[LOADS]{};
 #pragma unroll
@@ -80,6 +109,7 @@ struct TermLists {
         wrong |= found_at < 0;
         at[i] = found_at - low;
         own |= u32((e < end) & within(at[i], Index(rows))) << i;
+        lower += (e < end) & (at[i] < 0);
       }
       if (wrong)
         for (int i = 0; i < LOADS; ++i) check(min_of(start + i * 32 + lane, end - 1), read[i]);
@@ -97,33 +127,13 @@ struct TermLists {
       }
     }
     if (lane == 0) m.found[warp] = found;
+    return lower;
   }
 
   static __device__ __forceinline__ void sort(const Memory& m, int rows) {
     count_or_place<false>(m);
     block_barrier();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int each = ceil_div(rows * WARPS, THREADS), begin = min_of(int(threadIdx.x) * each, rows * WARPS);
-    const int end = min_of(begin + each, rows * WARPS);
-    int own = 0;
-    for (int i = begin; i < end; ++i) own += m.counts[i];
-    int before = own;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, before, step);
-      if (lane >= step) before += other;
-    }
-    if (lane == 31) m.total[warp] = before;
-    before -= own;
-    block_barrier();
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) before += w < warp ? m.total[w] : 0;
-    for (int i = begin; i < end; ++i) {
-      const int terms = m.counts[i];
-      m.counts[i] = u16(before);
-      before += terms;
-    }
-    block_barrier();
+    exclusive_sums<THREADS>(m.counts, rows * WARPS, 0, m.total);
     count_or_place<true>(m);
     block_barrier();
   }
