@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from monotile.analysis.ends import own_ends
 from monotile.choice.chooser import Prefer
+from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.scatter.method import ListRows
 from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
@@ -41,9 +43,9 @@ class Attention(nn.Module):
 class Layers(nn.Module):
     """Sums of neighbours in layers that roll."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 12) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
         for layer in self.layers:
@@ -100,6 +102,20 @@ def test_lists_of_layers_are_made_once() -> None:
     fast = listed(model, args("random"))
     for seed, kind in enumerate(KINDS):
         accurate(fast, model, args(kind), seed)
+
+
+def test_sums_in_longer_rows() -> None:
+    """Whole vectors for the product that reads what follows them."""
+    model = Layers(20).half()
+    x, source = torch.randn(NODES, 20).half() / 8, torch.randint(0, NODES, (EDGES,))
+    args = x, source, KINDS["random"](EDGES)
+    fast = Emulated(model, args, chooser=Prefer("list rows", bool, Prefer("pad rows", bool)))
+    assert any(own_ends(s) and s.out.shape[-1] == 24 for s in _reductions(fast.program))
+    accurate(fast, model, args, 0)
+
+
+def _reductions(program: Program) -> list[Compute]:
+    return [s for s in statements(program.body) if isinstance(s, Compute) and s.combiner]
 
 
 def test_two_indices() -> None:
