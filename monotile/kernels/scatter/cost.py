@@ -17,6 +17,9 @@ UPDATE = (
 )
 SCAN_OPERATIONS = 20  # an index: its position, whether it is the task's, its place in the list
 TERM_OPERATIONS = 8  # an element of a term: its address and its sum
+SORT_OPERATIONS = 60  # a term: counted, and put in its place
+COUNT_OPERATIONS = 6  # a row's terms of a warp: where they begin
+PLACE_LATENCIES = 3  # a term in memory: its row, what follows it, and that is looked up
 BLOCK_WAITS = 12  # barriers of the block, and as many looks at the lists, that lists take
 BLOCK_WAIT = 0.12  # of a latency, each
 
@@ -52,8 +55,11 @@ def rows_seconds(found: RowLists, m: ListRows, target: Target) -> float:
     scan = _scan_seconds([found.index], {found.term}, found.terms, m.loads, target)
     mine = max(1.0, found.terms * m.rows / max(m.rows, found.rows))
     each = scan + _lists_seconds(mine, m.capacity, target)
-    _, bandwidth = _rates(target)
-    return target.latency_seconds + 2 * each + 8 * (mine + m.rows) / bandwidth
+    rate, _ = _rates(target)
+    counts = m.rows * target.threads // target.warp
+    each += (mine * SORT_OPERATIONS + counts * COUNT_OPERATIONS) / rate
+    places = math.ceil(mine / target.threads) * PLACE_LATENCIES * target.latency_seconds
+    return target.latency_seconds + 2 * each + places
 
 
 def _rates(target: Target) -> tuple[float, float]:

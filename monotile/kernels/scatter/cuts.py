@@ -104,17 +104,21 @@ def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
 
 
 def _rows(group: Group, found: RowLists, target: Target) -> Iterator[Draft]:
-    """By as many ranges of rows as there are workers."""
+    """By as many ranges of rows as there are workers; with lists for twice the terms that a task has on average, where they fit."""
     rows = min(MOST_ROWS, -(-found.rows // target.workers))
-    method = ListRows(0, rows, CAPACITY, LOADS)
-    nbytes = method.nbytes(target.threads, target.warp)
     grid = (-(-found.rows // rows),)
-    if max(found.rows, found.terms) < 1 << 31 and nbytes <= target.shared_bytes:
-        dims = (Dim((0,), found.terms, found.terms, None),)
-        names = tuple(s.out.name for s in group.steps[0])
+    names = tuple(s.out.name for s in group.steps[0])
+    dims = (Dim((0,), found.terms, found.terms, None),)
+    each = -(-2 * found.terms * rows // (found.rows * (target.threads // target.warp)))
+    for capacity in dict.fromkeys((CAPACITY, max(CAPACITY, 1 << (each - 1).bit_length()))):
+        method = ListRows(0, rows, capacity, LOADS)
+        nbytes = method.nbytes(target.threads, target.warp)
+        most = max(found.rows, found.terms), capacity * target.threads // target.warp
+        if nbytes > target.shared_bytes or most[0] >= 1 << 31 or most[1] >= 1 << 16:
+            continue
         step = Step(names, dims, method, scratch_bytes=nbytes)
-        waves = -(-grid[0] // target.workers)
-        yield Draft(group, grid, (step,), {}, nbytes, waves * rows_seconds(found, method, target))
+        seconds = -(-grid[0] // target.workers) * rows_seconds(found, method, target)
+        yield Draft(group, grid, (step,), {}, nbytes, seconds)
 
 
 def _listed(group: Group, s: Scatter, roles: Roles, target: Target) -> Iterator[Draft]:

@@ -10,7 +10,7 @@ namespace mt {
 // fetch, position, check: as in TermLists. begin(row, at): the list of a row, from 0 on, begins at `at`. put(at, term): what stands there.
 template <int THREADS, int ROWS, int CAPACITY, int LOADS>
 struct RowLists {
-  using Lists = TermLists<THREADS, ROWS, CAPACITY, LOADS, 32>;
+  using Lists = TermLists<THREADS, ROWS, CAPACITY, LOADS, 1>;
   static constexpr int WARPS = THREADS / 32, OWN = ceil_div(Lists::BYTES, 4) * 4;
   static constexpr int BYTES = OWN + 4 * (ROWS + WARPS);
 
@@ -22,10 +22,10 @@ struct RowLists {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     block_barrier();  // what lay there is read
     for (int i = threadIdx.x; i < rows; i += THREADS) next[i] = 0;
-    int before = Lists::run(
-        shared, low, rows, count, fetch, position, check, [&](int row, const int*, int first, int last) {
-          if (lane == 0) next[row] += last - first;
-        });
+    const auto counted = [&](const typename Lists::Memory& m) {
+      for (int row = threadIdx.x; row < rows; row += THREADS) next[row] += Lists::begin(m, row + 1) - Lists::begin(m, row);
+    };
+    int before = Lists::rounds(shared, low, rows, count, fetch, position, check, counted);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) before += __shfl_xor_sync(0xffffffffu, before, step);
     if (lane == 0) total[warp] = before;
@@ -36,13 +36,19 @@ struct RowLists {
     block_barrier();
     exclusive_sums<THREADS>(next, rows, before, total);
     for (int i = threadIdx.x; i < rows; i += THREADS) begin(i, next[i]);
-    Lists::run(
-        shared, low, rows, count, fetch, position, check, [&](int row, const int* terms, int first, int last) {
-          const int at = next[row];
-          __syncwarp();
-          for (int k = first + lane; k < last; k += 32) put(at + k - first, terms[k]);
-          if (lane == 0) next[row] = at + last - first;
-        });
+    Lists::rounds(shared, low, rows, count, fetch, position, check, [&](const typename Lists::Memory& m) {
+      const int all = Lists::begin(m, rows);
+      for (int k = threadIdx.x; k < all; k += THREADS) {
+        int row = 0;  // the last one that begins at k or before
+        for (int end = rows; end - row > 1;) {
+          const int middle = (row + end) / 2;
+          (Lists::begin(m, middle) <= k ? row : end) = middle;
+        }
+        put(next[row] + k - Lists::begin(m, row), m.sorted[k]);
+      }
+      block_barrier();
+      counted(m);
+    });
   }
 };
 

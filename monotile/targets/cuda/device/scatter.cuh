@@ -39,7 +39,7 @@ static __device__ __forceinline__ void exclusive_sums(Value* values, int count, 
 //
 // fetch(e): what the position of term e < count is read from; position(e, fetch(e)): the position, or -1 where there is none; then check(e, fetch(e))
 // fails. One branch for several terms: ptxas moves reads behind branches that do not depend on them, so that a thread would wait for each. add(row, terms, first, last): adds to a row the terms terms[first], ..., terms[last - 1], at least
-// one, in this order; the threads with equal threadIdx.x / LANES call it together. shared: BYTES bytes. run gives how many of the thread's terms have positions before `low`.
+// one, in this order; the threads with equal threadIdx.x / LANES call it together. shared: BYTES bytes.
 template <int THREADS, int ROWS, int CAPACITY, int LOADS, int LANES>
 struct TermLists {
   static constexpr int WARPS = THREADS / 32, ALL = WARPS * CAPACITY, COUNTS = ROWS * WARPS;
@@ -58,9 +58,25 @@ struct TermLists {
     return {words, words + WARPS, words + 2 * WARPS, words + 2 * WARPS + ALL, halves, halves + ALL};
   }
 
+  // Where the terms of a row begin in the sorted ones; those of the one before end there.
+  static __device__ __forceinline__ int begin(const Memory& m, int row) { return row ? m.counts[row * WARPS - 1] : 0; }
+
   template <class Index, class Fetch, class Position, class Check, class Add>
-  static __device__ __forceinline__ int run(
+  static __device__ __forceinline__ void run(
       char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Add add) {
+    rounds(shared, low, rows, count, fetch, position, check, [&](const Memory& m) {
+      for (int row = int(threadIdx.x) / LANES; row < rows; row += THREADS / LANES) {
+        const int from = begin(m, row), to = begin(m, row + 1);
+        if (from < to) add(row, m.sorted, from, to);
+      }
+    });
+  }
+
+  // All threads call sorted(memory) for one stretch of the terms after the other, where some are in the block's rows. Gives how many of the
+  // thread's terms have positions before `low`.
+  template <class Index, class Fetch, class Position, class Check, class Sorted>
+  static __device__ __forceinline__ int rounds(
+      char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Sorted sorted) {
     const Memory m = memory(shared);
     int length = count, before = 0;
     for (int first = 0; first < count;) {
@@ -80,10 +96,7 @@ struct TermLists {
       before += lower;
       if (all == 0) continue;
       sort(m, rows);
-      for (int row = int(threadIdx.x) / LANES; row < rows; row += THREADS / LANES) {
-        const int from = row ? m.counts[row * WARPS - 1] : 0, to = m.counts[row * WARPS + WARPS - 1];
-        if (from < to) add(row, m.sorted, from, to);
-      }
+      sorted(m);
     }
     return before;
   }
