@@ -34,6 +34,7 @@ from monotile.plan.nodes import Plan
 from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
 from monotile.schedule.jam_loops import jam_loops
+from monotile.schedule.list_rows import list_rows
 from monotile.schedule.live import bound
 from monotile.schedule.odd_rows import pad_odd_rows
 from monotile.schedule.rotate import rotate_loops
@@ -74,6 +75,7 @@ from monotile.transform.sparse.one_hot import gather_kept
 ROLLING = option("roll")
 SPECIALISING = option("specialise")
 ARRANGING = option("arrange_parameters")
+EXACTER = option("excess_precision")
 LAYOUTS = capability("layouts")
 COALESCING = capability("coalescing")
 MANY_WORKERS = capability("many_workers")
@@ -202,6 +204,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("list_rows", rewrite_by_cost(list_rows),
+         "Before rows are padded: what reads a scattered sum is its epilogue from here on. Terms are added before they are rounded.",
+         needs=("context", "pointwise inlined"), sets=("rows listed",), after=("layouts chosen",), where=(LOCKSTEP, EXACTER)),
     Pass("read_parts", rewrite_by_cost(read_parts),
          "After layouts, by which parts are whole vectors; after rounding, which concatenations do for what they copy.",
          needs=("context", "factors rounded"), sets=("parts read",), after=("layouts chosen",), where=(LOCKSTEP,)),

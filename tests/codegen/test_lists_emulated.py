@@ -18,7 +18,7 @@ from tests.codegen.variants import by
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
-LISTS = Prefer("cut", by("listed"))
+LISTS = Prefer("cut", by("listed"), Prefer("list rows", lambda way: not way))
 
 
 class Model(nn.Module):

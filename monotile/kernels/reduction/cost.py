@@ -32,7 +32,8 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         return Access(width, target.warp * width, 1, method.order, 1, alone)
     lanes, turns = min(method.lanes, target.warp), 1
     if method.lanes > 1:
-        vectors = math.prod(r.extent for r in s.reduce) / (method.lanes * method.vector)
+        terms = math.prod(r.extent for r in s.reduce) * share_of_terms(s)
+        vectors = terms / (method.lanes * method.vector)
         turns = math.ceil(vectors / fitted(target.model.reduction).loads)
     return Access(width, target.warp // lanes, lanes * method.vector, method.order, turns, alone)
 

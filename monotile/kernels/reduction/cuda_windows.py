@@ -6,8 +6,10 @@ reduction is loaded first, each place once, and their terms follow in straight l
 
 from contextlib import AbstractContextManager, ExitStack
 
+import msgspec
+
 from monotile.analysis.affine import normalised_indices
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import OwnEnds, neutral, own_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES
@@ -17,7 +19,7 @@ from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import LANE, VectorEmitter, lane_of
 from monotile.codegen.writer import Block
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.ir.expr import Axis, Expr, Select, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_live import live_turns
@@ -44,10 +46,8 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         with ExitStack() as loops:
             slid = axes[-1:] if own.windows > 1 else []
             if (ends := own_ends(anchor)) is not None:
-                at = placed(site.point, own.element(site.ranges, idx(0)))
-                walk = _between(e, axes[0], *write_ends(e, ends, at))
-                blocks = [loops.enter_context(walk)]
-                site = within(site, ends)
+                site, limits = _own_walk(e, site, own, ends)
+                blocks = [loops.enter_context(_between(e, axes[0], *limits))]
             else:
                 blocks = [
                     loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]
@@ -65,6 +65,30 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         point = placed(site.point, own.element(site.ranges, lane_of(own.width), window))
         with e.vector(own.width):
             e.finish(site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
+
+
+def _own_walk(
+    e: VectorEmitter, site: Site, own: ThreadMap, ends: OwnEnds
+) -> tuple[Site, tuple[str, str]]:
+    """`site` with the terms between the ends of a thread's outputs, and these. What leaves none of a vector's terms (the zeros behind a row) ends
+    the walk before its first one: a branch for each term would keep the look-ups of several apart."""
+    first, end = write_ends(e, ends, placed(site.point, own.element(site.ranges, idx(0))))
+    anchor = site.anchor
+    assert isinstance(anchor, Compute)
+    assert anchor.combiner is not None
+    match ends.body:
+        case Select(some, then, otherwise) if otherwise == neutral(anchor.combiner, then.dtype):
+            where = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+            lane, some = Axis(LANE, own.width), substitute(some, where)
+            some = fold_uniform(some, lane)
+            if not loads(some) and not axes_of(some) & {lane, *anchor.reduce}:
+                last = e.writer.fresh("own")
+                e.writer.write(f"const idx {last} = {e.root(some)} ? {end} : {first};")
+                e.writer.define(last)
+                return within(site, msgspec.structs.replace(ends, body=then)), (first, last)
+        case _:
+            pass
+    return within(site, ends), (first, end)
 
 
 def _number(own: ThreadMap, window: int | str) -> str:

@@ -1,9 +1,10 @@
 """What legal steps of the family are."""
 
-from monotile.ir.program import Scatter
+from monotile.analysis.row_lists import lists_of
+from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.collisions import check_apart
 from monotile.kernels.family import Checked
-from monotile.kernels.scatter.method import Listed, Serial
+from monotile.kernels.scatter.method import Listed, ListRows, Serial
 from monotile.kernels.scatter.roles import roles_of
 from monotile.plan.invalid import fail
 
@@ -13,6 +14,9 @@ def check(c: Checked) -> None:
     method = c.step.method
     if isinstance(method, Listed):
         _check_listed(c, method)
+        return
+    if isinstance(method, ListRows):
+        _check_rows(c, method)
         return
     assert isinstance(method, Serial)
     check_apart(c, {*method.parallel, *_cut(c)})
@@ -50,3 +54,24 @@ def _check_listed(c: Checked, m: Listed) -> None:
         fail(f"{name}: the lists of {s.out.name} are longer than 16 bits count")
     if step.scratch_bytes < m.nbytes(c.target.threads, c.target.warp):
         fail(f"{name}: the lists of {s.out.name} do not fit")
+
+
+def _check_rows(c: Checked, m: ListRows) -> None:
+    """The step is lists of rows, of which each task has some."""
+    name, step, grid = c.stage.name, c.step, c.stage.grid
+    made = {n: s for n in step.computes if isinstance(s := c.statements[n], Compute)}
+    anchor = made.get(step.computes[step.anchor])
+    found = lists_of(anchor, made) if anchor is not None else None
+    names = step.computes[: step.anchor + 1]
+    if found is None or tuple(s.out.name for s in found.statements) != names:
+        fail(f"{name}: {step.computes[step.anchor]} is no list of the terms of rows")
+        return
+    if _cut(c) or len(grid) != 1 or m.axis or m.rows < 1 or grid[0] != -(-found.rows // m.rows):
+        fail(f"{name}: tasks have other rows of {found.order.out.name} than there are")
+    if max(found.rows, found.terms) >= 1 << 31:
+        fail(f"{name}: {found.order.out.name} has more terms or rows than 32 bits count")
+    warps = c.target.threads // c.target.warp
+    if min(m.capacity, m.loads) < 1 or max(m.capacity * warps, m.rows) >= 1 << 16:
+        fail(f"{name}: the lists of {found.order.out.name} are longer than 16 bits count")
+    if step.scratch_bytes < m.nbytes(c.target.threads, c.target.warp):
+        fail(f"{name}: the lists of {found.order.out.name} do not fit")

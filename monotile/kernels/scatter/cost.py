@@ -1,11 +1,13 @@
 """How long writes that may meet take: one after the other, or as lists of each position's terms."""
 
 import math
+from collections.abc import Sequence, Set
 
-from monotile.ir.expr import Expr, Load, children, loads
+from monotile.analysis.row_lists import RowLists
+from monotile.ir.expr import Axis, Expr, Load, children, loads
 from monotile.ir.program import Scatter, expressions
 from monotile.kernels.common.cost import operations
-from monotile.kernels.scatter.method import Listed
+from monotile.kernels.scatter.method import Listed, ListRows
 from monotile.kernels.scatter.roles import Roles
 from monotile.targets.target import Target
 
@@ -15,6 +17,9 @@ UPDATE = (
 )
 SCAN_OPERATIONS = 20  # an index: its position, whether it is the task's, its place in the list
 TERM_OPERATIONS = 8  # an element of a term: its address and its sum
+SORT_OPERATIONS = 60  # a term: counted, and put in its place
+COUNT_OPERATIONS = 6  # a row's terms of a warp: where they begin
+PLACE_LATENCIES = 3  # a term in memory: its row, what follows it, and that is looked up
 BLOCK_WAITS = 12  # barriers of the block, and as many looks at the lists, that lists take
 BLOCK_WAIT = 0.12  # of a latency, each
 
@@ -28,17 +33,11 @@ def serial_seconds(s: Scatter, walked: int, turns: int, target: Target) -> float
 def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: Target) -> float:
     """One task, where terms are spread evenly. features: its own."""
     count, latency = roles.count(s), target.latency_seconds
-    rate = target.flops["fma"] / 2 / target.workers
-    bandwidth = min(target.worker_bandwidth, target.l2_bandwidth / target.workers)
-    index = {x for d in roles.scattered for x in loads(s.index[d])}
-    index_bytes = count * sum(_line(s, roles, x) for x in index)
-    rounds = -(-count // (target.threads * m.loads))
-    deep = max((_depth(s.index[d]) for d in roles.scattered), default=0)
-    operated = count * SCAN_OPERATIONS / rate
-    scan = max(rounds * latency * deep + operated, index_bytes / bandwidth)
+    rate, bandwidth = _rates(target)
+    last = {s.axes[p] for p in roles.terms[-1:]}
+    scan = _scan_seconds([s.index[d] for d in roles.scattered], last, count, m.loads, target)
     mine = max(1.0, count * m.rows / max(m.rows, roles.positions(s)))
-    full = target.threads // target.warp * m.capacity
-    lists = max(1, math.ceil(mine / (full / 2))) * BLOCK_WAITS * BLOCK_WAIT * latency
+    lists = _lists_seconds(mine, m.capacity, target)
     at_once = target.threads // m.lanes
     turns = -(-m.rows // at_once) * -(-features // (m.lanes * m.each))
     steps = math.ceil(max(1.0, mine / m.rows) / m.terms)
@@ -49,6 +48,43 @@ def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: T
     work = mine * features * (operations(s, target.model.common.transcendental) + TERM_OPERATIONS)
     busy = min(1.0, m.rows * m.lanes / target.threads)
     return latency + scan + lists + max(waits, moved / bandwidth, work / (rate * busy))
+
+
+def rows_seconds(found: RowLists, m: ListRows, target: Target) -> float:
+    """One task that makes lists of its rows: it reads all indices twice."""
+    scan = _scan_seconds([found.index], {found.term}, found.terms, m.loads, target)
+    mine = max(1.0, found.terms * m.rows / max(m.rows, found.rows))
+    each = scan + _lists_seconds(mine, m.capacity, target)
+    rate, _ = _rates(target)
+    counts = m.rows * target.threads // target.warp
+    each += (mine * SORT_OPERATIONS + counts * COUNT_OPERATIONS) / rate
+    places = math.ceil(mine / target.threads) * PLACE_LATENCIES * target.latency_seconds
+    return target.latency_seconds + 2 * each + places
+
+
+def _rates(target: Target) -> tuple[float, float]:
+    """Operations, and bytes from the last-level cache, of a worker in a second."""
+    bandwidth = min(target.worker_bandwidth, target.l2_bandwidth / target.workers)
+    return target.flops["fma"] / 2 / target.workers, bandwidth
+
+
+def _scan_seconds(
+    index: Sequence[Expr], near: Set[Axis], count: int, at_once: int, target: Target
+) -> float:
+    """To read `count` indices, neighbours along the axes `near`."""
+    rate, bandwidth = _rates(target)
+    nbytes = count * sum(_line(near, x) for x in {x for i in index for x in loads(i)})
+    rounds = -(-count // (target.threads * at_once))
+    deep = max((_depth(i) for i in index), default=0)
+    operated = count * SCAN_OPERATIONS / rate
+    return max(rounds * target.latency_seconds * deep + operated, nbytes / bandwidth)
+
+
+def _lists_seconds(terms: float, capacity: int, target: Target) -> float:
+    """To put so many terms, which were found, in the order of their positions."""
+    full = target.threads // target.warp * capacity
+    rounds = max(1, math.ceil(terms / (full / 2)))
+    return rounds * BLOCK_WAITS * BLOCK_WAIT * target.latency_seconds
 
 
 def depth(s: Scatter) -> int:
@@ -62,8 +98,6 @@ def _depth(e: Expr) -> int:
     return isinstance(e, Load) + max((_depth(x) for x in parts), default=0)
 
 
-def _line(s: Scatter, roles: Roles, x: Load) -> int:
+def _line(near: Set[Axis], x: Load) -> int:
     """Bytes that an index costs where neighbours are read: a whole sector where others' lie between."""
-    last = {s.axes[p] for p in roles.terms[-1:]}
-    near = bool(x.index) and x.index[-1] in last
-    return x.dtype.itemsize if near else 32
+    return x.dtype.itemsize if x.index and x.index[-1] in near else 32

@@ -1,4 +1,4 @@
-"""Writes in order: by one thread, by one for each point of the axes along which none meet, or by lists of each position's terms."""
+"""Writes in order: by one thread, by one for each point of the axes along which none meet, by lists of each position's terms, or these lists."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,13 +11,16 @@ from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread, write_element
 from monotile.kernels.scatter.cuda_lists import write_listed
-from monotile.kernels.scatter.method import Listed, Serial
+from monotile.kernels.scatter.cuda_rows import write_rows
+from monotile.kernels.scatter.method import Listed, ListRows, Serial
 
 
 def write(e: VectorEmitter, site: Site) -> None:
     """By whichever method."""
     if isinstance(site.step.method, Listed):
         write_listed(e, site, site.step.method)
+    elif isinstance(site.step.method, ListRows):
+        write_rows(e, site, site.step.method)
     else:
         write_serial(e, site)
 

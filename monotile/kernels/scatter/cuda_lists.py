@@ -10,7 +10,7 @@ from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare, combine, convert
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.scatter.cuda_ahead import (
@@ -44,6 +44,12 @@ class _Rows:
         """Of a lane's `each` features in a turn, how many there are in the last turn too, for all lanes."""
         lanes, each = self.method.lanes, self.method.each
         return min(each, (self.total - (self.total - 1) // (lanes * each) * lanes * each) // lanes)
+
+    @property
+    def positions(self) -> list[tuple[Expr, int]]:
+        """Of the term `e`, along each scattered dimension; with its extent."""
+        s, point = self.s, self.term(Axis("e", self.roles.count(self.s)))
+        return [(substitute(s.index[d], point), s.out.shape[d]) for d in self.roles.scattered]
 
     def term(self, number: Expr) -> dict[str, Expr]:
         """The site's point at a term of the sums."""
@@ -79,22 +85,22 @@ def write_listed(e: VectorEmitter, site: Site, method: Listed) -> None:
         w.write(
             f'static_assert({lists}::BYTES <= {step.scratch_bytes}, "The Plan gives lists too little shared memory.");'
         )
-        _write_position(e, rows, f"position_{name}")
+        functors = write_position(e, rows.positions, s.out, f"position_{name}")
         _write_add(e, rows, f"add_{name}")
         first = bare(e.index(low))
         count = str(m.rows)
         if positions % m.rows:
             count = f"mt_min_idx({m.rows}, {positions} - {first})"
-        functors = f"fetch_position_{name}, position_{name}, check_position_{name}"
         given = f"idx({first}), {count}, {roles.count(s)}, {functors}, add_{name}"
         w.write(f"{lists}::run(scratch + {step.scratch}, {given});")
 
 
-def _write_position(e: VectorEmitter, rows: _Rows, name: str) -> None:
-    """Functors for what a term's position is read from, for the position, and for its checks."""
-    s, roles, w = rows.s, rows.roles, e.writer
-    point = rows.term(Axis("e", roles.count(s)))
-    index = [(substitute(s.index[d], point), s.out.shape[d]) for d in roles.scattered]
+def write_position(
+    e: VectorEmitter, index: Sequence[tuple[Expr, int]], tensor: Tensor, name: str
+) -> str:
+    """Functors for what a term's position is read from, for the position, and for its checks: their names. index: of the term `e`, with
+    extents. tensor: of which it is the position."""
+    w = e.writer
     names = write_fetch(e, [i for i, _ in index], f"fetch_{name}", "read")
     given = "(idx e, const auto& read)"
     with w.open(f"auto {name} = [&]{given} -> idx", ["e", "read"], fence=True, tail=";") as block:
@@ -107,7 +113,8 @@ def _write_position(e: VectorEmitter, rows: _Rows, name: str) -> None:
     with w.open(f"auto check_{name} = [&]{given}", ["e", "read"], fence=True, tail=";") as block:
         block.names.update(names)
         for i, extent in index:
-            e.position(i, extent, s.out)
+            e.position(i, extent, tensor)
+    return f"fetch_{name}, {name}, check_{name}"
 
 
 def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:

@@ -1,19 +1,21 @@
-"""How Scatters whose writes may collide are cut into tasks: along axes that keep writes apart, or by the positions that they write."""
+"""How Scatters whose writes may collide are cut into tasks: along axes that keep writes apart, or by the positions that they write. And lists of
+what is written where."""
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from monotile.analysis.dependence import independent
-from monotile.ir.program import Scatter
+from monotile.analysis.row_lists import RowLists, lists_of
+from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import flat
 from monotile.kernels.common.cost import Access, Extents
 from monotile.kernels.draft import Context, Draft
-from monotile.kernels.family import RowSite
+from monotile.kernels.family import Match, RowSite
 from monotile.kernels.group import Group
-from monotile.kernels.scatter.cost import listed_seconds, serial_seconds
-from monotile.kernels.scatter.method import Listed, Serial
+from monotile.kernels.scatter.cost import listed_seconds, rows_seconds, serial_seconds
+from monotile.kernels.scatter.method import Listed, ListRows, Serial
 from monotile.kernels.scatter.roles import Roles, roles_of
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
@@ -25,9 +27,20 @@ MOST_VALUES = 40  # registers for values that a thread reads at once
 LEAST_LANES_BYTES = 32  # that neighbouring lanes read
 
 
+def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
+    """Lists of the terms of each row, which others read: all but the rank."""
+    if not context.target.has.lockstep or (found := lists_of(result, computes)) is None:
+        return None
+    inner = found.statements[:-1]
+    return Match(inner, found, kept=frozenset({found.first.out.name}), faster=True)
+
+
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """One way in order, and by lists where threads run in lockstep; none for what is no Scatter, or keeps all its writes apart."""
     anchor, target = group.steps[0][0], context.target
+    if isinstance(group.match, RowLists):
+        yield from _rows(group, group.match, target)
+        return
     method = _serial(anchor) if isinstance(anchor, Scatter) and len(group.steps) == 1 else None
     if method is None or not isinstance(anchor, Scatter):
         return
@@ -88,6 +101,24 @@ def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
         cut_axes += 1
         wanted = -(-wanted // -(-axis.extent // tile))
     return tuple(dims)
+
+
+def _rows(group: Group, found: RowLists, target: Target) -> Iterator[Draft]:
+    """By as many ranges of rows as there are workers; with lists for twice the terms that a task has on average, where they fit."""
+    rows = min(MOST_ROWS, -(-found.rows // target.workers))
+    grid = (-(-found.rows // rows),)
+    names = tuple(s.out.name for s in group.steps[0])
+    dims = (Dim((0,), found.terms, found.terms, None),)
+    each = -(-2 * found.terms * rows // (found.rows * (target.threads // target.warp)))
+    for capacity in dict.fromkeys((CAPACITY, max(CAPACITY, 1 << (each - 1).bit_length()))):
+        method = ListRows(0, rows, capacity, LOADS)
+        nbytes = method.nbytes(target.threads, target.warp)
+        most = max(found.rows, found.terms), capacity * target.threads // target.warp
+        if nbytes > target.shared_bytes or most[0] >= 1 << 31 or most[1] >= 1 << 16:
+            continue
+        step = Step(names, dims, method, scratch_bytes=nbytes)
+        seconds = -(-grid[0] // target.workers) * rows_seconds(found, method, target)
+        yield Draft(group, grid, (step,), {}, nbytes, seconds)
 
 
 def _listed(group: Group, s: Scatter, roles: Roles, target: Target) -> Iterator[Draft]:

@@ -1,5 +1,7 @@
 """How writes at computed positions are done."""
 
+from typing import ClassVar
+
 import msgspec
 
 from monotile.plan.nodes import Method, Prefetch
@@ -56,3 +58,34 @@ class Listed(Method, Frozen, frozen=True, tag="listed"):
     def describe(self) -> str:
         way = f"{self.lanes} lanes x{self.each} a row, {self.terms} terms at once"
         return f"lists of {self.rows} positions, {self.loads} indices at once, {way}"
+
+
+class ListRows(Method, Frozen, frozen=True, tag="list_rows"):
+    """The lists of the terms of each row (`analysis.row_lists`), in memory: `first` and `rank`, of which the latter is not stored, and `order`.
+    A task has the `rows` rows from c * `rows` on, c being its coordinate along the tile axis `axis`; its threads read the rows of all terms,
+    `loads` each at once, as those of `Listed` do.
+    """
+
+    sends: ClassVar[bool] = False
+
+    axis: int
+    rows: int
+    capacity: int
+    loads: int
+
+    @property
+    def anchor(self) -> int:
+        return 2
+
+    @property
+    def own_axes(self) -> tuple[int, ...]:
+        return (self.axis,)
+
+    def nbytes(self, threads: int, warp: int) -> int:
+        """On chip, as `device/row_lists.cuh` lays it out: `Listed`'s, and a number for each row and each warp."""
+        lists = Listed(self.axis, self.rows, self.capacity, self.loads, warp, 1, 1)
+        size = lists.nbytes(threads, warp) + 4 * (self.rows + threads // warp)
+        return -(-size // 16) * 16
+
+    def describe(self) -> str:
+        return f"terms of {self.rows} rows in lists, {self.loads} indices at once"

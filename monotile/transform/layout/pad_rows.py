@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from monotile.analysis.contraction import contraction
+from monotile.analysis.ends import own_ends
 from monotile.analysis.masked import masked
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, map_loads, substitute
@@ -33,7 +34,7 @@ def pad_rows(program: Program, odd: Sequence[OddProduct]) -> Program:
 
 class _Padding:
     """How rows become longer. extents: of the last dimension of tensors that are computed longer. products: those that read longer rows.
-    wide: products among them. made: copies of tensors that stay as they are; copies: likewise, by what they copy."""
+    wide: products, and sums of each row's own terms, that longer tensors follow. made: copies of tensors that stay as they are; copies: likewise, by what they copy."""
 
     def __init__(self, program: Program, odd: Sequence[OddProduct]) -> None:
         self.names = Names(program)
@@ -112,7 +113,7 @@ class _Padding:
             return (s,)
         out = _lengthened(s.out, extent)
         if s.out.name in self.wide:
-            return (_wide(s, out),)
+            return (_padded(s, out) if own_ends(s) else _wide(s, out),)
         if contraction(s) is None:
             return (_padded(s, out),)
         between = msgspec.structs.replace(
@@ -180,7 +181,7 @@ def _can_widen(s: Compute) -> bool:
 
 
 def _widened(program: Program, extents: Mapping[str, int]) -> dict[str, int]:
-    """Likewise of products that longer tensors read element by element: these are their epilogues."""
+    """Likewise of products, and of sums over terms of each row's own, that longer tensors read element by element: these are their epilogues."""
     whole = Uses(program).whole
     made = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     out: dict[str, int] = {}
@@ -190,7 +191,7 @@ def _widened(program: Program, extents: Mapping[str, int]) -> dict[str, int]:
             source = made.get(x.tensor.name)
             if source is None or s is None or x.index != s.axes or x.tensor.name in whole:
                 continue
-            if x.tensor.name not in extents and _can_widen(source):
+            if x.tensor.name not in extents and (_can_widen(source) or own_ends(source)):
                 out[x.tensor.name] = extent
     return out
 

@@ -4,17 +4,22 @@ If a pointwise Compute reads every element of a reduction once but rearranged (w
 heads), the rearrangement moves into the loads of the reduction. The reader is then its epilogue, and the tensor between them is
 never stored.
 
+A sum over terms of each row's own takes any shape of its reader that has its elements in the same order (merged heads).
+
 A product whose rows and columns this would mix (of a transposed convolution, the places within a step) stays: its reader is computed in
 the product's order instead, and what reads that finds it there.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import msgspec
 import numpy as np
 
+from monotile.analysis.affine import Affine, affine, joined
 from monotile.analysis.contraction import contraction
+from monotile.analysis.ends import own_ends
 from monotile.analysis.uses import Uses
 from monotile.ir.body import Body as Evaluation
 from monotile.ir.body import grid
@@ -60,7 +65,7 @@ def reindex_reductions(program: Program) -> Program:
                 index = _place(producer, reader)
                 if index is None:
                     continue
-                if _rearranges(producer, reader, index):
+                if _rearranges(producer, reader, index) or _reshapes(producer, reader, index):
                     moved = _moved(producer, reader, index)
                     if not _mixes(producer, moved):
                         out[made[name]], out[k] = moved, _straight(reader, producer.out)
@@ -158,6 +163,17 @@ def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
         where = where * n + evaluation.index(i, n, None, p.out.name)
     shape = tuple(a.extent for a in leading)
     return np.unique(np.broadcast_to(where, shape)).size == prod(extents)
+
+
+def _reshapes(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
+    """Whether `p` walks terms of its own, which depend on few of its axes, and `index` has its elements one after the other."""
+    return own_ends(p) is not None and _flat(index, p.out) == _flat(reader.axes, reader.out)
+
+
+def _flat(index: Sequence[Expr], t: Tensor) -> Affine:
+    """The row-major position."""
+    terms = zip(index, t.strides, strict=True)
+    return joined(affine(functools.reduce(add, (mul(i, idx(n)) for i, n in terms), idx(0))))
 
 
 def _moved(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> Compute:

@@ -13,6 +13,7 @@
 #include "cuda/device/moments.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/ring.cuh"
+#include "cuda/device/row_lists.cuh"
 #include "cuda/device/scatter.cuh"
 #include "cuda/device/transpose.cuh"
 #include "cuda/device/types.cuh"

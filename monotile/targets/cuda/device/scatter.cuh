@@ -5,6 +5,33 @@
 
 namespace mt {
 
+// `start` and the sum of all values before it for each of `count` values, in their place. total: an int for each warp. A barrier behind it.
+template <int THREADS, class Value>
+static __device__ __forceinline__ void exclusive_sums(Value* values, int count, int start, int* total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int each = ceil_div(count, THREADS), begin = min_of(int(threadIdx.x) * each, count);
+  const int end = min_of(begin + each, count);
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += values[i];
+  int before = own;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) total[warp] = before;
+  before += start - own;
+  block_barrier();
+#pragma unroll
+  for (int w = 0; w < THREADS / 32; ++w) before += w < warp ? total[w] : 0;
+  for (int i = begin; i < end; ++i) {
+    const int value = values[i];
+    values[i] = Value(before);
+    before += value;
+  }
+  block_barrier();
+}
+
 // A block with the `rows` (at most ROWS) positions from `low` on reads the positions of `count` terms, LOADS a thread at once.
 // Each warp has a stretch of the terms and keeps those that fall into the block's rows, in their order; where a warp finds more than CAPACITY,
 // all begin again with shorter stretches. A stable counting sort then puts the terms in the order of the rows: within a row by warps, and each
@@ -31,16 +58,32 @@ struct TermLists {
     return {words, words + WARPS, words + 2 * WARPS, words + 2 * WARPS + ALL, halves, halves + ALL};
   }
 
+  // Where the terms of a row begin in the sorted ones; those of the one before end there.
+  static __device__ __forceinline__ int begin(const Memory& m, int row) { return row ? m.counts[row * WARPS - 1] : 0; }
+
   template <class Index, class Fetch, class Position, class Check, class Add>
   static __device__ __forceinline__ void run(
       char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Add add) {
+    rounds(shared, low, rows, count, fetch, position, check, [&](const Memory& m) {
+      for (int row = int(threadIdx.x) / LANES; row < rows; row += THREADS / LANES) {
+        const int from = begin(m, row), to = begin(m, row + 1);
+        if (from < to) add(row, m.sorted, from, to);
+      }
+    });
+  }
+
+  // All threads call sorted(memory) for one stretch of the terms after the other, where some are in the block's rows. Gives how many of the
+  // thread's terms have positions before `low`.
+  template <class Index, class Fetch, class Position, class Check, class Sorted>
+  static __device__ __forceinline__ int rounds(
+      char* shared, Index low, int rows, int count, Fetch fetch, Position position, Check check, Sorted sorted) {
     const Memory m = memory(shared);
-    int length = count;
+    int length = count, before = 0;
     for (int first = 0; first < count;) {
       length = min_of(length, count - first);
       block_barrier();  // the lists before are read
       for (int i = threadIdx.x; i < rows * WARPS; i += THREADS) m.counts[i] = 0;
-      scan(m, low, rows, first, length, fetch, position, check);
+      const int lower = scan(m, low, rows, first, length, fetch, position, check);
       block_barrier();
       int most = 0, all = 0;
 #pragma unroll
@@ -50,22 +93,21 @@ struct TermLists {
         continue;
       }
       first += length;
+      before += lower;
       if (all == 0) continue;
       sort(m, rows);
-      for (int row = int(threadIdx.x) / LANES; row < rows; row += THREADS / LANES) {
-        const int from = row ? m.counts[row * WARPS - 1] : 0, to = m.counts[row * WARPS + WARPS - 1];
-        if (from < to) add(row, m.sorted, from, to);
-      }
+      sorted(m);
     }
+    return before;
   }
 
-  // A warp's stretch. It ends early where the warp has found too much.
+  // A warp's stretch. It ends early where the warp has found too much. Gives how many of the thread's terms have positions before `low`.
   template <class Index, class Fetch, class Position, class Check>
-  static __device__ __forceinline__ void scan(
+  static __device__ __forceinline__ int scan(
       const Memory& m, Index low, int rows, int first, int length, Fetch fetch, Position position, Check check) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = ceil_div(length, WARPS);
     const int begin = first + warp * each, end = min_of(begin + each, first + length);
-    int found = 0;
+    int found = 0, lower = 0;
     for (int start = begin; start < end && found <= CAPACITY; start += 32 * LOADS) {
       decltype(fetch(0)) read[LOADS]{};
 #pragma unroll
@@ -80,6 +122,7 @@ struct TermLists {
         wrong |= found_at < 0;
         at[i] = found_at - low;
         own |= u32((e < end) & within(at[i], Index(rows))) << i;
+        lower += (e < end) & (at[i] < 0);
       }
       if (wrong)
         for (int i = 0; i < LOADS; ++i) check(min_of(start + i * 32 + lane, end - 1), read[i]);
@@ -97,33 +140,13 @@ struct TermLists {
       }
     }
     if (lane == 0) m.found[warp] = found;
+    return lower;
   }
 
   static __device__ __forceinline__ void sort(const Memory& m, int rows) {
     count_or_place<false>(m);
     block_barrier();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int each = ceil_div(rows * WARPS, THREADS), begin = min_of(int(threadIdx.x) * each, rows * WARPS);
-    const int end = min_of(begin + each, rows * WARPS);
-    int own = 0;
-    for (int i = begin; i < end; ++i) own += m.counts[i];
-    int before = own;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, before, step);
-      if (lane >= step) before += other;
-    }
-    if (lane == 31) m.total[warp] = before;
-    before -= own;
-    block_barrier();
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) before += w < warp ? m.total[w] : 0;
-    for (int i = begin; i < end; ++i) {
-      const int terms = m.counts[i];
-      m.counts[i] = u16(before);
-      before += terms;
-    }
-    block_barrier();
+    exclusive_sums<THREADS>(m.counts, rows * WARPS, 0, m.total);
     count_or_place<true>(m);
     block_barrier();
   }
