@@ -15,6 +15,7 @@ from monotile.plan.nodes import Step
 from monotile.plan.places import BoxDim
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
+FEW = 16  # rows that a task may have whatever it has of the columns
 ALIGN = 128  # bytes between things in on-chip memory
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 
@@ -37,7 +38,7 @@ def row_extents(group: Group) -> tuple[int, ...]:
 
 def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
     """Powers of two; without products, whose blocks these suit, also tiles of which there is one for each worker: all
-    outer rows apart, or all in one task."""
+    outer rows apart, or all in one task. Few outer rows are so with products too: each worker has all of them and some columns."""
     extents, workers = row_extents(group), context.target.workers
     anchors = [step[0] for step in group.steps]
     free = not any(tiled(s, context) for s in anchors)
@@ -48,8 +49,9 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
         apart, whole = tuple(1 for _ in range(position)), extents[:position]
         each = max(1, workers // max(1, math.prod(whole)))
         options: list[tuple[int, ...]] = []
-        if free:
+        if free or math.prod(whole) <= FEW:
             options.append((*whole, -(-extent // workers), *inner))
+        if free:
             options.append((*apart, -(-extent // each), *inner))
         if context.streamed:  # all vectors that a matrix is multiplied with, some of its rows
             options += _behind(extents, position, workers)
