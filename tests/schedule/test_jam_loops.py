@@ -14,6 +14,7 @@ from monotile.errors import VerificationError
 from monotile.ir.program import Loop, Program, statements
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Repeat, Stage
+from monotile.schedule import rows
 from monotile.targets.cuda.emit import emit
 from tests.codegen.emulate import COMPILER
 from tests.codegen.recurrent import H100, Built, build
@@ -150,8 +151,11 @@ def test_what_workers_of_one_stage_keep_has_a_place_of_its_own() -> None:
         verify(replace(b.plan, body=body), b.program, H100)
 
 
-def test_loops_stay_where_half_of_the_workers_have_no_room_for_their_weights() -> None:
-    """Of a layer of 256 features both products fit, of one of 512 the product with its input alone."""
+def test_loops_stay_where_half_of_the_workers_have_no_room_for_their_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a layer of 256 features both products fit, of one of 512 the product with its input alone, where tasks have a row each."""
+    monkeypatch.setattr(rows, "FEW", 0)
     b = build(lambda: nn.GRU(256, 256, 4, bidirectional=True), torch.randn(4, 8, 256), Options())
     layers = next(n for n in b.loops if n not in steps(b))
     inside = [n for n in layers.body if isinstance(n, Repeat)]

@@ -17,6 +17,7 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Dim, Launch, Plan, Repeat, Stage
 from monotile.plan.places import BoxDim, Shared
 from monotile.plan.printer import show_stages
+from monotile.schedule import rows
 from monotile.schedule.pinned import hold
 from tests.codegen.recurrent import H100, Built, Cells, build
 
@@ -63,14 +64,24 @@ def test_two_stages_of_one_iteration() -> None:
     assert len(loop.body) == 2
     same = [r for r in loop.receives if r.tensor == r.message]
     assert [r.stage for r in same] == [loop.body[1].name]  # type: ignore[union-attr]
-    rows = next(r for r in loop.receives if r not in same).place.box[0]
-    assert rows == BoxDim(0, 1, 2)  # a task of one layer reads its own row and the one below
+    box = next(r for r in loop.receives if r not in same).place.box[0]
+    assert box == BoxDim(0, 1, 2)  # a task of one layer reads its own row and the one below
 
 
-def test_a_batch_keeps_to_its_rows() -> None:
+def test_a_batch_keeps_to_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tasks have a row each."""
+    monkeypatch.setattr(rows, "FEW", 0)
     (loop,) = lstm(layers=2, batch=4).loops
     (receive,) = loop.receives
     assert [(d.stage, d.extent) for d in receive.place.box] == [(0, 2), (1, 1), (None, 256)]
+
+
+def test_few_rows_are_all_in_each_task() -> None:
+    """Then a worker has some columns of the weights, which it keeps, and reads every row of the state."""
+    (loop,) = lstm(layers=2, batch=4).loops
+    (receive,) = loop.receives
+    assert [(d.stage, d.extent) for d in receive.place.box][1:] == [(None, 4), (None, 256)]
+    assert loop.resident
 
 
 def test_a_task_of_one_layer_reads_two_rows() -> None:
