@@ -16,7 +16,7 @@ def test_nothing_repeats() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=24))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_against_the_definition(x: list[int]) -> None:
     found = {(r.start, r.period): r.matches for r in repeats(x)}
     for period in range(1, len(x) // 2 + 1):

@@ -159,9 +159,9 @@ def test_depthwise_and_pooling(kernel: int, stride: int) -> None:
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "size", "dtype"),
     [
-        (3, 1, 1, (24, 32), torch.float32), (3, 1, 1, (24, 32), torch.float16), (3, 1, 1, (24, 32), torch.bfloat16),
-        (5, 1, 1, (20, 30), torch.float16), (5, 1, 1, (20, 30), torch.float32),
-        (7, 1, 1, (28, 21), torch.float16), (7, 1, 1, (28, 21), torch.bfloat16),
+        (3, 1, 1, (24, 32), torch.float32), (3, 1, 1, (24, 32), torch.float16), wide(3, 1, 1, (24, 32), torch.bfloat16),
+        wide(5, 1, 1, (20, 30), torch.float16), wide(5, 1, 1, (20, 30), torch.float32),
+        wide(7, 1, 1, (28, 21), torch.float16), (7, 1, 1, (28, 21), torch.bfloat16),
         (3, 2, 1, (48, 48), torch.float16), (3, 1, 2, (24, 32), torch.float16), (3, 1, 1, (31, 37), torch.float16),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ def value(e: Expr) -> np.ndarray[Any, Any]:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_value_lies_inside(data: st.DataObject) -> None:
     b = Builder(data.draw)
     e, f = b.integer([A, B], 4), b.integer([A, B], 3)

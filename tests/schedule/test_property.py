@@ -15,7 +15,7 @@ from tests.schedule import programs as p
 
 
 @given(program=programs())
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_plans_are_valid(program: Program) -> None:
     program = p.ready(program)
     for target in p.TARGETS:

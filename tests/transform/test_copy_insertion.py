@@ -38,7 +38,7 @@ def _normal(body: tuple[Statement, ...]) -> bool:
 
 
 @given(programs())
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_afterwards_every_result_is_its_statements_own(program: Program) -> None:
     new = insert_copies(program)
     verify(new)

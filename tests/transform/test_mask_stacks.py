@@ -11,7 +11,7 @@ from tests.ir.strategies import programs, same, values
 
 
 @given(program=programs(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_meaning_stays(program: Program, seed: int) -> None:
     masked = mask_stacks(program)
     verify(masked)

@@ -229,7 +229,7 @@ GRID = dict(
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_index_expressions_keep_their_values(data: st.DataObject) -> None:
     b = Builder(data.draw)
     e = b.integer([A, B, C], 5)

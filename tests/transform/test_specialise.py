@@ -22,7 +22,7 @@ from tests.ir.strategies import programs, values
 from tests.transform.networks import Net
 from tests.transform.pruned_programs import pruned, pruned_values
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def gathered(values: Mapping[str, Array], report: Specialised) -> dict[str, Array]:
@@ -97,7 +97,7 @@ def test_what_is_not_relied_on_may_change(program: Program, data: st.DataObject)
 
 
 @given(program=programs(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_program(program: Program, seed: int) -> None:
     """With loops, branches and Scatters, and half of the weights' rows and columns zero; where the results are finite."""
     program = simplify(inline_views(program), Options(excess_precision=False))

@@ -205,20 +205,20 @@ def check(before: Program, passes: Passes, given_values: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("name", PASSES)
 @given(program=chains(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_chains(name: str, program: Program, seed: int) -> None:
     check(program, PASSES[name], values_for(program, seed))
 
 
 @pytest.mark.parametrize("name", PASSES)
 @given(program=grids(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_grids(name: str, program: Program, seed: int) -> None:
     check(program, PASSES[name], values_for(program, seed))
 
 
 @pytest.mark.parametrize("name", PASSES)
 @given(program=programs(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_program(name: str, program: Program, seed: int) -> None:
     check(program, PASSES[name], values(program, seed))
