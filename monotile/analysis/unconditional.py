@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Binary, Const, Expr, Load, Select, Unary, children
+from monotile.ir.expr import NEGATED, Binary, Const, Expr, Load, Select, Unary, children
 
 TRUE = Const(True, DType.BOOL)
-OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
 def unconditional(e: Expr) -> Iterator[Load]:
@@ -45,7 +44,7 @@ def either(a: Expr, b: Expr) -> Expr:
 def negated(e: Expr) -> Expr:
     """Where `e` does not hold: of indices, the opposite comparison."""
     match e:
-        case Binary(op, a, b) if op in OPPOSITE and a.dtype is DType.I64:
-            return Binary(OPPOSITE[op], a, b)
+        case Binary(op, a, b) if op in NEGATED and a.dtype is DType.I64:
+            return Binary(NEGATED[op], a, b)
         case _:
             return Unary("not", e)

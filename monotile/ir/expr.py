@@ -25,6 +25,7 @@ import msgspec
 from monotile.ir.dtype import DType
 
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 LOGIC = frozenset({"and", "or"})  # bool only, short-circuit
 ARITHMETIC = frozenset({"add", "sub", "mul", "min", "max"})
 FLOAT_BINARY = frozenset({"div", "pow", "atan2", "copysign", "hypot", "nextafter", "fmod"})

@@ -13,6 +13,7 @@ import numpy as np
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     COMPARE,
+    NEGATED,
     Axis,
     Binary,
     Cast,
@@ -46,7 +47,6 @@ Facts = Mapping[Expr, Interval]
 NOTHING_KNOWN: Facts = {}
 FALSE, TRUE, EITHER = Interval(0, 0), Interval(1, 1), Interval(0, 1)
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 def type_range(dtype: DType) -> Interval | None:
@@ -97,7 +97,7 @@ class Ranges:
             "eq",
             "ne",
         ):  # negations of each other for floats, too
-            out[Binary(_NEGATED[cond.op], cond.a, cond.b)] = FALSE if value else TRUE
+            out[Binary(NEGATED[cond.op], cond.a, cond.b)] = FALSE if value else TRUE
 
         def add(new: dict[Expr, Interval]) -> None:
             for e, found in new.items():
@@ -110,7 +110,7 @@ class Ranges:
                 add(self.learn(a, value))
                 add(self.under(a, value).learn(b, value))
             case Binary(op, a, b) if op in COMPARE:
-                relation = op if value else _NEGATED[op]
+                relation = op if value else NEGATED[op]
                 ia, ib = self.of(a), self.of(b)
                 if ia is not None and ib is not None:
                     add(self._narrow(a, _bound(relation, ib)))

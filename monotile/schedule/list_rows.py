@@ -4,13 +4,11 @@ By themselves (`kernels/scatter`) all of them list their terms anew: each worker
 only are no gain.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 
 from monotile.analysis.row_lists import row_lists
 from monotile.analysis.states import old_values
 from monotile.analysis.uses import Uses, mentions
-from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.expr import Expr, Load, Tensor, loads, substitute
 from monotile.ir.program import (
     Compute,
@@ -31,7 +29,7 @@ from monotile.schedule.row_sums import (
     row_sum,
     scattered,
 )
-from monotile.schedule.tree import build, seconds
+from monotile.schedule.tree import faster
 from monotile.targets.target import Target
 from monotile.transform.fusion.inline import inline_chosen
 from monotile.transform.layout.reindex import reindex_reductions
@@ -43,22 +41,12 @@ LEAST_USES = 2  # of lists
 Key = tuple[Expr, int]
 
 
-def list_rows(program: Program, target: Target, context: Context) -> Program:
+def list_rows(program: Program, _: Target, context: Context) -> Program:
     """`program` with lists of rows for its scattered sums, of all those at once that share them."""
     for key in _shared(program):
         found = _shared(program)[key]  # what another one has rewritten may be among their values
         listed = with_lists(program, key, found)
-
-        def cost(way: bool, before: Program = program, after: Program = listed) -> float:
-            return seconds(build(after if way else before, context), target)
-
-        if context.whether(
-            "list rows",
-            cost,
-            shape=functools.partial(digest_statements, [x.s for x in found], context.tables),
-            around=functools.partial(digest_program, program, 0),
-        ):
-            program = listed
+        program = faster("list rows", program, listed, [x.s for x in found], context)
     return program
 
 

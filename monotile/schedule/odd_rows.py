@@ -1,13 +1,10 @@
 """Longer rows for operands of products (`transform/layout/pad_rows.py`), where the cost model finds the whole schedule faster with them."""
 
-import functools
-
 from monotile.analysis.states import old_values
-from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import match, tiled
-from monotile.schedule.tree import build, seconds
+from monotile.schedule.tree import faster
 from monotile.targets.target import Target
 from monotile.transform.layout.odd_rows import components, odd_product
 from monotile.transform.layout.pad_rows import pad_rows
@@ -30,17 +27,7 @@ def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
         now = _computes(program)  # a product of another group may have more columns by now
         products = [now[p.name] for p in group]
         longer = pad_rows(program, [p for s in products if (p := odd_product(s, target))])
-
-        def cost(way: bool, before: Program = program, after: Program = longer) -> float:
-            return seconds(build(after if way else before, context), target)
-
-        if context.whether(
-            "pad rows",
-            cost,
-            shape=functools.partial(digest_statements, products, context.tables),
-            around=functools.partial(digest_program, program, 0),
-        ):
-            program = longer
+        program = faster("pad rows", program, longer, products, context)
     return program
 
 

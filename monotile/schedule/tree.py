@@ -1,9 +1,10 @@
 """The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.states import may_share, waits
+from monotile.choice.digest import digest_program, digest_statements
 from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement
 from monotile.kernels.draft import Context, Draft
@@ -133,3 +134,20 @@ def seconds(tree: Tree, target: Target) -> float:
             case Fork():
                 total += max(seconds(side, target) for side in node.sides)
     return total
+
+
+def faster(
+    kind: str, before: Program, after: Program, about: Sequence[Statement], context: Context
+) -> Program:
+    """`after` if the whole schedule is faster with it by the cost model, else `before`. about: the statements of `before` in question."""
+
+    def cost(way: bool) -> float:
+        return seconds(build(after if way else before, context), context.target)
+
+    taken = context.whether(
+        kind,
+        cost,
+        shape=lambda: digest_statements(about, context.tables),
+        around=lambda: digest_program(before, 0),
+    )
+    return after if taken else before

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, children, substitute
+from monotile.ir.expr import (
+    NEGATED,
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    axes_of,
+    children,
+    substitute,
+)
 from monotile.ir.program import Compute, Program, statements
 
 Dimension = tuple[
@@ -48,9 +59,6 @@ def places(e: Expr, ranges: Mapping[str, Range] | None = None) -> Iterator[Place
                 yield from places(x, known)
 
 
-_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
-
-
 def under(cond: Expr, known: Mapping[str, Range], *, holds: bool) -> Mapping[str, Range]:
     """What is known of axes where `cond` holds, or does not."""
     match cond:
@@ -58,7 +66,7 @@ def under(cond: Expr, known: Mapping[str, Range], *, holds: bool) -> Mapping[str
             return under(b, under(a, known, holds=holds), holds=holds)
         case Binary("lt" | "le" | "gt" | "ge" as op, Axis(name, extent), Const(int(value))):
             low, high = known.get(name, (0, extent - 1))
-            match op if holds else _NEGATED[op]:
+            match op if holds else NEGATED[op]:
                 case "lt":
                     high = min(high, value - 1)
                 case "le":

@@ -90,7 +90,8 @@ def inline_pointwise(program: Program) -> Program:
 
 
 def _merge_pointwise(program: Program) -> Program:
-    uses, behind = Uses(program), _Behind(program)
+    uses = Uses(program)
+    behind = _Behind(program, uses)
 
     def decide(producer: Compute, consumer: Statement) -> bool:
         if is_view(producer):
@@ -114,8 +115,8 @@ def _merge_pointwise(program: Program) -> Program:
 class _Behind:
     """Which reductions Computes read element by element, themselves or by way of others that nobody else reads."""
 
-    def __init__(self, program: Program) -> None:
-        self.uses = Uses(program)
+    def __init__(self, program: Program, uses: Uses) -> None:
+        self.uses = uses
         every = [s for s in statements(program.body) if isinstance(s, Compute)]
         self.made = {s.out.name: s for s in every}
         self.order = {s.out.name: k for k, s in enumerate(every)}
