@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from monotile.ir.expr import Const, Expr, Load, Select, children
+from monotile.ir.expr import Binary, Const, Expr, Load, Select, children, loads
 
 Holds = tuple[Expr, bool]  # a condition, and whether it holds
 
@@ -28,6 +28,32 @@ def is_choice(e: Expr) -> bool:
             return value == 0 and str(value)[0] != "-"
         case _:
             return isinstance(e, Load)
+
+
+def ends(e: Expr) -> Iterator[Expr]:
+    """What a tree of conditions is one of."""
+    if isinstance(e, Select):
+        yield from ends(e.then)
+        yield from ends(e.otherwise)
+    else:
+        yield e
+
+
+def choices(e: Expr) -> Iterator[Select]:
+    """The largest choices between several loads that are evaluated whenever `e` is, but for those inside indices."""
+    match e:
+        case Load():
+            return
+        case Select(cond, _, _):
+            if is_choice(e) and len(set(loads(e))) > 1 and not loads(cond):
+                yield e
+            else:
+                yield from choices(cond)
+        case Binary("and" | "or", a, _):
+            yield from choices(a)
+        case _:
+            for x in children(e):
+                yield from choices(x)
 
 
 def _parts(e: Expr) -> Iterator[Expr]:

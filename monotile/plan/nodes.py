@@ -43,7 +43,8 @@ class Dim(Frozen, frozen=True):
 class Prefetch(Frozen, frozen=True):
     """Data that a step asks for before it uses it.
 
-    what:     an operand of the method by its name ("left", "right"); "weights": what no launch changes; "all": all that is read from memory.
+    what:     an operand of the method by its name ("left", "right"); "weights": what no launch changes; "all": all that is read from memory;
+              "large": of that what the first-level cache does not keep from one turn of a loop to the next.
     at:       when the request goes out:
               "stage"   before the stage's first step, and before its hand-off where that is waited for within the step;
               "handoff" between the arrival at the hand-off and the wait;

@@ -1,7 +1,8 @@
 """Long reductions to few values, in parts that all workers share: the statistics of a normalisation over an image or a whole signal.
 
-A result is a task, and with fewer of them than workers most of the machine waits. The parts (`parts.py`) are pieces of one reduced axis;
-an axis whose places are neighbours in memory may be kept, so that workers read whole lines.
+A result is a task, and with fewer of them than workers most of the machine waits. Where they are pieces of lines (the groups of channels of
+an image), many of them are read slowly too. The parts (`parts.py`) are pieces of one reduced axis; an axis whose places are neighbours in memory
+may be kept, so that workers read whole lines.
 
 The squares of what a mean leaves of the terms are summed in the same pass, around the mean of the part (Chan, Golub and LeVeque, 1979).
 With n terms in a part, and for any value that is taken from each term,
@@ -33,6 +34,7 @@ from monotile.transform.rewrite import Body, map_bodies, with_body
 MUCH = 1 << 15  # terms of all results together, from which on parts are tried
 TURNS = (1, 2, 4)  # parts for each worker, about
 MOST_BESIDE = 64  # places of a kept axis
+KEPT = 0.5  # of the last-level cache: what workers read of it twice, one pass after the other, is still there
 
 
 def split_long_reductions(program: Program, target: Target, context: Context) -> Program:
@@ -56,11 +58,16 @@ def _is_long(c: Compute, target: Target, context: Context) -> bool:
     return (
         c.combiner in COMBINE
         and not c.live
-        and 2 * c.out.size <= target.workers
+        and (_few(c, target) or _neighbours(c) is not None)
         and c.out.size * math.prod(a.extent for a in c.reduce) >= MUCH
         and fused_predicate(c) is None
         and not tiled(c, context)
     )
+
+
+def _few(c: Compute, target: Target) -> bool:
+    """Whether most workers would have no result."""
+    return 2 * c.out.size <= target.workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +106,22 @@ class _Way:
         return (first, second), (combined(c, first.out), last)
 
     def seconds(self, context: Context) -> float:
-        barrier = context.target.barrier_seconds
+        target = context.target
         each = [cut(single(c), context) for stage in self.stages() for c in stage]
-        return sum(d.seconds if d else math.inf for d in each) + barrier * len(self.stages())
+        spent = sum(d.seconds if d else math.inf for d in each)
+        spent += target.barrier_seconds * len(self.stages())
+        return spent + self._reads(target) * _most(self.whole).tensor.nbytes / target.dram_bandwidth
+
+    def _reads(self, target: Target) -> int:
+        """How often the terms come from memory."""
+        passes, cache = 1 if self.squares is None else 2, KEPT * target.l2_bytes
+        nbytes = _most(self.whole).tensor.nbytes
+        if nbytes <= cache:
+            return 0
+        if self.parts is None:
+            return passes
+        tasks = self.parts.count * _results(self.whole, self.parts.beside)
+        return passes if nbytes / tasks * target.workers > cache else 1
 
 
 def _shortest(c: Compute) -> Compute:
@@ -162,18 +182,30 @@ def _split(body: Body, c: Compute, context: Context) -> Body:
 
 
 def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
-    """Pieces of each axis, about as many parts as there are workers or a few times as many; with neighbours in memory kept apart, too."""
-    workers, kept = context.target.workers, _neighbours(c)
-    for beside in (None,) if kept is None else (kept,) if _short(c, kept) else (None, kept):
-        # Where neighbours are kept, a worker has all of a line, and there are as many pieces as workers.
-        results = c.out.size if beside is None else 1
+    """Pieces of each axis, about as many parts as there are workers or a few times as many, or of which each worker's stays in the last-level cache; with neighbours in
+    memory kept apart, too."""
+    target, kept = context.target, _neighbours(c)
+    workers, nbytes = target.workers, _most(c).tensor.nbytes
+    turns = (*TURNS, max(1.0, nbytes / (KEPT * target.l2_bytes)))
+    lines = kept is not None and (not _few(c, target) or _short(c, kept))
+    for beside in (kept,) if kept is None or lines else (None, kept):
+        results = _results(c, beside)
         for axis, a in enumerate(c.reduce):
             counts = [n for n in range(2, a.extent + 1) if a.extent % n == 0 and axis != beside]
-            wanted = [t * workers / results for t in TURNS]
+            wanted = [t * workers / results for t in turns]
             near = {min(counts, key=lambda n: abs(math.log(n / w))) for w in wanted if counts}
             for count in sorted(near):
                 if math.prod(x.extent for p, x in enumerate(c.reduce) if p != beside) > count:
                     yield Parts(axis, count, beside)
+
+
+def _results(c: Compute, beside: int | None) -> int:
+    """Results that share no worker's part: where neighbours are kept a worker has whole lines, with all results that have places in them."""
+    if beside is None:
+        return c.out.size
+    where = offset(_most(c))
+    lines = (i for i in c.axes if where.coefficient(i) == c.reduce[beside].extent)
+    return c.out.size // next(lines).extent
 
 
 def _short(c: Compute, kept: int) -> bool:
@@ -183,10 +215,14 @@ def _short(c: Compute, kept: int) -> bool:
     return c.reduce[kept].extent * size <= SECTOR
 
 
+def _most(c: Compute) -> Load:
+    """What it reads most of."""
+    return max(loads(c.body), key=lambda x: x.tensor.size)
+
+
 def _neighbours(c: Compute) -> int | None:
     """The reduce axis whose places are neighbours in memory, if it is short and results are neighbours of one another beyond it."""
-    most = max(loads(c.body), key=lambda x: x.tensor.size)
-    where = offset(most)
+    where = offset(_most(c))
     for p, a in enumerate(c.reduce):
         if 1 < a.extent <= MOST_BESIDE and where.coefficient(a) == 1:
             return p if any(where.coefficient(i) == a.extent for i in c.axes) else None

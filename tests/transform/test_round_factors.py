@@ -5,15 +5,19 @@ import pytest
 import torch
 from torch import nn
 
+from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, functional, to_program
 from monotile.frontends.torch.export import export
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Unary, walk
-from monotile.ir.program import Compute, Program, statements
+from monotile.ir.program import Compute, Loop, Program, statements
 from monotile.ir.scalar import unary
 from monotile.targets.cpu.target import cpu_target
+from monotile.transform.fusion.inline import inline_views
 from monotile.transform.legalise.round_factors import round_factors
+from monotile.transform.roll.roll import roll
+from monotile.transform.simplify.simplify import simplify
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import TARGET, Emulated
 
@@ -63,6 +67,43 @@ def test_what_others_read_stays() -> None:
     program = capture(Residual(), torch.randn(1, 32, 8, 8)).program
     assert operations(program, "tf32")
     assert round_factors(program, TARGET) is program
+
+
+class Repeated(nn.Module):
+    """Equal layers, which become a loop; `kept`: a sum reads what it begins with as well."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.kept, self.first = kept, nn.Conv2d(16, 32, 1)
+        self.layers = nn.ModuleList(nn.Conv2d(32, 32, 1) for _ in range(4))
+        self.last = nn.Conv2d(32, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x = self.first(x).relu()
+        for layer in self.layers:
+            y = layer(y).relu()
+        return self.last(y + x if self.kept else y)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_a_loop_carries(kept: bool) -> None:
+    captured = capture(Repeated(kept), torch.randn(1, 16, 8, 8)).program
+    program = roll(simplify(inline_views(captured), Options()), Options())
+    (loop,) = (s for s in statements(program.body) if isinstance(s, Loop))
+    (carry,) = loop.carried
+    rounded = operations(round_factors(program, TARGET), "to_tf32")
+    made = {carry.init.name, carry.result.name}
+    assert not made & set(rounded) if kept else made <= set(rounded)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_is_pooled_is_rounded_before(pooled: bool) -> None:
+    pool = nn.MaxPool2d(2) if pooled else nn.AvgPool2d(2)
+    model = nn.Sequential(nn.Conv2d(32, 32, 1), nn.ReLU(), pool, nn.Conv2d(32, 32, 1))
+    program = inline_views(capture(model, torch.randn(1, 32, 8, 8)).program)
+    rounded = operations(round_factors(program, TARGET), "to_tf32")
+    relu = next(n for n in (s.out.name for s in statements(program.body)) if "relu" in n)
+    assert (relu in rounded) == pooled
 
 
 def test_only_where_products_are_of_tf32() -> None:

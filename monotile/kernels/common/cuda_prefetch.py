@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from monotile.analysis.guarded import choices
 from monotile.analysis.unconditional import TRUE, conditional, either
 from monotile.codegen.vector import VectorEmitter
-from monotile.ir.expr import Expr, Load, loads
+from monotile.ir.expr import Const, Expr, Load, Select, loads, rebuild
 
 
 def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
@@ -23,3 +24,14 @@ def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
     # Under which conditions a Load is read for an index is not known here.
     indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
     return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
+
+
+def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
+    """The same, with a choice between several loads, as of a concatenation, in the place of these."""
+    found = dict.fromkeys(x for body in bodies for x in choices(body))
+
+    def go(x: Expr) -> Expr:
+        return Const(0, x.dtype) if x in found else rebuild(x, go)
+
+    rest = read_by([go(body) for body in bodies] if found else bodies)
+    return {**dict.fromkeys(found, TRUE), **rest}

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 from monotile.analysis.dependence import loads_of
 from monotile.codegen.base import VALUES
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, loads, mul, walk

@@ -3,10 +3,11 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
-from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute
 

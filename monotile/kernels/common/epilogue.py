@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from monotile.codegen.address import stored
+from monotile.codegen.packs import LANE
 from monotile.codegen.site import Site
-from monotile.codegen.vector import LANE
 from monotile.codegen.view import View
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis

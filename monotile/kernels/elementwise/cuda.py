@@ -5,15 +5,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from monotile.analysis.uniform import fold_uniform
+from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
-from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
-from monotile.kernels.common.cuda_prefetch import known_ahead, read_by
+from monotile.kernels.common.cuda_prefetch import known_ahead, read_at_once, read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
 from monotile.kernels.elementwise.method import Map
+from monotile.kernels.elementwise.prefetch import is_large, tensors
 
 
 def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
@@ -105,7 +107,13 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         if isinstance(s, Compute)
     ]
     made = site.step.computes
-    wanted = {x: when for x, when in read_by(bodies).items() if x.tensor.name not in made}
+    every = site.step.method.ahead("loop", "all")
+    reads = read_at_once if own.width > 1 else read_by
+    wanted = {
+        x: when
+        for x, when in reads(bodies).items()
+        if not tensors(x) & set(made) and (every or is_large(x))
+    }
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
     head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"

@@ -2,9 +2,10 @@
 thread for several of these, one latency instead of one a vector."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from monotile.ir.expr import Load, loads
+from monotile.analysis.guarded import choices
+from monotile.ir.expr import Expr, Load, Select, loads
 from monotile.ir.program import expressions
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
@@ -12,6 +13,9 @@ from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for what is on its way
+LARGE = (
+    1 << 15
+)  # bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
@@ -30,13 +34,37 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     if turns == 1:
         early = where.number > 0 and 0 < far <= MOST_WORDS
         return (Prefetch("all", "stage"),) if early else ()
-    words = _words((x for x in read if x.tensor.name not in step.computes), width)
+    if not far:
+        return ()
+    bodies = [part for s in statements for part in expressions(s)]
+    others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # their code is written out
-    rounds = -(-turns // max(1, min(most, MOST_WORDS // max(1, words))))
-    together = -(-turns // rounds) if far else 1
-    return (Prefetch("all", "loop", together),) if together > 1 else ()
+    for what in ("all", "large"):
+        words = _words((x for x in others if what == "all" or is_large(x)), width)
+        rounds = -(-turns // max(1, min(most, MOST_WORDS // max(1, words))))
+        together = -(-turns // rounds)
+        if words and together > 1:
+            return (Prefetch(what, "loop", together),)
+    return ()
 
 
-def _words(found: Iterable[Load], width: int) -> int:
+def read_once(bodies: Sequence[Expr]) -> set[Load | Select]:
+    """All that `bodies` read, a choice between several loads as one."""
+    found = {x for body in bodies for x in choices(body)}
+    chosen = {x for one in found for x in loads(one)}
+    return found | {x for body in bodies for x in loads(body) if x not in chosen}
+
+
+def tensors(x: Load | Select) -> set[str]:
+    """Names of what `x` loads from."""
+    return {y.tensor.name for y in loads(x)}
+
+
+def is_large(x: Load | Select) -> bool:
+    """Whether "large" asks for `x`."""
+    return any(y.tensor.nbytes > LARGE for y in loads(x))
+
+
+def _words(found: Iterable[Load | Select], width: int) -> int:
     """Registers that vectors of `found` take."""
     return sum(-(-x.dtype.itemsize * width // 4) for x in found)

@@ -8,8 +8,8 @@ from monotile.analysis.codes import Codes, codes_in
 from monotile.analysis.rounding import unrounded
 from monotile.codegen.base import SMALL_FLOATS, STORAGE
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.packs import lane_of
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import lane_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild, substitute
 from monotile.kernels.common.cuda_operands import ELEMENT

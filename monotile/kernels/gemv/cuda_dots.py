@@ -3,9 +3,9 @@
 from contextlib import ExitStack
 
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import lane_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.kernels.common.cuda_threads import placed, region, spread

@@ -8,9 +8,9 @@ from monotile.analysis.rounding import unrounded
 from monotile.codegen.address import readable
 from monotile.codegen.base import plus
 from monotile.codegen.block import BlockEmitter
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import lane_of
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.common.cuda_threads import placed, region, spread

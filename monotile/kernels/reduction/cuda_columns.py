@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.ends import own_ends
 from monotile.codegen.base import VALUES
+from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute

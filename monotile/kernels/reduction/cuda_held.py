@@ -4,9 +4,10 @@ what it multiplies them with is there."""
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE
 from monotile.codegen.block import Held
+from monotile.codegen.packs import LANE
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import LANE, VectorEmitter
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Load, idx, substitute
 from monotile.kernels.reduction.cuda_lanes import each_vector, write_groups
 from monotile.kernels.reduction.cuda_pinned import Kept

@@ -10,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.ends import OwnEnds, own_ends
 from monotile.codegen.base import VALUES
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,

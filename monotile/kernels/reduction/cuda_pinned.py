@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, mul, substitute
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.cost import distinct_loads

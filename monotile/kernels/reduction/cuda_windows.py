@@ -13,10 +13,11 @@ from monotile.analysis.ends import OwnEnds, neutral, own_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES
+from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.thread_map import ThreadMap
-from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Select, axes_of, idx, loads, substitute

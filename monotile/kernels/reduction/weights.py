@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from monotile.analysis.unconditional import unconditional
 from monotile.codegen.address import readable
+from monotile.codegen.packs import LANE
 from monotile.codegen.site import unflatten
-from monotile.codegen.vector import LANE
 from monotile.codegen.view import View
 from monotile.ir.expr import Axis, Load, add, axes_of, idx, loads, mul, substitute
 from monotile.ir.program import Compute, Scatter

@@ -4,10 +4,11 @@ from contextlib import ExitStack
 
 from monotile.codegen.address import readable, stored
 from monotile.codegen.base import STORAGE, plus
+from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import unary
 from monotile.codegen.thread_map import ThreadMap
-from monotile.codegen.vector import LANE, VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.expr import Expr, Unary, idx, substitute
 from monotile.ir.program import Compute

@@ -9,9 +9,10 @@ import msgspec
 from monotile.analysis.dependence import loads_of
 from monotile.codegen.address import coordinates, loop_variable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.codegen.vector import VectorEmitter, lane_of
+from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loads, mul
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.messages import message_stride

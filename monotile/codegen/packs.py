@@ -1,0 +1,323 @@
+"""Neighbouring elements at once: loads and stores of packs round a short loop over the lanes of a vector.
+
+const auto p1 = mt::load<8>(x_2 + o3);          what all lanes read side by side
+mt::Pack<uint16_t, 8> s4;
+for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
+mt::store(y_5 + o6, s4);
+"""
+
+from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from monotile.analysis.affine import affine
+from monotile.analysis.guarded import Holds, ends, guarded, is_choice
+from monotile.analysis.uniform import fold_uniform
+from monotile.codegen.address import readable
+from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
+from monotile.codegen.placed import PlacedEmitter
+from monotile.codegen.spelling import bare
+from monotile.codegen.view import View
+from monotile.codegen.writer import Block
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Tensor,
+    axes_of,
+    idx,
+    loads,
+    rebuild,
+    walk,
+)
+from monotile.plan.nodes import Step
+from monotile.plan.places import ON_CHIP, Place
+
+LANE, WORD = "lane", "word"
+PACK, EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
+
+
+@dataclass(eq=False)
+class _Vector:
+    """The loop over lanes that is open. outer: the block round it. stores: what follows it."""
+
+    lane: Axis
+    outer: Block
+    inner: Block
+    stores: list[str] = field(default_factory=list[str])
+
+
+def lane_of(width: int) -> Expr:
+    """The position inside a vector: 0 where it has one element."""
+    return Axis(LANE, width) if width > 1 else idx(0)
+
+
+def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
+    """`e` with the axis `WORD` for its quotient of the lane, and the divisor, if its index has one and the lane nowhere else."""
+    index = [affine(i).expr for i in e.index]
+    quotients = {x for i in index for x in walk(i) if isinstance(x, Binary) and x.a == lane}
+    divisors = {int(x.b.value) for x in quotients if x.op == "floordiv" and isinstance(x.b, Const)}
+    if len(divisors) != 1 or len(quotients) != 1 or lane.extent % (per := divisors.pop()):
+        return None
+    (quotient,) = quotients
+
+    def go(x: Expr) -> Expr:
+        return Axis(WORD, lane.extent // per) if x == quotient else rebuild(x, go)
+
+    words = Load(e.tensor, tuple(go(i) for i in index))
+    return None if lane in axes_of(words) or lane.extent == per else (words, per)
+
+
+_Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
+
+
+def _in_memory(packs: Sequence[_Guarded]) -> bool:
+    """Whether all lie in memory, where no data has to be asked for first."""
+    return all(
+        not isinstance(place, ON_CHIP) and not any(loads(i) for i in x.index)
+        for x, place, _ in packs
+    )
+
+
+class PackEmitter(PlacedEmitter):
+    """Reads and writes packs while a vector is open.
+
+    view: the current stage's. early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
+    behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
+    """
+
+    view: View
+    cells: Mapping[str, int] = MappingProxyType({})
+    early: MutableMapping[Step, Mapping[Hashable, str]]
+    _vector: _Vector | None = None
+
+    @contextmanager
+    def vector(self, width: int) -> Generator[None]:
+        """Inside, the axis `lane_of(width)` runs over the elements of a vector."""
+        if width == 1:
+            yield
+            return
+        with self.writer.open("") as outer:
+            head = f"for (idx {LANE} = 0; {LANE} < {width}; ++{LANE})"
+            with self.writer.open(head, [LANE]) as inner:
+                inner.pragma = "#pragma unroll"
+                self._vector = _Vector(Axis(LANE, width), outer, inner)
+                yield
+            for line in self._vector.stores:
+                self.writer.write(line)
+            self._vector = None
+
+    def root(self, e: Expr) -> str:
+        return super().root(e if self._vector is None else fold_uniform(e, self._vector.lane))
+
+    def read(self, e: Load) -> str:
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        vector, pack = self._vector, self._pack_of(e)
+        if vector is None:
+            return super().read(e)
+        if pack is None and (first := self._first(e.tensor, e.index, place)) is not None:
+            pack = self._pack(e, first, place, vector.lane.extent)
+        if pack is None and (words := self._words(e, place)) is not None:
+            return self.lane_value(words[0], e.dtype, f"{LANE} / {words[1]}")
+        return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
+
+    def _words(self, e: Load, place: Place) -> tuple[str, int] | None:
+        """The name of a pack of which each element is that of several neighbouring lanes, and of how many."""
+        vector = self._vector
+        assert vector is not None
+        found = in_words(e, vector.lane)
+        if found is None or self.facts or e.tensor.name in self.watched:
+            return None
+        words, per = found
+        lane = Axis(WORD, vector.lane.extent // per)
+        first = self.first_of(e.tensor, words.index, place, lane, vector.inner.defines)
+        return None if first is None else (self._pack(words, first, place, lane.extent), per)
+
+    def _pack_of(self, e: Expr) -> str | None:
+        """The name of what holds the open vector's lanes of `e`, if that was loaded before."""
+        if self._vector is None or not isinstance(e, Load):
+            return None
+        known = (self.writer.known((kind, self._vector.lane.extent, e)) for kind in (PACK, EACH))
+        return next((k for k in known if k is not None), None)
+
+    def lane_value(self, pack: str, dtype: DType, lane: str = LANE) -> str:
+        """A lane's element of a pack of stored elements, as a value."""
+        if dtype in SMALL_FLOATS:
+            return f"mt_load_{SMALL_FLOATS[dtype]}(&{pack}.value[{lane}])"
+        return f"{pack}[{lane}]"
+
+    def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
+        vector, first = self._vector, self._first(tensor, index, place)
+        if vector is None or (first is None and tensor.name not in self.cells):
+            super().write(tensor, index, place, value)
+            return
+        pack = self.writer.fresh("s")
+        with self.writer.at(vector.outer):
+            kind = STORAGE[tensor.dtype]
+            self.writer.write(f"mt::Pack<{kind}, {vector.lane.extent}> {pack};")
+            if first is not None:
+                start = plus(*self.address(tensor, first, place))
+            else:
+                start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
+            in_memory = first is not None and not isinstance(place, ON_CHIP)
+            if self.stored_if and in_memory:
+                store = f"mt::store_if({self.stored_if}, {start}, {pack});"
+            else:
+                store = self.live(f"mt::store({start}, {pack});")
+            vector.stores.append(store)
+        if tensor.dtype in SMALL_FLOATS:
+            name = SMALL_FLOATS[tensor.dtype]
+            self.writer.write(f"mt_store_{name}(&{pack}.value[{LANE}], {bare(value)});")
+        else:
+            self.writer.write(f"{pack}[{LANE}] = {bare(value)};")
+
+    def _in_memory(self, e: Expr) -> bool:
+        return super()._in_memory(e) and self._pack_of(e) is None
+
+    def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
+        """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
+        vector = self._vector
+        packs = None if vector is None or self.facts else self._packs(cond, (then, otherwise))
+        if vector is None or packs is None:
+            return super()._guarded(e, cond, then, otherwise)
+        if is_choice(
+            e
+        ):  # one pack will do: a lane's element comes from the same side as its neighbours'
+            known = self.writer.known((PACK, vector.lane.extent, e))
+            pack = self._guarded_pack(packs, e) if known is None else known
+            return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype))
+        keys: list[Hashable] = []
+        for found in packs:
+            key = (PACK, vector.lane.extent, found[0])
+            vector.outer.names[key] = self._guarded_pack([found], found[0])
+            keys.append(key)
+        text = self.name(e, e.dtype, self._operation)
+        for key in keys:
+            del vector.outer.names[key]
+        for x, *_ in packs:
+            vector.inner.names.pop(x, None)
+        return text
+
+    def _guarded_pack(self, packs: Sequence[_Guarded], e: Expr) -> str:
+        """The name of a pack with whichever load of `e` is done, zeros if none is."""
+        vector, pack = self._vector, self.writer.fresh("p")
+        assert vector is not None
+        kind = f"mt::Pack<{STORAGE[e.dtype]}, {vector.lane.extent}>"
+        with self.writer.at(vector.outer):
+            tests = [
+                " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
+                for _, _, when in packs
+            ]
+            if len(packs) > 1 and _in_memory(packs):
+                self._select_pack(
+                    pack, packs, tests, always=not any(isinstance(x, Const) for x in ends(e))
+                )
+                return pack
+            self.writer.write(f"{kind} {pack}{{}};")
+            for (x, place, _), test in zip(packs, tests, strict=True):
+                with self.writer.open(f"if ({test})", fence=True):
+                    first = self._first(x.tensor, x.index, place)  # with its checks
+                    assert first is not None
+                    read = self.packed(x.tensor, first, place, vector.lane.extent)
+                    self.writer.write(f"{pack} = {read};")
+        return pack
+
+    def _select_pack(
+        self, pack: str, packs: Sequence[_Guarded], tests: Sequence[str], *, always: bool
+    ) -> None:
+        """Defines `pack` by one load, from where `tests` say; loads behind branches of their own would wait for one another. always: one holds."""
+        vector, at = self._vector, self.writer.fresh("at")
+        assert vector is not None
+        starts: list[str] = []
+        for x, place, _ in packs:
+            first = self._first(x.tensor, x.index, place)
+            assert first is not None
+            starts.append(plus(*self.address(x.tensor, first, place)))
+        storage, width = STORAGE[packs[0][0].dtype], vector.lane.extent
+        *_, text = starts
+        for test, start in reversed([*zip(tests, starts, strict=True)][:-1]):
+            text = f"{test} ? ({start}) : {text}"
+        self.writer.write(f"const {storage}* const {at} = {text};")
+        constant = all(x.tensor.name in self.constant for x, *_ in packs)
+        load = f"mt::{'load_constant' if constant else 'load'}<{width}>({at})"
+        if always:
+            self.writer.write(f"const auto {pack} = {load};")
+        else:
+            self.writer.write(f"mt::Pack<{storage}, {width}> {pack}{{}};")
+            self.writer.write(f"if (({') || ('.join(tests)})) {pack} = {load};")
+
+    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[_Guarded] | None:
+        """What the sides of a condition load as packs, each with what holds where it is read; None where these are none, or where anything else
+        uses them as well. A concatenation is a tree of conditions."""
+        vector = self._vector
+        assert vector is not None
+        found: list[_Guarded] = []
+        for node, when in guarded(cond, sides):
+            if any(self.variables(c) & vector.inner.defines for c, _ in when):
+                return None
+            if any(
+                loads(c) for c, _ in when[1:]
+            ):  # which may be read where those outside hold only
+                return None
+            if loads(node) and self._uses.get(node, 0) > 1:
+                return None
+            if not isinstance(node, Load) or node.tensor.name in self.registers:
+                continue
+            place = readable(self.plan.places[node.tensor.name], own=node.tensor.name in self._own)
+            index = self._steady(node.index)
+            if index is None or self._first(node.tensor, index, place) is None:
+                return None
+            found.append((node, place, when))
+        return found
+
+    def _steady(self, index: Sequence[Expr]) -> tuple[Expr, ...] | None:
+        """`index` with a name for each part that data says, which may be read under a condition only; None if one differs from lane to lane."""
+        vector = self._vector
+        assert vector is not None
+        if any(loads(i) and self.variables(i) & vector.inner.defines for i in index):
+            return None
+        return tuple(Axis(f"data{k}", 1) if loads(i) else i for k, i in enumerate(index))
+
+    def _pack(
+        self, e: Load, first: tuple[Expr, ...], place: Place, width: int, *, aligned: bool = True
+    ) -> str:
+        """The name of the pack that begins at the index `first` of what `e` loads."""
+        key = (PACK if aligned else EACH, width, e)
+        known = self.writer.known(key)
+        if known is None:
+            known = self.writer.fresh("p")
+            home = self.home(Load(e.tensor, first))
+            with self.writer.at(home):
+                text = self.packed(e.tensor, first, place, width, aligned=aligned)
+                self.writer.write(f"const auto {known} = {text};")
+            home.names[key] = known
+        return known
+
+    def packed(
+        self,
+        tensor: Tensor,
+        first: Sequence[Expr],
+        place: Place,
+        width: int,
+        *,
+        aligned: bool = True,
+    ) -> str:
+        """Text of the load of a pack that begins at the index `first`."""
+        start = plus(*self.address(tensor, first, place))
+        function = "load_constant" if tensor.name in self.constant else "load"
+        function += "" if aligned else "_each"
+        return f"mt::{function}<{width}>({start})"
+
+    def _first(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, *, aligned: bool = True
+    ) -> tuple[Expr, ...] | None:
+        """The index of lane 0, if the open vector's lanes are a pack in memory: see `first_of`."""
+        vector = self._vector
+        if vector is None or self.facts or tensor.name in self.watched:
+            return None
+        inside = vector.inner.defines
+        return self.first_of(tensor, index, place, vector.lane, inside, aligned=aligned)
