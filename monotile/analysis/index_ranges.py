@@ -1,6 +1,6 @@
 """Conditions on indices as ranges of sums."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -39,6 +39,21 @@ def index_ranges(cond: Expr) -> tuple[tuple[IndexRange, ...], tuple[Expr, ...]]:
     pairs = [v for v in lows if v in highs]
     rest += [term for v, (_, term) in (*lows.items(), *highs.items()) if v not in pairs]
     return tuple(IndexRange(v, lows[v][0], highs[v][0]) for v in pairs), tuple(rest)
+
+
+def tightest(terms: Iterable[Expr]) -> tuple[Expr, ...]:
+    """`terms`, which all hold, without those that follow from another bound of the same sum."""
+    found: dict[object, tuple[int, Expr]] = {}
+    for term in terms:
+        match term:
+            case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
+                below = negative_where(op, affine(a) + affine(b).scale(-1))
+                key: object = Affine(below.terms)
+                if key not in found or below.constant > found[key][0]:
+                    found[key] = below.constant, term
+            case _:
+                found[term] = 0, term
+    return tuple(term for _, term in found.values())
 
 
 def conjuncts(e: Expr) -> Iterator[Expr]:

@@ -17,6 +17,7 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Strip,
     Value,
     Workspace,
 )
@@ -65,6 +66,8 @@ def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout
             return Layout(origin, tuple(strides))
         case Pointer() | Workspace() | Replica():
             return _dense(shape)
+        case Strip(_, _, _, pitch):
+            return _dense((*shape[:-1], pitch))
         case Slice(of) | Final(of):
             return layout(of, shape, task)
         case Rotate(_, _, _, (a, b), first, last):
@@ -85,7 +88,7 @@ def _dense(shape: tuple[int, ...]) -> Layout:
 def place_axes(place: Place) -> frozenset[str]:
     """Variables that the base pointer of `place` depends on."""
     match place:
-        case Pointer() | Workspace() | Register():
+        case Pointer() | Workspace() | Strip() | Register():
             return frozenset()
         case Shared() | Replica():
             return frozenset({"scratch"})
@@ -108,6 +111,8 @@ def base(place: Place, part: str) -> str:
             return f"(char*)MT_POINTER({entry})"
         case Workspace(offset):
             return f"workspace + {offset}" if offset else "workspace"
+        case Strip(offset, first, _, _, size):
+            return f"workspace + {offset + first * size}"
         case Shared(offset) | Replica(offset):
             return f"scratch + {offset}" if offset else "scratch"
         case Slice(of, axis, stride):
@@ -155,6 +160,8 @@ def alignment(place: Place) -> int:
             return WIDEST
         case Workspace(offset) | Shared(offset) | Replica(offset):
             return math.gcd(offset, WIDEST)
+        case Strip(offset, first, _, _, size):
+            return math.gcd(offset + first * size, WIDEST)
         case Slice(of, _, stride):
             return math.gcd(alignment(of), stride)
         case Rotate(_, _, _, places, first, last):

@@ -31,6 +31,7 @@ from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
 from monotile.codegen.site import Point, Range, Site, Span, loop_axes, point_of, range_of
 from monotile.codegen.spelling import SMALL_FLOATS, bare, combine, convert
+from monotile.codegen.strips import as_read
 from monotile.config import Options
 from monotile.errors import PlanError
 from monotile.ir.dtype import DType
@@ -47,7 +48,7 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.intervals import interval
-from monotile.ir.program import Compute, Program, Scatter, ends_of, statements, used
+from monotile.ir.program import Compute, Program, Scatter, ends_of, used
 from monotile.plan.access import watched_tensors
 from monotile.plan.nodes import Bound, Dim, Plan, Stage, Step
 from monotile.plan.places import Place, Shared
@@ -78,9 +79,7 @@ class Emitter(Expressions):
         super().__init__(wide=plan.launch.index_bits == 64)
         self.program, self.plan, self.target, self.options = program, plan, target, options
         self.checks: list[str] = []
-        self.computes = {
-            s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))
-        }
+        self.computes = as_read(program, plan.places, plan.body)
         self.tables = tables_of(program)
         given = frozenset(t.name for t in program.inputs)
         given |= {w.tensor.name for w in program.weights}

@@ -7,8 +7,9 @@ from monotile.analysis.affine import Affine
 from monotile.analysis.in_place import tables_of
 from monotile.codegen.address import coordinates, is_pack, layout, others, readable
 from monotile.codegen.site import Site, loop_axes, point_of, range_of
+from monotile.codegen.strips import as_read
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
-from monotile.ir.program import Compute, Program, Scatter, statements
+from monotile.ir.program import Compute, Program, Scatter
 from monotile.plan.nodes import PlanNode, Resident, Stage, Step
 from monotile.plan.places import ON_CHIP, Place
 from monotile.plan.walk import repeats
@@ -90,7 +91,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Views of all stages of a Plan, made or in the making."""
+    """Views of all stages of a Plan, made or in the making. statements: as they read where tensors lie."""
 
     program: Program
     places: Mapping[str, tuple[Place, ...]]
@@ -100,9 +101,9 @@ class Views:
     loops: Mapping[str, Axis] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = (s for s in statements(self.program.body) if isinstance(s, (Compute, Scatter)))
         tables = tables_of(self.program)
-        object.__setattr__(self, "statements", {s.out.name: s for s in found})
+        read = as_read(self.program, self.places, self.body)
+        object.__setattr__(self, "statements", read)
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "loops", loop_axes(self.program))
 

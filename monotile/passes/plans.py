@@ -33,6 +33,7 @@ from monotile.schedule.settle import first_threads, settle
 from monotile.schedule.sharing import share_workers
 from monotile.schedule.spread import spread
 from monotile.schedule.stages import stage_name, stages_of
+from monotile.schedule.strips import strips
 from monotile.schedule.tree import Tree, build, drafts_of
 from monotile.targets.target import Target
 
@@ -182,7 +183,8 @@ def share(s: PlanState) -> PlanState:
 def place_tensors(s: PlanState) -> PlanState:
     """A place for every tensor. Beside streamed weights they are small, and bytes of two would cost barriers."""
     streaming = any(streams(step) for d in drafts_of(s.tree) for step in d.steps)
-    return replace(s, memory=place(s.program, s.tree, reuse=not streaming))
+    columns = strips(s.program, s.target)
+    return replace(s, memory=place(s.program, s.tree, columns, reuse=not streaming))
 
 
 def list_stages(s: PlanState) -> PlanState:

@@ -19,11 +19,16 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Strip,
     Value,
     Workspace,
 )
 
-Bytes = tuple[str, int, int]  # space, first byte, byte after the last
+Columns = tuple[
+    int, int, int
+]  # of a matrix: bytes of its rows; first byte, and byte after the last, in each
+# Space, first byte, byte after the last; of a strip those of its matrix, and its columns.
+Bytes = tuple[str, int, int] | tuple[str, int, int, Columns]
 WORKSPACE = "workspace"
 REPLICA = "replica"  # the space of what every worker has on chip for itself
 
@@ -37,6 +42,10 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
             return ((f"pointer {slot}", 0, nbytes),)
         case Workspace(offset):
             return ((WORKSPACE, offset, offset + nbytes),)
+        case Strip(offset, first, width, pitch, size):
+            rows = nbytes // (width * size)
+            columns = pitch * size, first * size, (first + width) * size
+            return ((WORKSPACE, offset, offset + rows * pitch * size, columns),)
         case Replica(offset):
             return ((REPLICA, offset, offset + nbytes),)
         case Shared() | Register():
@@ -44,7 +53,7 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
         case Slice(of, axis, stride):
             shift = iterations[axis] * stride
             whole = resolve(of, nbytes, iterations)
-            return tuple((space, low + shift, high + shift) for space, low, high in whole)
+            return tuple((b[0], b[1] + shift, b[2] + shift) for b in whole)
         case Rotate(axis, extent, phase, places, first, last):
             i = iterations[axis]
             if i == 0 and first is not None:
@@ -142,6 +151,8 @@ def read_place(t: Tensor, places: dict[str, tuple[Place, ...]]) -> Place:
 
 
 def overlap(a: Bytes, b: Bytes) -> bool:
+    if len(a) == 4 and len(b) == 4 and (a[:3], a[3][0]) == (b[:3], b[3][0]):  # of one matrix
+        return a[3][1] < b[3][2] and b[3][1] < a[3][2]
     return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
 
 

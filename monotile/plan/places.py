@@ -25,6 +25,17 @@ class Workspace(Frozen, frozen=True, tag="workspace"):
     offset: int
 
 
+class Strip(Frozen, frozen=True, tag="strip"):
+    """Columns of a matrix in the workspace, which begins at byte `offset`: what a concatenation along the last dimension has of a tensor, written where
+    it is read. Its rows have `pitch` elements of `size` bytes, the tensor's are `width` of these from `first` on."""
+
+    offset: int
+    first: int
+    width: int
+    pitch: int
+    size: int
+
+
 class BoxDim(Frozen, frozen=True):
     """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the
     stage's tile axis `stage` (at 0 for None) and is `extent` long."""
@@ -99,5 +110,5 @@ def replicas_in(p: "Place") -> "tuple[Replica, ...]":
             return ()
 
 
-Place = Pointer | Value | Workspace | Shared | Replica | Register | Slice | Rotate | Final
+Place = Pointer | Value | Workspace | Strip | Shared | Replica | Register | Slice | Rotate | Final
 ON_CHIP = (Shared, Replica)

@@ -28,6 +28,7 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Strip,
     Value,
     Workspace,
 )
@@ -150,6 +151,8 @@ def show_place(p: Place) -> str:
             return f"pointer {slot}"
         case Workspace(offset):
             return f"workspace {offset}"
+        case Strip(offset, first, width, pitch):
+            return f"workspace {offset}, columns {first} to {first + width - 1} of {pitch}"
         case Shared(offset, box):
             return f"on chip {offset} {[d.extent for d in box]}"
         case Replica(offset):

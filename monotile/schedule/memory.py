@@ -1,5 +1,6 @@
 """Where every tensor lives, and a workspace in which tensors with disjoint live ranges share bytes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -25,9 +26,11 @@ from monotile.plan.places import (
     Rotate,
     Shared,
     Slice,
+    Strip,
     Value,
     Workspace,
 )
+from monotile.schedule.strips import Columns
 from monotile.schedule.tree import Draft, Fork, Nest, Tree
 
 ALIGN = 256  # bytes between tensors in the workspace
@@ -48,10 +51,12 @@ class _Range:
     last: int
 
 
-def place(program: Program, tree: Tree, *, reuse: bool = True) -> Memory:
+def place(
+    program: Program, tree: Tree, columns: Mapping[str, Columns], *, reuse: bool = True
+) -> Memory:
     """Inputs, outputs and weights at their pointers, a state's new value at the old one's; what one step or task keeps, in registers or on
-    chip; everything else in the workspace. reuse: whether tensors that are never alive at once share bytes there."""
-    builder = _Builder(program, tree)
+    chip; everything else in the workspace. columns: what lies there as a part of a matrix. reuse: whether tensors that are never alive at once share bytes there."""
+    builder = _Builder(program, tree, columns)
     builder.level(tree)
     return builder.finish(reuse=reuse)
 
@@ -59,11 +64,13 @@ def place(program: Program, tree: Tree, *, reuse: bool = True) -> Memory:
 class _Builder:
     """While it works, a Workspace's `offset` is a handle: the number of its range."""
 
-    def __init__(self, program: Program, tree: Tree) -> None:
+    def __init__(self, program: Program, tree: Tree, columns: Mapping[str, Columns]) -> None:
         self.places: dict[str, list[Place]] = {}
         self.ranges: list[_Range] = []
         self.program = program
         self.readers = _readers(tree)
+        self.columns = columns
+        self.matrices: dict[str, Workspace] = {}
         slot = 0
         for t in (*program.inputs, *program.results):
             self.places[t.name] = [(Value if t.name in program.by_value else Pointer)(slot)]
@@ -140,11 +147,20 @@ class _Builder:
             self._touch(name)
 
     def _allocate(self, t: Tensor) -> Place:
-        found = self._reserve(t)
+        found = self._columns(t) if t.name in self.columns else self._reserve(t)
         self.places.setdefault(t.name, []).append(found)
         return found
 
-    def _reserve(self, t: Tensor) -> Place:
+    def _columns(self, t: Tensor) -> Place:
+        """A part of the matrix that `t` has columns of."""
+        c = self.columns[t.name]
+        if c.matrix not in self.matrices:
+            whole = msgspec.structs.replace(t, shape=(*t.shape[:-1], c.pitch))
+            self.matrices[c.matrix] = self._reserve(whole)
+        handle = self.matrices[c.matrix].offset
+        return Strip(handle, c.first, t.shape[-1], c.pitch, t.dtype.itemsize)
+
+    def _reserve(self, t: Tensor) -> Workspace:
         size = -(-max(t.nbytes, 1) // ALIGN) * ALIGN
         self.ranges.append(_Range(size, self.now, self.now))
         return Workspace(len(self.ranges) - 1)
@@ -277,7 +293,7 @@ def _pack(ranges: list[_Range]) -> tuple[list[int], int]:
 
 def _handles(p: Place) -> tuple[int, ...]:
     match p:
-        case Workspace(handle):
+        case Workspace(handle) | Strip(handle):
             return (handle,)
         case Slice(of) | Final(of):
             return _handles(of)
@@ -296,6 +312,8 @@ def _settle(p: Place, offsets: list[int]) -> Place:
     match p:
         case Workspace(handle):
             return Workspace(offsets[handle])
+        case Strip(handle):
+            return msgspec.structs.replace(p, offset=offsets[handle])
         case Slice(of, axis, stride):
             return Slice(_settle(of, offsets), axis, stride)
         case Rotate():

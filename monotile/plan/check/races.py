@@ -83,7 +83,7 @@ class _Replay:
         self.old = overwritten(program)
         for t in (t for u in updates(program) for t in (u.result, *u.old)):
             for place in plan.places[t.name]:
-                for space, _, end in resolve(place, t.nbytes, {}):
+                for space, _, end, *_ in resolve(place, t.nbytes, {}):
                     self.own[space] = max(end, self.own.get(space, 0))
         self.writers = overwritten_by(program)
         loops = (s for s in statements(program.body) if isinstance(s, Loop))
@@ -228,7 +228,7 @@ class _Replay:
         self._wrote(stage, touched.writes, me)
 
     def _check_own(self, stage: Stage, name: str, b: Bytes) -> None:
-        space, _, end = b
+        space, _, end, *_ = b
         if space not in self.own:
             fail(f"{stage.name} writes {name} to {space}, which is not its own")
         if end > self.own[space]:

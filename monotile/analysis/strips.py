@@ -1,0 +1,24 @@
+"""Concatenations along the last dimension, as choices between loads."""
+
+from monotile.analysis.affine import affine
+from monotile.analysis.masked import choice
+from monotile.ir.expr import Expr, Load, Tensor, loads
+
+
+def parts(e: Expr) -> dict[Tensor, int] | None:
+    """The tensors that the choice `e` is of, each with the column where it begins; None if they do not lie side by side along the last dimension."""
+    found = [x.load for x in choice(e) or ()]
+    if len(found) < 2 or any(loads(i) for x in found for i in x.index):
+        return None
+    if len({x.tensor.name for x in found}) < len(found) or len({_rows(x) for x in found}) > 1:
+        return None
+    last = [affine(x.index[-1]) for x in found]
+    if len({frozenset(a.terms) for a in last}) > 1:
+        return None
+    return {x.tensor: -a.constant for x, a in zip(found, last, strict=True)}
+
+
+def _rows(x: Load) -> tuple[object, ...]:
+    """All that has to be the same of loads from one row, but the column."""
+    t = x.tensor
+    return (t.dtype, t.shape[:-1], tuple(affine(i).expr for i in x.index[:-1]), len(x.index))
