@@ -42,9 +42,7 @@ def strips(plan: Plan) -> dict[str, Strip]:
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("options", "count"), [({}, 3), ({"odd": True}, 0), ({"given": True}, 3)]
-)
+@pytest.mark.parametrize(("options", "count"), [({}, 3), ({"odd": True}, 0), ({"given": True}, 3)])
 def test_what_lies_in_one_matrix(options: dict[str, bool], count: int) -> None:
     torch.manual_seed(0)
     model, x = Dense(**options).eval(), torch.randn(2, 16, 9, 9)
@@ -63,7 +61,9 @@ def test_columns_are_apart() -> None:
     assert not overlap(x, y)
     assert overlap(x, z)
     assert overlap(y, z)
-    assert overlap(x, ("workspace", 512 + 64 * 4, 512 + 64 * 4 + 8))  # of no strip, between rows of it
+    assert overlap(
+        x, ("workspace", 512 + 64 * 4, 512 + 64 * 4 + 8)
+    )  # of no strip, between rows of it
 
 
 @needs_compiler

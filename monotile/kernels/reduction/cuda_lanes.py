@@ -31,7 +31,7 @@ from monotile.kernels.common.cuda_live import dead_round, is_live, live_rounds, 
 from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.own_ends import write_ends
+from monotile.kernels.reduction.own_ends import LIVE, own_terms, write_ends
 
 
 def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -85,7 +85,9 @@ def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
         if there := is_live(e, site, form.axes, point):
             text = f"({there}) ? ({text}) : {op}::identity()"
         number = _number(form, "v", "u")
-        e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+        sums = f"{op}::combine(part[{number}], {text})"
+        text = sums if ends is None else f"{LIVE} ? {sums} : part[{number}]"
+        e.writer.write(f"part[{number}] = {text};")
 
 
 @contextmanager
@@ -133,10 +135,8 @@ def _each_own_term(
         w.define("run")
         where = _clamped(e, site, spread(Axis("run", form.all_runs), site.ranges))
         point = placed(site.point, where) | where
-        first, end = write_ends(e, ends, point)
-        head = f"for (idx term = {first} + group_lane; term < {end}; term += {form.lanes})"
-        with w.open(head, ["term"], fence=True) as block:
-            block.pragma = f"#pragma unroll {form.unroll}"
+        limits = write_ends(e, ends, point)
+        with own_terms(e, "term", limits, form.unroll, "group_lane", form.lanes):
             yield point | {axis.name: Axis("term", axis.extent)}
 
 

@@ -27,7 +27,7 @@ from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.own_ends import within, write_ends
+from monotile.kernels.reduction.own_ends import LIVE, own_terms, within, write_ends
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -48,7 +48,8 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
             slid = axes[-1:] if own.windows > 1 else []
             if (ends := own_ends(anchor)) is not None:
                 site, limits = _own_walk(e, site, own, ends)
-                blocks = [loops.enter_context(_between(e, axes[0], *limits))]
+                loops.enter_context(own_terms(e, axes[0].name, limits, method.unrolled[0]))
+                blocks = []
             else:
                 blocks = [
                     loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]
@@ -56,7 +57,7 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
             if slid:
                 _add_windows(e, site, own, slid[0], op)
             else:
-                _add(e, _term(site, own), _number(own, 0), own, op)
+                _add(e, _term(site, own), _number(own, 0), own, op, LIVE if ends else "")
             for block, a, count in zip(blocks, axes, method.unrolled, strict=False):
                 block.pragma = "#pragma unroll" + ("" if count == a.extent else f" {count}")
         if own.windows > 1:
@@ -113,10 +114,14 @@ def _between(e: VectorEmitter, a: Axis, first: str, end: str) -> AbstractContext
     return e.writer.open(f"for (idx {a.name} = {first}; {a.name} < {end}; ++{a.name})", [a.name], fence=True)  # fmt: skip
 
 
-def _add(e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str) -> None:
+def _add(
+    e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str, when: str = ""
+) -> None:
+    """when: text of the condition under which the term counts; it is read in any case."""
     with e.vector(own.width):
         text = bare(e.root(term))
-        e.writer.write(f"part[{number}] = {op}::combine(part[{number}], {text});")
+        sums = f"{op}::combine(part[{number}], {text})"
+        e.writer.write(f"part[{number}] = {f'{when} ? {sums} : part[{number}]' if when else sums};")
 
 
 def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: str) -> None:

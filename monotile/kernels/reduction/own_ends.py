@@ -1,5 +1,7 @@
 """Walks of which each output has ends of its own."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -34,3 +36,27 @@ def write_ends(
         return name
 
     return written(ends.first), written(ends.end)
+
+
+LIVE = "live"  # the variable that says whether a term counts
+
+
+@contextmanager
+def own_terms(
+    e: VectorEmitter, name: str, ends: tuple[str, str], count: int, lane: str = "", lanes: int = 1
+) -> Generator[None]:
+    """Each `lanes`-th term between `ends` as the variable `name`, from that of the `lane` on: `count` in straight line, whose loads are on their way together.
+    What is over the end is read as the last term again, but not `LIVE`: a loop that ended exactly there would have another behind it for
+    what is left of `count`, which reads one term after the other."""
+    w, (first, end), start = e.writer, ends, f"{name}_first"
+    begin = f"{first} + {lane}" if lane else first
+    head = f"for (idx {start} = {begin}; {start} < {end}; {start} += {lanes * count})"
+    turns = f"for (idx turn = 0; turn < {count}; ++turn)"
+    with w.open(head, [start], fence=True), w.open(turns, ["turn"], fence=True) as block:
+        block.pragma = "#pragma unroll"
+        w.write(f"const idx {name}_there = {start} + turn * {lanes};")
+        w.write(f"const bool {LIVE} = {name}_there < {end};")
+        w.write(f"const idx {name} = {LIVE} ? {name}_there : {end} - 1;")
+        w.define(LIVE)
+        w.define(name)
+        yield

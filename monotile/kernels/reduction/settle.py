@@ -44,6 +44,7 @@ from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
 DIVISION = 5  # instructions of one
+MOST_OWN = 8  # terms of an output with ends of its own that a thread has on their way at once
 MOST_LIVE = (
     8  # outputs of all runs of a group, or rows on their way, where it ends with the last live one
 )
@@ -69,9 +70,16 @@ def settle(where: Settling) -> Method:
     site = replace(site, anchor=msgspec.structs.replace(site.anchor, body=body))
     near = {k.image for k in images}
     best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
-    return msgspec.structs.replace(
-        method, together=best.together, runs=best.runs, unroll=best.unroll
-    )
+    own = own_ends(best.anchor) is not None
+    unroll = _at_once(best.anchor, best.lanes) if own else best.unroll
+    return msgspec.structs.replace(method, together=best.together, runs=best.runs, unroll=unroll)
+
+
+def _at_once(anchor: Compute, lanes: int) -> int:
+    """Of a thread's terms of outputs that have ends of their own, which are read together: about as many as an output has, a power of two."""
+    terms = math.prod(a.extent for a in anchor.reduce) * share_of_terms(anchor) / lanes
+    most = min(MOST_OWN, math.prod(a.extent for a in anchor.reduce))
+    return min(most, 2 ** max(0, math.ceil(math.log2(max(terms, 1.0)))))
 
 
 def _neighbours(method: Reduce, where: Settling) -> Reduce:
@@ -90,7 +98,8 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
     order = method.order or tuple(range(len(anchor.reduce)))
     extents = [anchor.reduce[p].extent for p in order]
-    unrolled = _straight(extents, method.windows)
+    ends = own_ends(anchor) is not None
+    unrolled = (_at_once(anchor, 1),) if ends else _straight(extents, method.windows)
     return msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
 
 
