@@ -17,12 +17,18 @@ class Operand(Frozen, frozen=True):
     vector: elements one copy moves.
     copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
-            direction allows it), "decode" (codes, on the CPU decoded along k into a buffer).
+            direction allows it), "unaligned" (vectors at any alignment along "k", which threads put together from the aligned ones round them and
+            store into shared memory), "decode" (codes, on the CPU decoded along k into a buffer).
     """
 
     major: Literal["k", "mn", "none"]
     vector: int
-    copy: Literal["direct", "async", "element", "decode"]
+    copy: Literal["direct", "async", "element", "unaligned", "decode"]
+
+    @property
+    def through_registers(self) -> bool:
+        """Whether threads store it into on-chip memory."""
+        return self.copy in ("element", "unaligned")
 
     def describe(self) -> str:
         """In a few words."""
@@ -42,6 +48,8 @@ def exact_operand(
 
     element: its type on chip. inner: extents along its major direction, of which a vector divides each.
     """
+    if wanted.copy == "unaligned":
+        return wanted
     vector = fitting(min(16 // element.itemsize, wanted.vector), *inner)
     in_memory = wanted.copy in ("async", "direct") and factor.dtype is element
     copied = (choice(factor) or ()) if in_memory else ()

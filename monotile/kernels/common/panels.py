@@ -20,7 +20,7 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
 
 def line_use(side: Operand, block: int, block_k: int, size: int, model: Matmul) -> float:
     """The part of the bandwidth that a panel's runs use, by the lines that they touch. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
-    if side.copy == "element":
+    if side.through_registers:
         return model.evaluated
     run = (block_k if side.major == "k" else block) * size
     aligned = math.gcd(run, LINE) == min(run, LINE)

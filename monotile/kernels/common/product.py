@@ -253,9 +253,21 @@ def _operand(
         if unit_k or unit_side:
             return Operand("k" if unit_k else "mn", 1, "direct")
         return Operand("none", 1, "element")
-    if vector * size in ASYNC_BYTES and not {x.load.tensor.name for x in found} & on_chip:
+    in_memory = not {x.load.tensor.name for x in found} & on_chip
+    if k and vector == 1 and in_memory and _in_rows(found, [c.reduce[p] for p in k]):
+        return Operand("k", 16 // size, "unaligned")
+    if vector * size in ASYNC_BYTES and in_memory:
         return Operand("k" if major == "k" else "mn", vector, "async")
     return _evaluated(factor, c, side, k, target)
+
+
+def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
+    """Whether it is one load, whatever the axes are, of rows along which all values of k lie side by side: of 16 or 32 bits, longer than a vector."""
+    x, *others = found
+    if others or x.cond != TRUE or x.load.dtype.itemsize not in (2, 4):
+        return False
+    where, flat = flattened(offset(x.load), k)
+    return where.coefficient(flat) == 1 and flat.extent * x.load.dtype.itemsize > 2 * ASYNC_BYTES[0]
 
 
 def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:

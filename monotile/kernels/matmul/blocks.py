@@ -186,9 +186,9 @@ def _run_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) -> int:
     """Vectors of an operand's chunk that a thread evaluates; the code of each is written out."""
     most = 0
-    if p.left.copy == "element":
+    if p.left.through_registers:
         most = -(-block_m * block_k // (p.left.vector * threads))
-    if p.right.copy == "element":
+    if p.right.through_registers:
         most = max(most, -(-block_n * block_k // (p.right.vector * threads)))
     return most
 

@@ -77,7 +77,7 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     sides = ((c.left, c.block_m), (c.right, c.block_n))
     values = narrow = 0.0
     for side, lines in sides:
-        if side.copy == "element":
+        if side.through_registers:
             values += lines / side.vector
         elif side.copy == "async" and side.vector * itemsize < target.vector_bytes:
             narrow += lines / side.vector

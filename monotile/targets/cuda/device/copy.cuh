@@ -129,6 +129,16 @@ __device__ __forceinline__ Pack<T, N> joined(const Unaligned<T, N>& x) {
   return *reinterpret_cast<const Pack<T, N>*>(&out);
 }
 
+// The same with zeros for those that are not there, of which `count` are.
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> joined(const Unaligned<T, N>& x, int count) {
+  Pack<T, N> out = joined(x);
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= count) out[i] = T{};
+  return out;
+}
+
 // Those from p on, of which `count` are there, if that is less than N: the others are not defined. An element that is there lies in each
 // pack that is loaded, and there is one before p if there is none from p on. Without branches, so that several loads are under way at once.
 template <int N, class T, class Load>
