@@ -116,7 +116,7 @@ class Squeeze(nn.Module):
         return self.project(x * torch.sigmoid(self.up(nn.functional.silu(self.down(mean)))))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, wide(torch.bfloat16)])
 def test_a_network_of_blocks_that_roll(dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Residual(16) for _ in range(3)))
     plan = check(model, 1, 3, 17, 18, dtype=dtype)
@@ -192,7 +192,7 @@ def test_windows_within_a_task() -> None:
     assert any(m.windows > 1 for m in methods(plan, Reduce))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, wide(torch.bfloat16)])
 def test_an_image_with_its_channels_first(dtype: torch.dtype) -> None:
     """It is copied with its channels last and one of zeros, in vectors on both sides."""
     model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 8, 3, padding=1))
@@ -315,8 +315,8 @@ class Grouped(NamedTuple):
     ("form", "dtype"),
     [
         (Grouped(4, 4, 16), torch.float16),
-        (Grouped(8, 8, 8, stride=2), torch.bfloat16),
-        (Grouped(16, 16, 4, dilation=2), torch.float16),
+        wide(Grouped(8, 8, 8, stride=2), torch.bfloat16),
+        wide(Grouped(16, 16, 4, dilation=2), torch.float16),
         (Grouped(4, 12, 4), torch.float16),  # three fragments of four columns
         (Grouped(12, 8, 6, kernel=2), torch.bfloat16),  # lines that are no power of two
         (Grouped(8, 4, 4, kernel=5), torch.float16),

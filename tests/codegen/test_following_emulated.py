@@ -50,16 +50,15 @@ def only(instruction: str) -> Prefer:
     return Prefer("blocks", holds, Prefer("cut", by("matmul")))
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("name", WAYS)
-def test_activation_and_residual(name: str, late: bool) -> None:
+def test_activation_and_residual(name: str) -> None:
     rows, n, k, dtype, workers, by_rows, instruction = WAYS[name]
     options = Options(workers=workers)
     program = ready(linear(rows, n, k, dtype))
     plan = schedule(program, H100, options, chooser=only(instruction))
     assert following(plan)
     assert all(following(plan))
-    agrees(program, plan, options, late=late, by_rows=by_rows)
+    agrees(program, plan, options, by_rows=by_rows)
 
 
 def test_as_many_chunks_as_the_sums_leave_room_for() -> None:

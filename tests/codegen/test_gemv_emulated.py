@@ -11,6 +11,7 @@ from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import TARGET, Emulated
+from tests.conftest import wide
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -63,7 +64,7 @@ def check(model: nn.Module, x: Tensor, workers: int = 3) -> Emulated:
     return fast
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, wide(torch.float16), torch.bfloat16])
 def test_layers_stream_one_after_the_other(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = Network(4, 96, 200, 331).to(dtype).eval()
@@ -72,7 +73,7 @@ def test_layers_stream_one_after_the_other(dtype: torch.dtype) -> None:
     assert fast.plan.launch.ring is not None
 
 
-@pytest.mark.parametrize("vectors", [2, 3, 8])
+@pytest.mark.parametrize("vectors", [wide(2), 3, 8])
 def test_several_vectors(vectors: int) -> None:
     torch.manual_seed(1)
     model = Network(2, 96, 136, 72).half().eval()
@@ -90,7 +91,7 @@ def test_several_vectors_of_many_columns() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "rows"),
-    [(32, 128), (24, 1000), (1024, 33), (4096, 24), (4096 + 64, 17), (12288, 9)],
+    [(32, 128), (24, 1000), (1024, 33), wide(4096, 24), (4096 + 64, 17), (12288, 9)],
 )
 def test_shapes(columns: int, rows: int) -> None:
     torch.manual_seed(2)

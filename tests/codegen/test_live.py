@@ -18,6 +18,7 @@ from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cpu_run import TARGET, Compiled
 from tests.codegen.emulate import COMPILER, emulate
+from tests.conftest import wide
 from tests.transform.live_programs import FORMS, Array, attention, values
 
 CUDA = cuda_target("sm_90a")
@@ -46,17 +47,18 @@ def dirty(given: dict[str, Array], keys: int = 40, chunk: int = 1) -> dict[str, 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_on_the_cpu(form: str) -> None:
-    for rows in (1, 3, 24):  # dot products, and tiles
-        program = attention(form, rows=rows)
-        bound, _ = for_target(program, TARGET)
-        compiled = Compiled(bound)
-        steps = [x for s in stages_in(compiled.plan.body) for x in s.steps]
-        assert any(x.bounds for x in steps)
-        assert any(isinstance(x.method, Matmul) and x.bounds for x in steps) == (rows == 24)
-        for position in POSITIONS:
-            given = dirty(values(program, position, start=2))
-            check(program, given, compiled(given)[0], 1e-4)
+@pytest.mark.parametrize("rows", [1, wide(3), 24])
+def test_on_the_cpu(form: str, rows: int) -> None:
+    """By dot products, and by tiles."""
+    program = attention(form, rows=rows)
+    bound, _ = for_target(program, TARGET)
+    compiled = Compiled(bound)
+    steps = [x for s in stages_in(compiled.plan.body) for x in s.steps]
+    assert any(x.bounds for x in steps)
+    assert any(isinstance(x.method, Matmul) and x.bounds for x in steps) == (rows == 24)
+    for position in POSITIONS:
+        given = dirty(values(program, position, start=2))
+        check(program, given, compiled(given)[0], 1e-4)
 
 
 @emulated

@@ -28,6 +28,7 @@ from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.test_rows_emulated import Call, Model, layer_norm, rms_norm
 from tests.codegen.variants import Wherever
+from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 TARGET = cuda_target("sm_90a")
@@ -112,8 +113,13 @@ def masked(batch: int, heads: int, rows: int, keys: int, width: int, dtype: torc
     return q, k, torch.where(torch.rand(batch, 1, 1, keys) < 0.3, -1e4, 0.0).to(dtype)
 
 
-@pytest.mark.parametrize("way", HALF)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize(
+    ("way", "dtype"),
+    [(way, torch.float16) for way in HALF]
+    + [("warps", torch.bfloat16), ("groups", torch.bfloat16)]
+    + [wide(way, torch.bfloat16) for way in ("warps-following", "groups-following", "teams")],
+    ids=str,
+)
 def test_scores_with_a_mask(way: str, dtype: torch.dtype) -> None:
     width = 128 if way == "teams" else 64  # teams need several chunks
     step = check(way, scores, *masked(2, 3, 128, 128, width, dtype), seed=len(way))
@@ -132,7 +138,7 @@ def test_a_bias_a_residual_and_a_normalisation(way: str) -> None:
     assert len(step.method.moments) == 1
 
 
-@pytest.mark.parametrize("columns", [10, 33, 100])
+@pytest.mark.parametrize("columns", [10, wide(33), 100])
 @pytest.mark.parametrize("way", ["scalar", "warps", "groups-following", "teams"])
 def test_columns_that_fill_no_block(way: str, columns: int) -> None:
     dtype = torch.float32 if way == "scalar" else torch.float16

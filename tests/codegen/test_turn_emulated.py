@@ -65,7 +65,9 @@ IMAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.BF16), DType.F32, DType.I64, DType.U8])
+@pytest.mark.parametrize(
+    "dtype", [DType.F16, wide(DType.BF16), wide(DType.F32), DType.I64, DType.U8]
+)
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str, dtype: DType) -> None:
     shape, out, at = IMAGES[name]
@@ -88,7 +90,7 @@ def copy(name: str, dtype: DType) -> Program:
     return Program((x,), (), (compute(y, lambda *i: Load(x, at(*i))),), (y,))
 
 
-@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.BF16), DType.F32, DType.I64])
+@pytest.mark.parametrize("dtype", [DType.F16, wide(DType.BF16), wide(DType.F32), DType.I64])
 @pytest.mark.parametrize("name", [*TURNED, *OTHERS])
 def test_copies(name: str, dtype: DType) -> None:
     program = copy(name, dtype)

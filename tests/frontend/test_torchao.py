@@ -14,7 +14,7 @@ from monotile.analysis.contraction import factors
 from monotile.analysis.encoding import coded_sides, encoded
 from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
-from monotile.ir.program import Compute, statements
+from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.gemv.method import GemvMma
 from monotile.pipeline import for_target, transform
 from monotile.plan.walk import stages_in
@@ -77,8 +77,14 @@ def close(found: Tensor, right: Tensor) -> None:
     torch.testing.assert_close(found, right, rtol=by, atol=by)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, wide(torch.float16)], ids=str)
-@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, torch.float32) for kind in WEIGHTS]
+    + [(kind, torch.bfloat16) for kind in ("int8", "float8", "int4 dynamic, zeros")]
+    + [wide(kind, torch.bfloat16) for kind in ("int8 groups", "int2", "int4", "int4 rows", "int4 dynamic")]
+    + [wide(kind, torch.float16) for kind in WEIGHTS],
+    ids=str,
+)  # fmt: skip
 def test_weights_alone(kind: str, dtype: torch.dtype) -> None:
     deep = "dynamic" not in kind
     model, x = made(WEIGHTS[kind], dtype, deep=deep)
@@ -97,11 +103,14 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("any_machine")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", DYNAMIC)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, torch.bfloat16) for kind in DYNAMIC]
+    + [(kind, torch.float32) for kind in ("int8", "float8")]  # of rows for bfloat16 alone
+    + [wide(kind, torch.float32) for kind in ("int8 tensor", "int8 zeros")],
+    ids=str,
+)
 def test_dynamic_activations(kind: str, dtype: torch.dtype) -> None:
-    if (kind, dtype) == ("float8 rows", torch.float32):
-        pytest.skip("torchao has it for bfloat16 alone")
     model, x = made(DYNAMIC[kind], dtype, deep=False)
     close(monotile.compile(model, (x,), target="cpu")(x), model(x))
 
@@ -113,15 +122,18 @@ def test_dynamic_activations_for_a_gpu(kind: str) -> None:
     assert monotile.compile(model, (x,), target="cuda:sm_90a").cubin
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_products_read_codes(kind: str, target: str) -> None:
+def test_products_read_codes(kind: str) -> None:
     """No weight is ever written, and what decodes it is recognised."""
     model, x = made(WEIGHTS[kind], torch.bfloat16)
     found = capture(model, (x[:1],))
     options = monotile.Options()
     program, _ = transform(found.program, found.constants, options)
-    program, _ = for_target(program, detect_target(target, options))
+    for target in ("cpu", "cuda:sm_90a"):
+        products_read_codes(for_target(program, detect_target(target, options))[0])
+
+
+def products_read_codes(program: Program) -> None:
     computed = [s for s in statements(program.body) if isinstance(s, Compute)]
     assert max(math.prod(s.out.shape) for s in computed) <= 256
     codes = [

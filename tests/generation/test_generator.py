@@ -139,6 +139,7 @@ def test_models_that_do_not_fit() -> None:
         generator(torch.nn.Linear(3, 3), 8)
 
 
+@pytest.mark.wide  # test_stream and test_batch have such a step there too
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
     model = model_of("llama")

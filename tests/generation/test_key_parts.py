@@ -13,6 +13,7 @@ from monotile.kernels.attention.method import Attend
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 from tests.generation.test_generator import OPTIONS, SIZES, expected, prompt, random_model
 
 transformers = pytest.importorskip("transformers")
@@ -48,7 +49,7 @@ def test_an_answer() -> None:
     assert written[: int(last) + 1].tolist() == right[0].tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, wide(torch.bfloat16)], ids=str)
 def test_several_tokens_at_once(dtype: torch.dtype) -> None:
     """Of each token it is known from where on it sees nothing."""
     model = decoder_of(dtype)

@@ -101,7 +101,7 @@ def test_it_compiles_for_a_gpu() -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [wide(torch.float16), torch.bfloat16], ids=str)
 def test_layers_that_are_a_loop_stream_their_keys(dtype: torch.dtype) -> None:
     """The caches of all layers are one table, whose row depends on the loop."""
     sizes = {**SIZES, "num_hidden_layers": 4, "hidden_size": 64}

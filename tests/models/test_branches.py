@@ -32,7 +32,10 @@ def branches(body: Sequence[Statement]) -> int:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+FURTHER = ("if_else", "returns", "expression", "skip", "continues", "exits", "breaks")
+
+
+@pytest.mark.parametrize("name", [wide(n) if n in FURTHER else n for n in CASES])
 def test_on_the_cpu(name: str) -> None:
     ours, theirs = made(name), made(name)
     fast = monotile.compile(ours, (inputs()[0],), options=OPTIONS)

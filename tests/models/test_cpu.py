@@ -1,5 +1,7 @@
 """The three founding models at full size on the CPU, and what rolling promises about the source."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -21,27 +23,36 @@ def test_one_native_function_agrees_with_float64(name: str) -> None:
         assert error(fast(*inputs), exact(model, inputs)) <= 1e-5
 
 
-@pytest.mark.parametrize("target", ["cpu", wide("cuda:sm_80"), "cuda:sm_90a"])
+DEPTHS = {
+    "bert_base": ({"layers": 3}, {"layers": 6}),
+    "lstm": ({"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
+    "lstm_unrolled": ({"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
+}
+TARGETS = ("cpu", "cuda:sm_80", "cuda:sm_90a")
+GROWING = {("bert_base", "cpu"), ("lstm", "cuda:sm_90a")}  # tests/models/test_zoo.py has others
+
+
 @pytest.mark.parametrize(
-    ("name", "shallow", "deep"),
-    [
-        ("bert_base", {"layers": 3}, {"layers": 6}),
-        ("lstm", {"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
-        wide("lstm_unrolled", {"layers": 4, "steps": 15}, {"layers": 4, "steps": 30}),
-    ],
+    ("name", "target"),
+    [x if x in GROWING else wide(*x) for x in itertools.product(DEPTHS, TARGETS)],
 )
-def test_source_does_not_grow_with_depth(
-    name: str, shallow: dict[str, int], deep: dict[str, int], target: str
-) -> None:
+def test_source_does_not_grow_with_depth(name: str, target: str) -> None:
     sizes = [
         len(monotile.compile(*example(name, torch.float32, **size), target=target).source)
-        for size in (shallow, deep)
+        for size in DEPTHS[name]
     ]
     assert sizes[1] <= 1.05 * sizes[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["lstm", "mmoe"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("lstm", torch.float16),
+        ("mmoe", torch.bfloat16),
+        wide("lstm", torch.bfloat16),
+        wide("mmoe", torch.float16),
+    ],
+)
 def test_sixteen_bit_types_err_no_more_than_eager(name: str, dtype: torch.dtype) -> None:
     model, args = example(name, dtype)
     fast = monotile.compile(model, args, target="cpu")

@@ -198,9 +198,11 @@ def test_float32_streams_where_that_is_faster(heads: int, tokens: int, streams: 
 WIDTHS = (8, 40, 64, 96, 128, 136, 256, 264, 512, 520)
 
 
-@pytest.mark.parametrize("on", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("on", "tokens"),
+    [("sm_80", 77), ("sm_90a", 1500), wide("sm_80", 256), wide("sm_80", 1500), wide("sm_90a", 77), wide("sm_90a", 256)],
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, wide(torch.bfloat16), torch.float32], ids=str)
-@pytest.mark.parametrize("tokens", [77, wide(256), 1500])
 def test_heads_of_every_width_have_a_plan(on: str, dtype: torch.dtype, tokens: int) -> None:
     """Those too wide to be streamed as well."""
 

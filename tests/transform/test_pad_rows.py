@@ -21,6 +21,7 @@ from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.conftest import wide
 
 ROWS, ODD = 24, 45
 CUDA = cuda_target("sm_90a")
@@ -123,8 +124,12 @@ def expected(model: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return out if isinstance(out, tuple) else (out,)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.float16) for name in CASES]
+    + [(name, torch.float32) for name in ("input", "result", "turned", "chain")]
+    + [wide(name, torch.float32) for name in ("intermediate", "no epilogue", "carried", "carried input", "batches", "gathered")],
+)  # fmt: skip
 def test_what_is_multiplied(name: str, dtype: torch.dtype) -> None:
     model, args, run = emulated(name, dtype)
     assert products(run.plan)

@@ -52,7 +52,7 @@ def together(program: Program) -> Program:
 
 @pytest.mark.parametrize("name", PASSES)
 @given(program=programs(), seed=st.integers(0, 1 << 16))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_meaning_stays(name: str, program: Program, seed: int) -> None:
     f = PASSES[name]
     new = f(program)

@@ -1,5 +1,35 @@
 // The emulator's fibers, barriers and copies.
-#include "emulator.h"
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "emulator.h"  // last: it defines words that the standard headers use
+
+// Stores the registers that a callee saves on the stack, and where that ends at `from`; goes on where `to` was stored. Not swapcontext: that
+// makes two calls of the system a turn, to save a signal mask that nobody changes.
+extern "C" void emulator_switch(void** from, void* to);
+asm(R"(
+.text
+.hidden emulator_switch
+.globl emulator_switch
+emulator_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+)");
 
 namespace emulator {
 
@@ -9,31 +39,41 @@ unsigned long long events;
 
 namespace {
 
+struct Fiber : Thread {
+  void* at;  // of its stack, while it waits for its turn
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+  std::vector<std::vector<Copy>> groups{1};
+  std::vector<std::vector<Product>> products{1};  // of warpgroups
+};
+
 std::vector<Block> blocks;
-std::vector<Thread> threads;
-ucontext_t scheduler;
+std::vector<std::map<uint32_t, Arrival>> arrivals;  // of each block, by shared address
+std::vector<Fiber> threads;
+void* scheduler;
 bool late_copies;
 const char* failure;
 void (*entry)();
 
+Fiber& fiber() { return *static_cast<Fiber*>(current); }
 void perform(const Copy& c) {
   std::memset(c.to, 0, c.bytes);
   std::memcpy(c.to, c.from, c.size);
 }
 void trampoline() {
   entry();
-  if (current->groups.size() > 1)
-    for (auto& g : current->groups)
+  if (fiber().groups.size() > 1)
+    for (auto& g : fiber().groups)
       if (!g.empty() && !failure) failure = "copies are under way at the end";
-  for (auto& g : current->products)
+  for (auto& g : fiber().products)
     if (!g.empty() && !failure) failure = "products are under way at the end";
-  current->done = true;
+  fiber().done = true;
   yield();
 }
 
 }  // namespace
 
-void yield() { swapcontext(&current->context, &scheduler); }
+void yield() { emulator_switch(&fiber().at, scheduler); }
 [[noreturn]] void fail(const char* message) {
   if (!failure) failure = message;
   for (;;) yield();
@@ -54,21 +94,23 @@ uint32_t (*exchange(const uint32_t* mine, int count))[32] {
 }
 void copy(Copy c) {
   if (late_copies)
-    current->groups.back().push_back(c);
+    fiber().groups.back().push_back(c);
   else
     perform(c);
 }
-void commit_copies() { current->groups.emplace_back(); }
+void commit_copies() { fiber().groups.emplace_back(); }
 void wait_copies(int pending) {
-  auto& groups = current->groups;  // the last one is still open
+  auto& groups = fiber().groups;  // the last one is still open
   int ready = int(groups.size()) - 1 - pending;
   for (int i = 0; i < ready; ++i)
     for (auto& c : groups[i]) perform(c);
   if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
 }
+void start_arrival(uint32_t barrier, uint32_t count) { arrivals[current->block_number][barrier] = {.count = count, .missing = count}; }
 Arrival& arrival(uint32_t barrier) {
-  auto found = current->block->arrivals.find(barrier);
-  if (found == current->block->arrivals.end()) fail("a barrier that was not started");
+  auto& started = arrivals[current->block_number];
+  auto found = started.find(barrier);
+  if (found == started.end()) fail("a barrier that was not started");
   return found->second;
 }
 void copy_to(uint32_t barrier, Copy c) {
@@ -77,7 +119,7 @@ void copy_to(uint32_t barrier, Copy c) {
 }
 void copy_to(uint32_t barrier) {
   Arrival& a = arrival(barrier);
-  auto& own = current->groups.back();
+  auto& own = fiber().groups.back();
   for (auto& c : own) a.expected += c.bytes, a.copies.push_back(c);
   own.clear();
 }
@@ -90,34 +132,25 @@ void let_arrive(uint32_t barrier) {
 void end_phase(Arrival& a) {
   if (a.missing == 0 && a.arrived == a.expected) ++a.phase, a.missing = a.count, a.expected = a.arrived = 0;
 }
-void multiply(std::function<void()> product) {
+void multiply(const Product& product) {
   if (late_copies)
-    current->products.back().push_back(std::move(product));
+    fiber().products.back().push_back(product);
   else
-    product();
+    product.call(product.captured);
 }
-void commit_products() { current->products.emplace_back(); }
+void commit_products() { fiber().products.emplace_back(); }
 void wait_products(int pending) {
-  auto& groups = current->products;  // the last one is still open
+  auto& groups = fiber().products;  // the last one is still open
   int ready = int(groups.size()) - 1 - pending;
   for (int i = 0; i < ready; ++i)
-    for (auto& product : groups[i]) product();
+    for (auto& product : groups[i]) product.call(product.captured);
   if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
 }
-const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shared_bytes, bool late, unsigned seed) {
-  entry = kernel, grid_size = workers, block_size = size, late_copies = late, failure = nullptr;
-  blocks.clear(), threads.clear();
-  blocks.resize(workers), threads.resize(size_t(workers) * size);
-  for (auto& b : blocks) b.memory.assign(shared_bytes + 256, char(0xff)), b.warps.resize(size / 32);
-  constexpr size_t STACK = 1 << 17;
-  for (size_t i = 0; i < threads.size(); ++i) {
-    Thread& t = threads[i];
-    t.number = unsigned(i % size), t.block_number = unsigned(i / size), t.block = &blocks[i / size];
-    t.stack.reset(new char[STACK]);
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get(), t.context.uc_stack.ss_size = STACK, t.context.uc_link = &scheduler;
-    makecontext(&t.context, trampoline, 0);
-  }
+
+namespace {
+
+// Gives every fiber its turns until all are done.
+const char* take_turns(unsigned workers, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<int> order(threads.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = int(i);
@@ -126,16 +159,17 @@ const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shar
   for (long turn = 0;; ++turn) {
     bool left = false;
     for (int i : order) {
-      current = &threads[i];
-      if (current->done) continue;
+      Fiber& next = threads[i];
+      if (next.done) continue;
       left = true;
-      if (asleep[current->block_number]) continue;
-      swapcontext(&scheduler, &current->context);
+      if (asleep[next.block_number]) continue;
+      current = &next;
+      emulator_switch(&scheduler, next.at);
       if (failure) return failure;
     }
     if (!left) {
-      for (auto& b : blocks)
-        for (auto& [barrier, a] : b.arrivals)
+      for (auto& started : arrivals)
+        for (auto& [barrier, a] : started)
           if (a.expected) return "bulk copies are under way at the end";
       return nullptr;
     }
@@ -145,6 +179,27 @@ const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shar
       for (auto& a : asleep) a = turn % 64 == 0 && random() % 4 == 0;
     }
   }
+}
+
+}  // namespace
+
+const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shared_bytes, bool late, unsigned seed) {
+  entry = kernel, grid_size = workers, block_size = size, late_copies = late, failure = nullptr;
+  blocks.resize(workers), arrivals.resize(workers), threads.resize(size_t(workers) * size);
+  for (auto& b : blocks) b.memory.assign(shared_bytes + 256, char(0xff)), b.warps.resize(size / 32);
+  constexpr size_t STACK = 1 << 17;
+  for (size_t i = 0; i < threads.size(); ++i) {
+    Fiber& t = threads[i];
+    t.number = unsigned(i % size), t.block_number = unsigned(i / size), t.block = &blocks[i / size];
+    t.stack.reset(new char[STACK]);
+    // What the first turn takes from its stack: six registers, and the function; the address behind it is never returned to.
+    auto top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(t.stack.get()) + STACK) & ~uintptr_t(15));
+    top[-1] = nullptr, top[-2] = reinterpret_cast<void*>(trampoline);
+    t.at = top - 8;
+  }
+  const char* failed = take_turns(workers, seed);
+  blocks.clear(), arrivals.clear(), threads.clear();  // every kernel has its own emulator: its memory would stay
+  return failed;
 }
 
 }  // namespace emulator

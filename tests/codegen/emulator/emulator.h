@@ -2,18 +2,14 @@
 //
 // It is there to find mistakes. Asynchronous copies and products happen as late as they may (at the wait that covers them) or at once,
 // fibers take turns in a shuffled order, blocks sleep now and then, and on-chip memory starts as NaN.
+//
+// Every kernel is compiled with it, so it has the small ones of the standard headers and what kernels use; emulator.cpp has the rest.
 #pragma once
-#include <ucontext.h>
-
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
-#include <random>
+#include <type_traits>
 #include <vector>
 
 #define __device__
@@ -61,18 +57,17 @@ struct Block {
   std::vector<char> memory;
   Barrier barriers[16];
   std::vector<Warp> warps;
-  std::map<uint32_t, Arrival> arrivals;
   alignas(8) char noted[64];
   char* shared() { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 127) & ~uintptr_t(127)); }
 };
 struct Thread {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
   Block* block;
   unsigned number, block_number, turn = 0;
-  bool done = false;
-  std::vector<std::vector<Copy>> groups{1};
-  std::vector<std::vector<std::function<void()>>> products{1};  // of warpgroups
+};
+// A function of no arguments, and what it captured.
+struct Product {
+  void (*call)(const void*);
+  alignas(16) char captured[96];
 };
 
 extern Thread* current;
@@ -89,6 +84,7 @@ uint32_t (*exchange(const uint32_t* mine, int count))[32];
 void copy(Copy c);
 void commit_copies();
 void wait_copies(int pending);
+void start_arrival(uint32_t barrier, uint32_t count);
 // The started barrier at that shared address.
 Arrival& arrival(uint32_t barrier);
 // A copy that arrives there, late or at once.
@@ -99,12 +95,19 @@ void copy_to(uint32_t barrier);
 void let_arrive(uint32_t barrier);
 // Ends the phase if nothing is missing.
 void end_phase(Arrival& a);
-void multiply(std::function<void()> product);
+void multiply(const Product& product);
 void commit_products();
 void wait_products(int pending);
 // Runs `kernel` in `workers` blocks of `size` threads; gives why it failed, or null.
 const char* run(void (*kernel)(), unsigned workers, unsigned size, unsigned shared_bytes, bool late, unsigned seed);
 
+template <class F>
+void multiply(F f) {
+  static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= sizeof(Product::captured));
+  Product product{[](const void* captured) { (*static_cast<const F*>(captured))(); }};
+  std::memcpy(product.captured, &f, sizeof(F));
+  multiply(product);
+}
 inline Warp& warp() { return current->block->warps[current->number / 32]; }
 inline unsigned lane() { return current->number % 32; }
 inline char* shared(uint32_t address) { return current->block->shared() + address; }
@@ -120,7 +123,9 @@ inline void __syncwarp() { emulator::arrive(emulator::warp().barrier, 32); }
 inline int __any_sync(unsigned, int x) {
   const uint32_t mine = x != 0;
   const uint32_t* all = emulator::exchange(&mine, 1)[0];
-  return std::any_of(all, all + 32, [](uint32_t each) { return each != 0; });
+  uint32_t any = 0;
+  for (int i = 0; i < 32; ++i) any |= all[i];
+  return any != 0;
 }
 inline unsigned __ballot_sync(unsigned, bool x) {
   const uint32_t mine = x;

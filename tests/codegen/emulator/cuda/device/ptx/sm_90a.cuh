@@ -67,7 +67,7 @@ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
 }
 
 // Copies are done at the wait that covers them, or at once.
-inline void arrival_start(u32 barrier, u32 count) { emulator::current->block->arrivals[barrier] = {.count = count, .missing = count}; }
+inline void arrival_start(u32 barrier, u32 count) { emulator::start_arrival(barrier, count); }
 inline void arrival_fence() {}
 inline void arrive(u32 barrier, u32 count) {
   auto& arrival = emulator::arrival(barrier);
