@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import index_ranges
-from monotile.analysis.masked import Masked, choice, masked
+from monotile.analysis.masked import Masked, choice
 from monotile.analysis.rounding import unrounded
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.site import Site, unflatten
@@ -54,7 +54,7 @@ class Side:
     @property
     def text(self) -> str:
         """The type `mt::Side`."""
-        copy = "ELEMENT" if self.operand.through_registers else self.operand.copy.upper()
+        copy = self.operand.copy.upper()
         fields = config(
             "SideConfig", SIDE, k_major=self.k_major, copy=f"mt::Copy::{copy}", vector=self.operand.vector,
             check_rows=self.check_rows, prefetched_chunks=self.prefetched_chunks, task_rows=self.task_rows,
@@ -79,9 +79,7 @@ class Matrix:
 
 def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
     """Writes the functor; gives the text of its `mt::Side`."""
-    if side.operand.copy == "unaligned":
-        _write_unaligned(e, site, matrix, side)
-    elif side.operand.copy != "element":
+    if side.operand.copy != "element":
         copied = choice(matrix.factor)
         assert copied
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)
@@ -132,22 +130,6 @@ def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
         above = bare(e.total(b.value + Affine((), -b.low)))
         texts.append(f"mt::within<idx>({above}, {b.high - b.low + 1})")
     return f"({' & '.join(texts)}) != 0"
-
-
-def _write_unaligned(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
-    """The functor of an operand that is read where it lies, in rows at any alignment."""
-    found = masked(matrix.factor)
-    assert found is not None
-    row, k, kind, width = matrix.row, matrix.k, side.kind, side.operand.vector
-    function = "load_constant" if found.load.tensor.name in e.constant else "load"
-    head = f"auto {matrix.name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
-    with e.writer.open(head, [row.name, "k"], tail=");"):
-        point = dict(site.point) | unflatten(k, matrix.axes)
-        text = f"(const {kind}*)({e.address_of(found.load, point)})"
-        e.writer.write(f"const int count = {k.extent} - k;")
-        e.writer.write(
-            f"return mt::joined(mt::{function}_unaligned<{width}>({text}, count), count);"
-        )
 
 
 def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:

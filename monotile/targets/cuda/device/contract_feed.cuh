@@ -11,6 +11,7 @@ struct Feed {
   const Operand& operand;
   int row0, row_end, k, thread;
   typename Copies::Values values;
+  typename Copies::UnalignedValues unaligned;
 
   __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
       : operand(x), row0(row0), row_end(row_end), k(slice * Copies::CHUNK), thread(thread) {}
@@ -18,6 +19,8 @@ struct Feed {
   __device__ __forceinline__ void begin(char* panel) {
     if constexpr (Side::COPY == Copy::ASYNC)
       Copies::issue(panel, operand, row0, row_end, k, thread);
+    else if constexpr (Side::COPY == Copy::UNALIGNED)
+      Copies::load(unaligned, operand, row0, row_end, k, thread);
     else
       Copies::evaluate(values, operand, row0, row_end, k, thread);
     k += S::SLICES * Copies::CHUNK;
@@ -25,10 +28,11 @@ struct Feed {
   __device__ __forceinline__ void skip(int chunks) { k += chunks * (S::SLICES * Copies::CHUNK); }
   __device__ __forceinline__ void finish(char* panel) {
     if constexpr (Side::COPY == Copy::ELEMENT) Copies::store(panel, values, thread);
+    if constexpr (Side::COPY == Copy::UNALIGNED) Copies::store(panel, unaligned, thread);
   }
 };
 template <class S, class Side, class Copies, class T, int ROW_STEP, int K_STEP>
-  requires(Copies::REGULAR)
+  requires(Copies::REGULAR && Side::COPY == Copy::ASYNC)
 struct Feed<S, Side, Copies, Linear<T, ROW_STEP, K_STEP>> {
   using Walk = typename Copies::template Walk<Linear<T, ROW_STEP, K_STEP>, Side::EVICT_FIRST>;
   static constexpr bool WALKS = true;

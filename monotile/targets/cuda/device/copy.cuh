@@ -152,7 +152,15 @@ __device__ __forceinline__ Unaligned<T, N> load_round(const T* p, int count, con
 }
 template <int N, class T>
 __device__ __forceinline__ Unaligned<T, N> load_unaligned(const T* p, int count) {
-  return load_round<N>(p, count, [](const u32* q) { return load<Unaligned<T, N>::WORDS>(q); });
+  constexpr int WORDS = Unaligned<T, N>::WORDS;
+  return load_round<N>(p, count, [](const u32* q) {
+    Pack<u32, WORDS> out;
+    if constexpr (WORDS == 2)
+      *reinterpret_cast<uint2*>(&out) = ptx::load_now_8(q);
+    else
+      *reinterpret_cast<uint4*>(&out) = ptx::load_now_16(q);
+    return out;
+  });
 }
 template <int N, class T>
 __device__ __forceinline__ Unaligned<T, N> load_constant_unaligned(const T* p, int count) {

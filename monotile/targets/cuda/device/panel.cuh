@@ -12,16 +12,18 @@
 //   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
 //   Bounded    one of these, of which only the values of k before `k_end` count
-// The first two need Copy::ASYNC or Copy::DIRECT, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
+// The first two need Copy::ASYNC, Copy::DIRECT or Copy::UNALIGNED, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/device/copy.cuh"
 #include "cuda/device/ptx/sm_80.cuh"
 
 namespace mt {
 
-// How an operand comes into shared memory: by asynchronous copies, or evaluated and stored by the threads. DIRECT: it does not; threads
-// load it into their registers.
-enum class Copy { ASYNC, ELEMENT, DIRECT };
+// How an operand comes into shared memory: by asynchronous copies, or evaluated and stored by the threads. UNALIGNED: loaded and stored
+// by them, in vectors along k at any alignment. DIRECT: it does not; threads load it into their registers.
+enum class Copy { ASYNC, ELEMENT, UNALIGNED, DIRECT };
+// Whether it is on its way in registers.
+constexpr bool through_registers(Copy copy) { return copy == Copy::ELEMENT || copy == Copy::UNALIGNED; }
 
 // How a product or attention reads one of its operands.
 struct SideConfig {
@@ -332,6 +334,35 @@ struct PanelCopies {
   struct Values {
     Pack<T, VECTOR> value[COPY == Copy::ELEMENT ? ROUNDS : 1];
   };
+  // The same of an unaligned one, as the aligned vectors round each. left: how many values of k there are from the chunk's first on.
+  struct UnalignedValues {
+    Unaligned<T, COPY == Copy::UNALIGNED ? VECTOR : 16 / int(sizeof(T))> value[COPY == Copy::UNALIGNED ? ROUNDS : 1];
+    int left;
+  };
+
+  // Without branches, so that all loads are on their way at once: what has no row is read from the last one.
+  template <class Operand>
+  static __device__ __forceinline__ void load(UnalignedValues& values, const Operand& operand, int row0, int row_end, int k0, int thread) {
+    static_assert(K_MAJOR, "An unaligned operand is read along k.");
+    values.left = K - k0;
+    const Piece first = piece(0, thread);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      Piece p = piece(first, i, thread);
+      int row = row0 + p.row;
+      if constexpr (CHECKS || TOTAL % THREADS != 0) row = min_of(row, row_end - 1);
+      values.value[i] = load_unaligned<VECTOR>(operand.source(row, k0 + p.k).address, values.left - p.k);
+    }
+  }
+  static __device__ __forceinline__ void store(char* panel, const UnalignedValues& values, int thread) {
+    const Piece first = piece(0, thread);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      if (!exists(i, thread)) continue;
+      Piece p = piece(first, i, thread);
+      *reinterpret_cast<Pack<T, VECTOR>*>(panel + p.offset) = joined(values.value[i], K_TAIL ? values.left - p.k : VECTOR);
+    }
+  }
 
   template <class Operand>
   static __device__ __forceinline__ void evaluate(Values& values, const Operand& operand, int row0,

@@ -93,7 +93,7 @@ struct Product {
   // Warpgroups read operands as they lie: these are rounded there. Warps round theirs in registers.
   static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float>;
   // Evaluating an operand is much code. There, and for scalar products, the main loop fills the pipeline as well.
-  static constexpr bool EVALUATES_OPERANDS = KERNEL == Kernel::FMA || Left::COPY == Copy::ELEMENT || Right::COPY == Copy::ELEMENT;
+  static constexpr bool EVALUATES_OPERANDS = KERNEL == Kernel::FMA || through_registers(Left::COPY) || through_registers(Right::COPY);
   // An evaluated operand is on its way in registers, so that nothing of the next task can be prefetched.
   static constexpr int NEXT_TASK_CHUNKS = EVALUATES_OPERANDS ? 0 : CONFIG.next_task_chunks;
   static_assert(NEXT_TASK_CHUNKS == 0 || (SLICES == 1 && TEAMS == 1),

@@ -88,6 +88,19 @@ __device__ __forceinline__ uint4 load_constant_16(const void* p) {
       : "l"(__cvta_generic_to_global(p)));
   return y;
 }
+// Not through the read-only cache. Where they stand in the code, loads are issued: a compiler would move plain ones to their first use.
+__device__ __forceinline__ uint2 load_now_8(const void* p) {
+  uint2 y;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(y.x), "=r"(y.y) : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
+__device__ __forceinline__ uint4 load_now_16(const void* p) {
+  uint4 y;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w)
+      : "l"(__cvta_generic_to_global(p)));
+  return y;
+}
 
 // Barriers and what they are made of.
 __device__ __forceinline__ void barrier_all() { asm volatile("bar.sync 0;" ::: "memory"); }

@@ -39,6 +39,8 @@ inline unsigned short load_constant_2(const void* p) { return checked_load<unsig
 inline unsigned load_constant_4(const void* p) { return checked_load<unsigned>(p); }
 inline uint2 load_constant_8(const void* p) { return checked_load<uint2>(p); }
 inline uint4 load_constant_16(const void* p) { return checked_load<uint4>(p); }
+inline uint2 load_now_8(const void* p) { return checked_load<uint2>(p); }
+inline uint4 load_now_16(const void* p) { return checked_load<uint4>(p); }
 
 template <class T>
 void store_if(bool there, void* p, T x) {
