@@ -254,7 +254,10 @@ def lowered(model: nn.Module, *shapes: tuple[int, ...]) -> tuple[Program, Progra
         (nn.Linear(845, 845), (1, 845)),  # dot products
         (nn.Linear(848, 845), (1024, 848)),
         (nn.Linear(13, 16), (64, 13)),  # a barrier takes longer
-        (nn.Linear(1433, 64), (21664, 1433)),  # each row is read once: by the product, at any alignment
+        (
+            nn.Linear(1433, 64),
+            (21664, 1433),
+        ),  # each row is read once: by the product, at any alignment
     ],
 )
 def test_what_stays(model: nn.Module, shape: tuple[int, ...]) -> None:
