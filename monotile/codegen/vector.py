@@ -1,6 +1,6 @@
 """What is loaded before it is used: packs in a struct that one function gives and another takes apart."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 
 from monotile.analysis.affine import affine
 from monotile.analysis.unconditional import TRUE
@@ -29,7 +29,7 @@ class VectorEmitter(PackEmitter):
         gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
         packs, and conditions that differ from lane to lane. A choice between loads is one pack. unaligned: not if these only say where rows end, for which `joined` has to be called."""
         packs: dict[Load | Select, str] = {}
-        each, two = set[Load](), set[Load]()
+        each, two = set[Load | Select](), set[Load | Select]()
         with self.vector(width):
             for x, when in wanted.items():
                 if isinstance(x, Select):
@@ -59,27 +59,31 @@ class VectorEmitter(PackEmitter):
                     with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
                         text = self.packed(x.tensor, tuple(first), place, width, aligned=x not in each)  # fmt: skip
                         self.writer.write(f"{packs[x]} = {text};")
-            fields = " ".join(
-                f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.dtype]}, {width}> h{k};"
-                for k, x in enumerate(packs)
-            )
-            result = (
-                f"return Fetched{{{', '.join(packs.values())}}};"
-                if packs
-                else "return mt::Nothing{};"
-            )
-            lines = [f"struct Fetched {{ {fields} }};", result] if packs else [result]
-            if self._vector is not None:
-                self._vector.stores.extend(lines)
-            else:
-                for line in lines:
-                    self.writer.write(line)
+            self._give(packs, two, width)
         return {
             (x if width == 1 else (_TWO if x in two else EACH if x in each else PACK, width, x)): (
                 self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}"
             )
             for k, x in enumerate(packs)
         }
+
+    def _give(
+        self, packs: Mapping[Load | Select, str], two: Set[Load | Select], width: int
+    ) -> None:
+        """Writes the return of all `packs` as one struct; of those in `two` as the aligned ones round them."""
+        fields = " ".join(
+            f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.dtype]}, {width}> h{k};"
+            for k, x in enumerate(packs)
+        )
+        lines = ["return mt::Nothing{};"]
+        if packs:
+            result = f"return Fetched{{{', '.join(packs.values())}}};"
+            lines = [f"struct Fetched {{ {fields} }};", result]
+        if self._vector is not None:
+            self._vector.stores.extend(lines)
+            return
+        for line in lines:
+            self.writer.write(line)
 
     def joined(self, names: Mapping[Hashable, str]) -> dict[Hashable, str]:
         """What `held` gave, with a name for each pack that lies in two."""
