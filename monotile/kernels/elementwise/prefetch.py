@@ -13,9 +13,8 @@ from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for what is on its way
-LARGE = (
-    1 << 15
-)  # bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn
+# Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.
+LARGE = 1 << 15
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
