@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from monotile.analysis.affine import Affine, affine
+from monotile.analysis.affine import Affine
 from monotile.analysis.index_ranges import negative_where
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
@@ -70,7 +70,7 @@ def side_of(term: Expr, axis: Axis) -> Side | None:
     """The comparison `term` as a bound of `axis`."""
     match term:
         case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
-            below = negative_where(op, affine(a) + affine(b).scale(-1))
+            below = negative_where(op, a, b)
             step = below.coefficient(axis)
             rest = below + Affine(((axis, -step),)) if step else below
             if not step or rest.mentions(axis):

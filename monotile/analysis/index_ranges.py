@@ -25,7 +25,7 @@ def index_ranges(cond: Expr) -> tuple[tuple[IndexRange, ...], tuple[Expr, ...]]:
     for term in conjuncts(cond):
         match term:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
-                below = negative_where(op, affine(a) + affine(b).scale(-1))
+                below = negative_where(op, a, b)
                 sums = Affine(below.terms)
                 upper = bool(below.terms) and below.terms[0][1] > 0
                 found, value = (highs, sums) if upper else (lows, sums.scale(-1))
@@ -47,7 +47,7 @@ def tightest(terms: Iterable[Expr]) -> tuple[Expr, ...]:
     for term in terms:
         match term:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if a.dtype is DType.I64:
-                below = negative_where(op, affine(a) + affine(b).scale(-1))
+                below = negative_where(op, a, b)
                 key: object = Affine(below.terms)
                 if key not in found or below.constant > found[key][0]:
                     found[key] = below.constant, term
@@ -66,8 +66,9 @@ def conjuncts(e: Expr) -> Iterator[Expr]:
             yield e
 
 
-def negative_where(op: str, difference: Affine) -> Affine:
-    """A sum that is negative exactly where `difference op 0` holds."""
+def negative_where(op: str, a: Expr, b: Expr) -> Affine:
+    """A sum that is negative exactly where `a op b` holds, of two indices."""
+    difference = affine(a) + affine(b).scale(-1)
     match op:
         case "lt":
             return difference

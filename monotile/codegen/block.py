@@ -14,10 +14,9 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.stages import product
 from monotile.codegen.vector import VectorEmitter
 from monotile.config import Options
-from monotile.ir.expr import Expr, Tensor
+from monotile.ir.expr import Tensor
 from monotile.ir.program import Program
 from monotile.plan.nodes import Plan, Stage, Step
-from monotile.plan.places import Place
 from monotile.targets.target import Target
 
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
@@ -86,19 +85,9 @@ class BlockEmitter(VectorEmitter):
     def write_prefetches(self, stage: Stage) -> None:
         """Write what the stage's steps ask for at its beginning."""
 
-    def packed(
-        self,
-        tensor: Tensor,
-        first: Sequence[Expr],
-        place: Place,
-        width: int,
-        *,
-        aligned: bool = True,
-    ) -> str:
+    def held_of(self, tensor: Tensor) -> str | None:
         held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
-        if held is None:
-            return super().packed(tensor, first, place, width, aligned=aligned)
-        return f"{held.name}.value[{held.number}]"
+        return None if held is None else f"{held.name}.value[{held.number}]"
 
     @contextmanager
     def tasks(

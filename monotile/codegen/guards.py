@@ -45,7 +45,7 @@ def _guard(cond: Expr, x: Axis, facts: Facts) -> Guard | None:
             case Binary("lt" | "le" | "gt" | "ge" as op, a, b) if is_index(a) and is_index(b):
                 if truth(term, facts) is not None:
                     continue
-                below = negative_where(op, affine(a) + affine(b).scale(-1))
+                below = negative_where(op, a, b)
                 step = below.coefficient(x)
                 rest = Affine(tuple(t for t in below.terms if t[0] != x), below.constant)
                 if not step or rest.mentions(x):

@@ -75,14 +75,6 @@ def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
 _Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
 
 
-def _in_memory(packs: Sequence[_Guarded]) -> bool:
-    """Whether all lie in memory, where no data has to be asked for first."""
-    return all(
-        not isinstance(place, ON_CHIP) and not any(loads(i) for i in x.index)
-        for x, place, _ in packs
-    )
-
-
 class PackEmitter(PlacedEmitter):
     """Reads and writes packs while a vector is open.
 
@@ -212,7 +204,7 @@ class PackEmitter(PlacedEmitter):
                 " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
                 for _, _, when in packs
             ]
-            if len(packs) > 1 and _in_memory(packs):
+            if len(packs) > 1 and all(map(self._from_memory, packs)):
                 self._select_pack(
                     pack, packs, tests, always=not any(isinstance(x, Const) for x in ends(e))
                 )
@@ -225,6 +217,21 @@ class PackEmitter(PlacedEmitter):
                     read = self.packed(x.tensor, first, place, vector.lane.extent)
                     self.writer.write(f"{pack} = {read};")
         return pack
+
+    def _from_memory(self, found: _Guarded) -> bool:
+        """Whether it is loaded from memory, where no data has to be asked for first."""
+        x, place, _ = found
+        apart = isinstance(place, ON_CHIP) or self.held_of(x.tensor) is not None
+        return not apart and not any(loads(i) for i in x.index)
+
+    def held_of(self, tensor: Tensor) -> str | None:
+        """Text of the pack of `tensor` that threads hold in registers; None where they load it."""
+        return None
+
+    def loads_from(self, *tensors: Tensor) -> str:
+        """The function that loads from any of them."""
+        constant = all(t.name in self.constant for t in tensors)
+        return "load_constant" if constant else "load"
 
     def _select_pack(
         self, pack: str, packs: Sequence[_Guarded], tests: Sequence[str], *, always: bool
@@ -242,8 +249,7 @@ class PackEmitter(PlacedEmitter):
         for test, start in reversed([*zip(tests, starts, strict=True)][:-1]):
             text = f"{test} ? ({start}) : {text}"
         self.writer.write(f"const {storage}* const {at} = {text};")
-        constant = all(x.tensor.name in self.constant for x, *_ in packs)
-        load = f"mt::{'load_constant' if constant else 'load'}<{width}>({at})"
+        load = f"mt::{self.loads_from(*(x.tensor for x, *_ in packs))}<{width}>({at})"
         if always:
             self.writer.write(f"const auto {pack} = {load};")
         else:
@@ -307,10 +313,11 @@ class PackEmitter(PlacedEmitter):
         aligned: bool = True,
     ) -> str:
         """Text of the load of a pack that begins at the index `first`."""
+        if (held := self.held_of(tensor)) is not None:
+            return held
         start = plus(*self.address(tensor, first, place))
-        function = "load_constant" if tensor.name in self.constant else "load"
-        function += "" if aligned else "_each"
-        return f"mt::{function}<{width}>({start})"
+        each = "" if aligned else "_each"
+        return f"mt::{self.loads_from(tensor)}{each}<{width}>({start})"
 
     def _first(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, *, aligned: bool = True

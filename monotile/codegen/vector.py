@@ -33,8 +33,7 @@ class VectorEmitter(PackEmitter):
         with self.vector(width):
             for x, when in wanted.items():
                 if isinstance(x, Select):
-                    found = self._packs(x.cond, (x.then, x.otherwise)) if self._vector else None
-                    if found is not None:
+                    if (found := self._packs(x.cond, (x.then, x.otherwise))) is not None:
                         packs[x] = self._guarded_pack(found, x)
                     continue
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
@@ -112,6 +111,5 @@ class VectorEmitter(PackEmitter):
         if not whole or first is None or where.coefficient(lane) != 1 or apart.mentions(lane):
             return None
         count = self.value(add(idx(int(end)), mul(apart.expr, idx(-1))))
-        function = "load_constant" if x.tensor.name in self.constant else "load"
         start = plus(*self.address(x.tensor, first, place))
-        return f"mt::{function}_unaligned<{lane.extent}>({start}, {bare(count)})"
+        return f"mt::{self.loads_from(x.tensor)}_unaligned<{lane.extent}>({start}, {bare(count)})"

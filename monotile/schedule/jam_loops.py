@@ -1,15 +1,13 @@
 """Independent loops of equal extent as one (`transform/roll/jam.py`), where the cost model finds the whole schedule faster so."""
 
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from monotile.analysis.states import steady_weights
-from monotile.choice.digest import digest_program, digest_statements
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.registry import family_of
 from monotile.schedule.sharing import of_run, runs, seconds_shared, share_workers
-from monotile.schedule.tree import Fork, Nest, Tree, build
+from monotile.schedule.tree import Tree, build, faster, nests_of
 from monotile.targets.target import Target
 from monotile.transform.roll.jam import Pair, jam, jammable
 
@@ -27,13 +25,7 @@ def jam_loops(program: Program, target: Target, context: Context) -> Program:
         def cost(one: bool, trees: Mapping[bool, Tree] = trees) -> float:
             return seconds_shared(trees[one], target)
 
-        if context.whether(
-            "jam loops",
-            cost,
-            shape=functools.partial(digest_statements, pair, context.tables),
-            around=functools.partial(digest_program, program, 0),
-        ):
-            program = jammed
+        program = faster("jam loops", program, jammed, pair, context, cost)
     return program
 
 
@@ -57,22 +49,9 @@ def _keeps(apart: Tree, one: Tree, pair: Pair, program: Program, target: Target)
         return sum(p.nbytes for pinned in found for p in pinned)
 
     def of_loop(tree: Tree, loop: Loop) -> float:
-        (body,) = (n.body for n in _nests(tree) if n.loop.axis == loop.axis)
+        (body,) = (n.body for n in nests_of(tree) if n.loop.axis == loop.axis)
         return sum(of_run(run, of_stage, target) for run in runs(body) if isinstance(run, list))
 
     first, second = pair
     before = max(of_loop(apart, first), of_loop(apart, second))
     return of_loop(one, first) <= target.shared_bytes or before > target.shared_bytes
-
-
-def _nests(tree: Tree) -> Iterator[Nest]:
-    for node in tree:
-        match node:
-            case Draft():
-                pass
-            case Nest(_, body):
-                yield node
-                yield from _nests(body)
-            case Fork():
-                for side in node.sides:
-                    yield from _nests(side)

@@ -9,7 +9,7 @@ The last iteration prepares one that does not come: it reads the last layer's we
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -32,7 +32,7 @@ from monotile.ir.program import (
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.registry import tiled
 from monotile.schedule.split import split_reductions
-from monotile.schedule.tree import Fork, Nest, Tree, build, seconds
+from monotile.schedule.tree import Nest, Tree, build, nests_of, seconds
 from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
@@ -44,7 +44,7 @@ def rotate_loops(program: Program, target: Target, context: Context) -> Program:
     tried: set[str] = set()
     while True:
         tree = build(program, context)
-        nest = next((n for n in _nests(tree) if n.loop.axis.name not in tried), None)
+        nest = next((n for n in nests_of(tree) if n.loop.axis.name not in tried), None)
         if nest is None:
             return program
         tried.add(nest.loop.axis.name)
@@ -81,19 +81,6 @@ def _place(
     if whole:
         return digest_program(program, [*statements(program.body)].index(loop), moved)
     return digest_statements((loop,), context.tables, moved)
-
-
-def _nests(tree: Tree) -> Iterator[Nest]:
-    """Every loop, outer ones after those inside."""
-    for node in tree:
-        match node:
-            case Draft():
-                pass
-            case Nest(_, body):
-                yield from _nests(body)
-                yield node
-            case Fork(_, then, otherwise):
-                yield from _nests((*then, *otherwise))
 
 
 def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) -> bool:

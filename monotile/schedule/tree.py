@@ -1,6 +1,6 @@
 """The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.states import may_share, waits
@@ -112,6 +112,19 @@ def drafts_of(tree: Tree) -> Iterator[Draft]:
                 yield from drafts_of((*then, *otherwise))
 
 
+def nests_of(tree: Tree) -> Iterator[Nest]:
+    """Every loop, outer ones after those inside."""
+    for node in tree:
+        match node:
+            case Draft():
+                pass
+            case Nest(_, body):
+                yield from nests_of(body)
+                yield node
+            case Fork(_, then, otherwise):
+                yield from nests_of((*then, *otherwise))
+
+
 def trips(loop: Loop) -> int:
     """How many iterations the cost model counts."""
     return min(loop.axis.extent, TRIPS) if loop.ends_early else loop.axis.extent
@@ -137,16 +150,22 @@ def seconds(tree: Tree, target: Target) -> float:
 
 
 def faster(
-    kind: str, before: Program, after: Program, about: Sequence[Statement], context: Context
+    kind: str,
+    before: Program,
+    after: Program,
+    about: Sequence[Statement],
+    context: Context,
+    cost: Callable[[bool], float] | None = None,
 ) -> Program:
-    """`after` if the whole schedule is faster with it by the cost model, else `before`. about: the statements of `before` in question."""
+    """`after` if the whole schedule is faster with it by the cost model, else `before`. about: the statements of `before` in question. cost: seconds with it
+    or without, where they are not those of one stage after the other."""
 
-    def cost(way: bool) -> float:
+    def in_turn(way: bool) -> float:
         return seconds(build(after if way else before, context), context.target)
 
     taken = context.whether(
         kind,
-        cost,
+        cost or in_turn,
         shape=lambda: digest_statements(about, context.tables),
         around=lambda: digest_program(before, 0),
     )

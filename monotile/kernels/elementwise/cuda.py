@@ -12,7 +12,7 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
-from monotile.kernels.common.cuda_prefetch import known_ahead, read_at_once, read_by
+from monotile.kernels.common.cuda_prefetch import known_ahead, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
@@ -108,10 +108,9 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     ]
     made = site.step.computes
     every = site.step.method.ahead("loop", "all")
-    reads = read_at_once if own.width > 1 else read_by
     wanted = {
         x: when
-        for x, when in reads(bodies).items()
+        for x, when in read_at_once(bodies, own.width).items()
         if not tensors(x) & set(made) and (every or is_large(x))
     }
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):

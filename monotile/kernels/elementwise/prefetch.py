@@ -27,16 +27,15 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     elements = math.prod(d.tile + d.lead for d in step.dims)
     width = step.method.vector
     turns = -(-elements // (width * target.threads))
-    statements = [where.statements[name] for name in step.computes]
-    read = {x for s in statements for part in expressions(s) for x in loads(part)}
+    bodies = [part for name in step.computes for part in expressions(where.statements[name])]
+    read = {x for body in bodies for x in loads(body)}
     far = _words((x for x in read if x.tensor.name not in own), width)
     if turns == 1:
         early = where.number > 0 and 0 < far <= MOST_WORDS
         return (Prefetch("all", "stage"),) if early else ()
     if not far:
         return ()
-    bodies = [part for s in statements for part in expressions(s)]
-    others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
+    others = [x for x in read_once(bodies, width) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # their code is written out
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
@@ -47,9 +46,9 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     return ()
 
 
-def read_once(bodies: Sequence[Expr]) -> set[Load | Select]:
-    """All that `bodies` read, a choice between several loads as one."""
-    found = {x for body in bodies for x in choices(body)}
+def read_once(bodies: Sequence[Expr], width: int) -> set[Load | Select]:
+    """All that `bodies` read; in vectors a choice between several loads is one."""
+    found = {x for body in bodies for x in choices(body)} if width > 1 else set[Select]()
     chosen = {x for one in found for x in loads(one)}
     return found | {x for body in bodies for x in loads(body) if x not in chosen}
 
