@@ -38,6 +38,7 @@ from monotile.schedule.list_rows import list_rows
 from monotile.schedule.live import bound
 from monotile.schedule.odd_rows import pad_odd_rows
 from monotile.schedule.rotate import rotate_loops
+from monotile.schedule.rounded_copies import copy_rounded
 from monotile.schedule.split import split_reductions
 from monotile.schedule.split_axes import split_streamed_axes
 from monotile.schedule.split_keys import split_keys
@@ -204,6 +205,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("context", with_context,
          "Later passes ask the cost model, whose results the context keeps.",
          needs=("own bases",), sets=("context",), after=("layouts chosen",)),
+    Pass("copy_rounded", rewrite_by_cost(copy_rounded),
+         "By cost, tensor by tensor; before concatenations are read in parts, which rounded ones are not.",
+         needs=("context", "factors rounded"), sets=("factors copied",), after=("layouts chosen",), where=(LOCKSTEP,)),
     Pass("list_rows", rewrite_by_cost(list_rows),
          "Before rows are padded: what reads a scattered sum is its epilogue from here on. Terms are added before they are rounded.",
          needs=("context", "pointwise inlined"), sets=("rows listed",), after=("layouts chosen",), where=(LOCKSTEP, EXACTER)),

@@ -192,14 +192,13 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     if not _tensor_cores(c):
         return max(moved, b.work), 2 * b.sums
     chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
-    if c.instruction == "wgmma" and b.product.dtype is DType.F32:
-        chip += (
-            model.rounding * b.k * _rounded(b, tile) * target.vector_bytes / target.worker_bandwidth
-        )
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
         busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
+        if b.product.dtype is DType.F32:  # warps round a chunk before they ask for its products
+            vectors = b.k * _rounded(b, tile)
+            busy += model.rounding * vectors * target.vector_bytes / target.worker_bandwidth
     else:
         busy = max(moved, chip) + b.work
     return busy, cores.finish * chip_seconds(tile[0] * tile[1], target) + model.sums * b.sums

@@ -1,0 +1,139 @@
+"""Copies of factors of TF32 that are rounded once, where they cannot be where they are made: weights that are read in place, inputs, what others read
+as well. By the cost model, which knows what rounding each chunk costs warpgroups; each tensor by itself, as there are many in a network.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from monotile.analysis.contraction import in_tf32, uncast
+from monotile.analysis.masked import masked
+from monotile.analysis.states import old_values
+from monotile.choice.digest import digest_statements
+from monotile.ir.expr import Binary, Expr, Load, Tensor, Unary, map_loads
+from monotile.ir.program import Branch, Compute, Loop, Program, Statement, compute, defined
+from monotile.kernels.draft import Context
+from monotile.kernels.group import single
+from monotile.kernels.registry import tiled
+from monotile.schedule.tiles import cut
+from monotile.targets.target import Target
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, with_body
+
+SURE = 1.5  # times what a copy takes that products have to gain
+
+
+@dataclass(slots=True)
+class _Factor:
+    """A tensor that products round. made: how often it is made in a call; 0 for what is given. readers: the products, each with how often it is computed."""
+
+    tensor: Tensor
+    made: int
+    readers: list[tuple[Compute, int]] = field(default_factory=list[tuple[Compute, int]])
+
+
+def copy_rounded(program: Program, target: Target, context: Context) -> Program:
+    """`program` with such copies of what products round, where these gain more than the copies take."""
+    names, copies = Names(program), dict[str, Compute]()
+    fixed = old_values(program) | frozenset(program.watched)
+    for f in _factors(program, context):
+        if f.tensor.name not in fixed and _pays(f, target, context):
+            copies[f.tensor.name] = _copy(f.tensor, names, f.readers[0][0].origin)
+    return _with(program, copies) if copies else program
+
+
+def _factors(program: Program, context: Context) -> Iterator[_Factor]:
+    given = (*program.inputs, *(w.tensor for w in program.weights))
+    made = {t.name: 0 for t in given}
+    found: dict[str, _Factor] = {}
+
+    def go(body: Body, times: int) -> None:
+        for s in body:
+            match s:
+                case Loop():
+                    made.update({c.param.name: times * s.axis.extent for c in s.carried})
+                    go(s.body, times * s.axis.extent)
+                case Branch():
+                    go(s.then, times)
+                    go(s.otherwise, times)
+                case Compute() if in_tf32(s) and tiled(s, context):
+                    for t in {x.tensor for side in _sides(s) if (x := _unrounded(side))}:
+                        own = found.setdefault(t.name, _Factor(t, made.get(t.name, times)))
+                        own.readers.append((s, times))
+                case _:
+                    pass
+            made.update({t.name: times for t in defined(s)})
+
+    go(program.body, 1)
+    yield from found.values()
+
+
+def _sides(s: Compute) -> tuple[Expr, Expr]:
+    assert isinstance(s.body, Binary)
+    return s.body.a, s.body.b
+
+
+def _unrounded(e: Expr) -> Load | None:
+    """What is loaded as a factor that the product rounds."""
+    x = masked(uncast(e)) if isinstance(e, Unary) and e.op == "tf32" else None
+    return x.load if x else None
+
+
+def _pays(f: _Factor, target: Target, context: Context) -> bool:
+    """Whether what products gain is more than the copy, and the hand-off in front of it."""
+    copy = cut(single(_copy(f.tensor, None, "")), context)
+    pairs = [(cut(single(s), context), cut(single(_marked(s, f.tensor)), context), n) for s, n in f.readers]  # fmt: skip
+    if copy is None:
+        return False
+    gain = sum((a.seconds - b.seconds) * n for a, b, n in pairs if a and b)
+    kept = target.l2_bytes * target.model.common.kept
+    memory = 2 * f.tensor.nbytes / target.dram_bandwidth if f.tensor.nbytes > kept else 0.0
+    each = SURE * (max(copy.seconds, memory) + target.barrier_seconds)
+    return context.whether(
+        "round copies",
+        lambda way: each * max(f.made, 1) if way else gain,
+        shape=lambda: digest_statements([s for s, _ in f.readers], context.tables),
+    )
+
+
+def _marked(s: Compute, t: Tensor, new: Tensor | None = None) -> Compute:
+    """`s`, which may take `t`, or `new` in its place, for rounded."""
+
+    def side(e: Expr) -> Expr:
+        x = _unrounded(e)
+        if x is None or x.tensor != t or not isinstance(e, Unary):
+            return e
+        inner = map_loads(e.x, lambda y: Load(new, y.index) if new and y.tensor == t else y)
+        return Unary("is_tf32", inner)
+
+    a, b = _sides(s)
+    return msgspec.structs.replace(s, body=Binary("mul", side(a), side(b)))
+
+
+def _copy(t: Tensor, names: Names | None, origin: str) -> Compute:
+    name = names.fresh(f"{t.name}_rounded") if names else f"{t.name}_rounded"
+    out = Tensor(name, t.shape, t.dtype)
+    return compute(out, lambda *i: Unary("to_tf32", Load(t, i)), origin=origin)
+
+
+def _with(program: Program, copies: dict[str, Compute]) -> Program:
+    """`program` with each copy behind what makes the tensor, and with products that read it."""
+
+    def after(tensors: Iterator[Tensor]) -> tuple[Statement, ...]:
+        return tuple(copies[t.name] for t in tensors if t.name in copies)
+
+    def go(body: Body) -> Body:
+        out: list[Statement] = []
+        for s in body:
+            first = after(c.param for c in s.carried) if isinstance(s, Loop) else ()
+            s = map_bodies(s, lambda inner, first=first: go((*first, *inner)))
+            if isinstance(s, Compute) and in_tf32(s):
+                for t in {x.tensor for side in _sides(s) if (x := _unrounded(side))}:
+                    if t.name in copies:
+                        s = _marked(s, t, copies[t.name].out)
+            out += (s, *after(iter(defined(s))))
+        return tuple(out)
+
+    given = after(t for t in (*program.inputs, *(w.tensor for w in program.weights)))
+    return with_body(program, (*given, *go(program.body)))
