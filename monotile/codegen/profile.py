@@ -21,6 +21,7 @@ class Profiling:
         self._stages = {r.stage.name: (n, r) for n, r in enumerate(recorded(plan))}
         self._slot = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
         self._capacity = capacity(plan)
+        self._notes = plan.launch.shared_bytes
 
     @property
     def given(self) -> dict[str, str]:
@@ -40,7 +41,7 @@ class Profiling:
     def run(self, w: Writer, *more: str) -> Generator[None]:
         """Round the walk of the Plan. more: arguments that the target's own way of opening takes."""
         if self._on:
-            w.write("MT_PROFILE(profile);")
+            w.write(f"MT_PROFILE(profile, {self._notes});")
             memory = f"MT_POINTER({self._slot})"
             arguments = ["profile", memory, str(self._capacity), self._outer, *more]
             w.write(f"mt_profile_open({', '.join(arguments)});")

@@ -16,6 +16,7 @@ from monotile.plan.access import Old, overwritten
 from monotile.plan.nodes import Launch, Plan, PlanNode, Ring, Stage, Step
 from monotile.plan.places import Place
 from monotile.plan.printer import show, show_body, show_each_place
+from monotile.plan.records import ON_CHIP
 from monotile.plan.streams import streams
 from monotile.plan.walk import nodes_in, stages_in, with_bodies
 from monotile.schedule import live as schedule_live
@@ -105,6 +106,7 @@ class PlanState:
             workspace_bytes=self.memory.workspace_bytes,
             message_bytes=self.message_bytes,
             ring=self.ring,
+            notes_bytes=ON_CHIP if self.options.profile and target.has.scratchpad else 0,
         )
         return Plan(
             target=target.name,

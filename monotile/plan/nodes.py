@@ -331,6 +331,7 @@ class Launch(Frozen, frozen=True):
     functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
     one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
     ring: in `shared_bytes`, behind what stages use; None where no step streams weights.
+    notes_bytes: of on-chip memory behind `shared_bytes`, for what a profiled kernel keeps of itself (`plan/records.py`).
     index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""
 
     workers: int
@@ -341,6 +342,12 @@ class Launch(Frozen, frozen=True):
     functions: Functions = "inlined"
     index_bits: IndexBits = 32
     ring: Ring | None = None
+    notes_bytes: int = 0
+
+    @property
+    def block_bytes(self) -> int:
+        """Of on-chip memory of a worker."""
+        return self.shared_bytes + self.notes_bytes
 
     @property
     def block_threads(self) -> int:

@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 HEADER_WORDS, RECORD_WORDS = 5, 4
 STAGE_BIT, TASK_BIT = 8, 32
 MOST = 1 << 15  # records of a worker: 1 MiB
-ON_CHIP = 1 << 10  # bytes that a block's notes take on chip, aligned (CUDA)
+ON_CHIP = 128  # bytes that a block's notes take on chip (CUDA)
 
 
 class Recorded(Frozen, frozen=True):

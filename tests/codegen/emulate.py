@@ -169,7 +169,7 @@ def bits(x: np.ndarray) -> int:
 
 def launch_of(plan: Plan) -> Launch:
     p = plan.launch
-    return Launch(p.workers, p.block_threads, p.shared_bytes, p.workspace_bytes, p.message_bytes)
+    return Launch(p.workers, p.block_threads, p.block_bytes, p.workspace_bytes, p.message_bytes)
 
 
 def emulate(

@@ -225,6 +225,20 @@ def test_new_parameters_without_compiling_again() -> None:
     assert error(fast(*args), exact(other.cuda(), args)) <= 1e-5
 
 
+def test_a_profile_where_functions_are_compiled_apart() -> None:
+    """What the kernel notes of itself lies where no function has its tiles."""
+    widths = [256 + 32 * k for k in range(46)]
+    pairs = itertools.pairwise(widths)
+    model = nn.Sequential(*(m for a, b in pairs for m in (nn.Linear(a, b), nn.ReLU())))
+    model, x = model.half().cuda(), torch.randn(1024, widths[0]).half().cuda()
+    plain = monotile.compile(model, (x,))
+    noting = monotile.compile(model, (x,), options=monotile.Options(profile=True))
+    assert noting.plan.launch.functions == "separate"
+    assert torch.equal(noting(x), plain(x))
+    tasks = sum(r.kind == "task" for r in noting.profile(x).records)
+    assert tasks == sum(math.prod(r.stage.grid) for r in recorded(noting.plan))
+
+
 @pytest.mark.parametrize("name", ["bert_base", "lstm", "mmoe"])
 def test_a_profile_covers_the_call(name: str) -> None:
     """Every task is recorded, no worker's records overlap, and together they take about as long as the call."""

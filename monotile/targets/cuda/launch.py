@@ -88,7 +88,7 @@ class _PerThread(threading.local):
         self.block = (ctypes.c_uint64 * (2 + (pointers.count if pointers.by_value else 1)))()
         self.table = None if pointers.by_value else (ctypes.c_uint64 * pointers.count)()
         self.arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.block))
-        self.config = LaunchConfig(launch.workers, launch.block_threads, launch.shared_bytes)
+        self.config = LaunchConfig(launch.workers, launch.block_threads, launch.block_bytes)
         self.config_at = ctypes.addressof(self.config)
         self.arguments_at = ctypes.addressof(self.arguments)
         self.weights: tuple[int, ...] | None = None
@@ -120,9 +120,9 @@ class CudaKernel:
         with driver.within(self._context):
             try:
                 self._function = driver.load(binary.image, entry)
-                driver.allow_shared(self._function, launch.shared_bytes)
+                driver.allow_shared(self._function, launch.block_bytes)
                 fits = driver.resident_blocks(
-                    self._function, launch.block_threads, launch.shared_bytes
+                    self._function, launch.block_threads, launch.block_bytes
                 )
             except DriverError as error:
                 raise TargetError(
@@ -273,6 +273,6 @@ def _refuse_crowd(driver: Driver, device: int, launch: Launch, fits: int) -> Non
     if launch.workers > room:
         raise TargetError(
             f"the plan wants {launch.workers} resident blocks of {launch.block_threads} threads and"
-            f" {launch.shared_bytes} bytes of shared memory; GPU {device} holds {room}."
+            f" {launch.block_bytes} bytes of shared memory; GPU {device} holds {room}."
             f' Compile on this machine with target="cuda", or with Options(workers={max(room, 1)})'
         )

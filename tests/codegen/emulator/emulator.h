@@ -57,7 +57,6 @@ struct Block {
   std::vector<char> memory;
   Barrier barriers[16];
   std::vector<Warp> warps;
-  alignas(8) char noted[64];
   char* shared() { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 127) & ~uintptr_t(127)); }
 };
 struct Thread {

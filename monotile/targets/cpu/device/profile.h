@@ -13,7 +13,7 @@ typedef struct {
   int first, step;  // the thread's workers
   uint64_t what, iteration, start;
 } mt_profile;
-#define MT_PROFILE(name) mt_profile name[1]
+#define MT_PROFILE(name, place) mt_profile name[1]
 
 MT_INLINE uint64_t mt_profile_now(void) {
   struct timespec t;

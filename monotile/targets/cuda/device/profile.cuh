@@ -7,15 +7,16 @@
 #pragma once
 #include "cuda/device/barrier.cuh"
 
-// The state of a block's profile, in shared memory. Called functions get a pointer to it; each access to a local variable would go
-// to L2, as every hand-off invalidates the L1.
+// The state of a block's profile, in dynamic shared memory, behind what stages use. Called functions get a pointer to it; each access to
+// a local variable would go to L2, as every hand-off invalidates the L1. It must not be static: where functions are compiled apart only
+// the kernel's part knows of it, and callees take the dynamic memory to begin where the static does.
 struct mt_profile {
   unsigned long long* memory;  // of this worker: header, then records
   unsigned capacity, count;
   unsigned long long what, iteration, start;
 };
-static_assert(sizeof(mt_profile) <= 64, "profile_memory has room for it");
-#define MT_PROFILE(name) mt_profile* const name = static_cast<mt_profile*>(mt::ptx::profile_memory())
+static_assert(sizeof(mt_profile) <= 64, "`ON_CHIP` of plan/records.py has room for it");
+#define MT_PROFILE(name, place) mt_profile* const name = reinterpret_cast<mt_profile*>(mt::ptx::shared_memory() + (place + 15) / 16 * 16)
 
 // Stores the cycle count at the next step of the global timer, and the timer's value then, to `memory`.
 static __device__ __forceinline__ void mt_profile_step(unsigned long long* memory) {

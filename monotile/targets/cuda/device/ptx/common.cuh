@@ -161,12 +161,6 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
-// Shared memory of a block for its profile: `ON_CHIP` of plan/records.py sets it aside.
-__device__ __forceinline__ void* profile_memory() {
-  __shared__ __align__(8) char monotile_noted[64];
-  return monotile_noted;
-}
-
 // The block's dynamic shared memory.
 __device__ __forceinline__ char* shared_memory() {
   extern __shared__ __align__(1024) char monotile_shared[];

@@ -84,7 +84,6 @@ inline void load_words_16(const void* p, unsigned long long& x, unsigned long lo
 inline unsigned long long nanoseconds() { return ++emulator::events; }  // of all threads: a clock that never stands still
 inline unsigned long long cycles() { return ++emulator::events; }
 inline char* shared_memory() { return emulator::current->block->shared(); }
-inline void* profile_memory() { return emulator::current->block->noted; }
 inline void assume_global(const volatile void*) {}
 
 }  // namespace mt::ptx
