@@ -67,6 +67,7 @@ class TensorCores(_Family, frozen=True):
     chip:    bandwidth of on-chip memory, written by copies and read by tensor cores, in those of the path.
     finish:  passes over the results on chip that their epilogue takes.
     hides:   part of narrow copies that goes on behind the products.
+    wide:    part of the rate of tensor cores that float32 reaches.
     """
 
     fill: float
@@ -75,6 +76,7 @@ class TensorCores(_Family, frozen=True):
     chip: float
     finish: float
     hides: float
+    wide: float
 
 
 class Matmul(_Family, frozen=True):
@@ -85,6 +87,7 @@ class Matmul(_Family, frozen=True):
     shows:           part of what goes on behind the longest of copies, on-chip memory and products that is not hidden.
     sums:            passes over the slices' sums on chip.
     rounding:        passes over on-chip memory that a warpgroup's operands of float32 take to be rounded to TF32.
+    parts:           latencies in which a warpgroup takes a chunk of float32 apart and adds its sums.
     evaluate:        operations that a vector of an evaluated operand takes.
     copy:            operations that an asynchronous copy of less than full width takes.
     again:           latencies that each of a worker's further tasks waits.
@@ -107,6 +110,7 @@ class Matmul(_Family, frozen=True):
     shows: float
     sums: float
     rounding: float
+    parts: float
     evaluate: float
     copy: float
     again: float

@@ -50,4 +50,4 @@ def test_seconds_are_those_of_what_takes_longest() -> None:
     h100 = cuda_target("sm_90a")
     assert Work(h100.l2_bytes, {}).seconds(h100) == h100.l2_bytes / h100.dram_bandwidth
     many = Work(1, {"mma16": 10**12, "float32": 10**12})
-    assert many.seconds(h100) == pytest.approx(1e12 / 798e12 + 3e12 / 310e12)
+    assert many.seconds(h100) == pytest.approx(1e12 / 798e12 + 3e12 / 415e12)

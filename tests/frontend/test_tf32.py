@@ -1,6 +1,7 @@
 """Where products of float32 may be of TF32: as PyTorch's settings say, or as the options do."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from monotile.ir.expr import Unary, walk
 from monotile.ir.program import Compute, statements
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Step
+from monotile.plan.nodes import Stage, Step
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import TARGET, Emulated
@@ -110,6 +111,28 @@ def test_a_plan_that_rounds_unasked_is_refused() -> None:
 
     with pytest.raises(VerificationError, match="lose precision"):
         verify(steps(made.plan, hasty), made.program, TARGET)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize(
+    ("slices", "teams", "sizes"), [(1, 1, (136, 80)), (2, 1, (136, 40)), (1, 2, (45, 170))]
+)
+def test_three_passes_of_warpgroups(slices: int, teams: int, sizes: tuple[int, int]) -> None:
+    """As exact as float32: chunks that end within a line, rows that are not there, tasks that follow each other, operands that are evaluated."""
+    model, x = nn.Linear(*sizes).eval(), torch.randn(200, sizes[0])
+
+    def holds(value: Any) -> bool:
+        m = value["method"]
+        shape = (m["instruction"], m.get("slices", 1), m.get("tasks_at_once", 1))
+        return shape == ("wgmma", slices, teams)
+
+    made = Emulated(model, (x,), workers=2, chooser=Prefer("blocks", holds))
+    method = next(s for s in made.plan.body if isinstance(s, Stage)).steps[0].method
+    assert isinstance(method, Matmul)
+    assert (method.instruction, method.passes, method.slices) == ("wgmma", 3, slices)
+    (got,) = made(x)
+    exact = x.double() @ model.weight.double().T + model.bias.double()
+    assert (got - exact).norm() / exact.norm() < 2e-6
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

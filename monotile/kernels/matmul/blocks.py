@@ -12,7 +12,7 @@ from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import contract_seconds
-from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, sum_bytes
+from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
 from monotile.plan.nodes import Prefetch
@@ -80,7 +80,7 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 def _for_warpgroups(p: Product) -> bool:
     """Whether warpgroups can read the operands where they lie on chip: along k, or 16-bit ones of the right side along its columns."""
     majors = ("k", "mn") if p.dtype.itemsize == 2 else ("k",)
-    return p.passes == 1 and p.left.major == "k" and p.right.major in majors
+    return p.left.major == "k" and p.right.major in majors
 
 
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
@@ -198,9 +198,9 @@ def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul
     groups = target.threads // (4 * target.warp)
     itemsize = p.dtype.itemsize
     deep = LINE_BYTES // itemsize
-    sums = (
-        2 if p.dtype.is_float8 else 1
-    )  # of a chunk, and of all: tensor cores keep few bits of them
+    # Of a chunk, and of all: tensor cores keep few bits of them. Left operands in parts are in registers.
+    sums = 2 if p.dtype.is_float8 or p.passes > 1 else 1
+    most = 1 if p.passes > 1 else 2
     shapes = (
         (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
         (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
@@ -213,20 +213,22 @@ def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul
             block_m >= 2 * max(size.m, 8)
             or block_n >= 2 * max(size.n, 8)
             or high * columns * sums > MOST_COLUMNS
+            or high > most
         ):
             continue
         threads = target.threads // (slices * teams)
         if _held(p, block_m, block_n, deep, threads) > MOST_HELD:
             continue
-        ring = slices * teams * (block_m + block_n) * LINE_BYTES
-        steps = -(-size.k // (deep * slices))
-        depth = min(8, steps + 1, target.shared_bytes // ring)
+        c = Matmul(
+            m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
+            instruction="wgmma", left=p.left, right=p.right, passes=p.passes, warps_m=4 * down,
+            warps_n=across, slices=slices, depth=1, tasks_at_once=teams,
+        )  # fmt: skip
+        chunk = chunk_bytes(c, itemsize)
+        room = target.shared_bytes // (slices * teams) - rest_bytes(c, itemsize)
+        depth = min(8, -(-size.k // (deep * slices)) + 1, room // chunk)
         if depth >= (3 if teams > 1 else 2):
-            yield Matmul(
-                m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
-                instruction="wgmma", left=p.left, right=p.right, warps_m=4 * down,
-                warps_n=across, slices=slices, depth=depth, tasks_at_once=teams,
-            )  # fmt: skip
+            yield msgspec.structs.replace(c, depth=depth)
 
 
 def _warpgroup_columns(p: Product) -> tuple[int, ...]:

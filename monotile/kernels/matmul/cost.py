@@ -70,7 +70,13 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     kind = f"mma{8 * itemsize}" if tensor_cores else "dot8" if p.dtype.is_int else "fma"
     rate = target.flops[kind] / target.workers / c.passes
     deep = padded if tensor_cores else k
-    work = 2 * c.block_m * c.block_n * deep / (rate * _efficiency(c, target))
+    work = (
+        2
+        * c.block_m
+        * c.block_n
+        * deep
+        / (rate * _efficiency(c, target, wide=p.dtype is DType.F32))
+    )
     if target.has.register_tiles:
         return Block(c, p, target, k, target.latency_seconds, work)
     model = fitted(target.model.matmul)
@@ -191,17 +197,31 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
     if not _tensor_cores(c):
         return max(moved, b.work), 2 * b.sums
-    chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + b.read) / target.worker_bandwidth
+    in_parts = c.instruction == "wgmma" and c.passes > 1
+    read = _read_in_parts(c, tile) if in_parts else b.read
+    chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
         busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
-        if b.product.dtype is DType.F32:  # warps round a chunk before they ask for its products
+        if in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
+            busy += (
+                -(-b.k // c.block_k)
+                * model.parts
+                * target.latency_seconds
+                / (c.slices * c.teams) ** 2
+            )
+        elif b.product.dtype is DType.F32:  # warps round a chunk before they ask for its products
             vectors = b.k * _rounded(b, tile)
             busy += model.rounding * vectors * target.vector_bytes / target.worker_bandwidth
     else:
         busy = max(moved, chip) + b.work
     return busy, cores.finish * chip_seconds(tile[0] * tile[1], target) + model.sums * b.sums
+
+
+def _read_in_parts(c: Matmul, tile: tuple[int, int]) -> int:
+    """Values that warpgroups read on chip for one of k: left ones into registers, right ones twice and what TF32 leaves of them once, which is written and read besides."""
+    return c.warps_n * tile[0] + 3 * (c.warps_m // 4) * c.block_n + 2 * tile[1]
 
 
 def _rounded(b: Block, tile: tuple[int, int]) -> float:
@@ -242,13 +262,13 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
     return cost * results * stored / (target.worker_bandwidth * target.workers)
 
 
-def _efficiency(c: Matmul, target: Target) -> float:
-    """The part of the arithmetic rate that a warp's tile, or a thread's, can reach."""
+def _efficiency(c: Matmul, target: Target, *, wide: bool) -> float:
+    """The part of the arithmetic rate that a warp's tile, or a thread's, can reach. wide: of float32."""
     match c.instruction:
         case "mma" if c.runs > 1:  # of each run's own fragments
             return fitted(target.model.matmul).run_rate * min(1.0, c.block_n / c.runs / 8)
         case "mma" | "wgmma":
-            return 1.0
+            return _cores(c, fitted(target.model.matmul)).wide if wide else 1.0
         case "fma":  # a thread's tile is about square: operands read against products made of them
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
             model = fitted(target.model.matmul)

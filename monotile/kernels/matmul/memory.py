@@ -12,9 +12,15 @@ def contract_bytes(c: Matmul, itemsize: int, sum_itemsize: int = 4) -> int:
     itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
     """
     chunk = chunk_bytes(c, itemsize)
-    ring = c.slices * c.depth * chunk
+    ring = c.slices * (c.depth * chunk + rest_bytes(c, itemsize))
     team = max(ring, c.following * chunk + sum_bytes(c, sum_itemsize))
     return c.teams * -(-team // TEAM) * TEAM if c.teams > 1 else team
+
+
+def rest_bytes(c: Matmul, itemsize: int) -> int:
+    """What TF32 leaves of the right operand, of two chunks of a slice, where warpgroups read it."""
+    in_parts = c.instruction == "wgmma" and c.passes > 1
+    return 2 * panel_bytes(c.block_n, c.block_k, c.right, itemsize) if in_parts else 0
 
 
 def chunk_bytes(c: Matmul, itemsize: int) -> int:

@@ -84,7 +84,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   }
 
   int thread = int(own) - slice * S::SLICE_THREADS;
-  char* ring = shared + slice * (DEPTH * S::STAGE_BYTES);
+  char* ring = shared + slice * S::SLICE_BYTES;
   Feed<S, typename S::Left, typename S::LeftCopies, Left> left_feed(left, m0, m1, slice, thread);
   Feed<S, typename S::Right, typename S::RightCopies, Right> right_feed(right, n0, n1, slice, thread);
   auto begin = [&](char* to) {
@@ -95,11 +95,21 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
     left_feed.finish(to);
     right_feed.finish(to + S::LeftPanel::BYTES);
   };
+  typename Core::Accumulator acc;
+  Core::clear(acc);
+  char* rest = ring + DEPTH * S::STAGE_BYTES;  // of two, the one of this chunk
+  auto load = [&](const char* chunk) {
+    if constexpr (S::RESTS) Core::load(acc, chunk, warp_m, lane);
+  };
+  auto multiply = [&](const char* chunk) {
+    if constexpr (S::RESTS)
+      Core::step(acc, chunk + S::LeftPanel::BYTES, rest, warp_n);
+    else
+      Core::step(acc, chunk, chunk + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+  };
   int chunks = S::CHUNKS;
   if constexpr (IS_BOUNDED<Left>) chunks = ceil_div(left.k_end, S::BLOCK_K);
   int count = slice < chunks ? (chunks - slice + S::SLICES - 1) / S::SLICES : 0;
-  typename Core::Accumulator acc;
-  Core::clear(acc);
 
   constexpr int END = DEPTH * S::STAGE_BYTES;
   int to = 0, from = 0;  // stages of the ring: next to fill, next to use
@@ -170,6 +180,28 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr bool CONTINUES = next_task.CONTINUES;
   if constexpr (CONTINUES) tasks.next(next_task);
   const int wanted = count + (CONTINUES && tasks.more ? S::NEXT_TASK_CHUNKS : 0);  // chunks, with those of the next task
+  // Of chunk t, at `from`, the copies of this thread are in, and what it has copied is as the products take it.
+  auto arrive = [&](int t) {
+    ptx::copy_async_wait<max_of(0, DEPTH - 2 - S::IN_FLIGHT)>();
+    if constexpr (S::ROUNDS_TO_TF32) {
+      if constexpr (!S::Left::ROUNDED) S::LeftCopies::round(ring + from, thread);
+      if constexpr (!S::Right::ROUNDED) S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
+    }
+    if constexpr (S::RESTS) {
+      rest = ring + DEPTH * S::STAGE_BYTES + (t & 1) * S::REST_BYTES;
+      S::RightCopies::rest(rest, ring + from + S::LeftPanel::BYTES, thread);
+    }
+    if constexpr (S::WARPGROUPS) ptx::fence_async();
+  };
+  // Sums that are promoted end in the iteration that begins them, while the next chunk arrives: what is carried over while it is under way
+  // may be moved, for which ptxas serialises every wgmma (C7515). They are added when the others' products are done as well, while the next
+  // fragments are loaded. Behind the last chunk the next one's stage is looked at for nothing.
+  constexpr bool ENDS = S::WARPGROUPS && Core::PROMOTES && FILL == 0 && DEPTH > 1;
+  if constexpr (ENDS) {
+    arrive(0);
+    warps_barrier<S::SLICE_WARPS>(barrier);
+    load(ring + from);
+  }
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
     if constexpr (DEPTH == 1) {
@@ -179,19 +211,18 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       ptx::copy_async_commit();
       ptx::copy_async_wait<0>();
       warps_barrier<S::SLICE_WARPS>(barrier);
-      Core::step(acc, ring, ring + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      load(ring);
+      multiply(ring);
       Core::finish(acc);
     } else {
       bool full = FILL == 0 || t >= 0;
       if (full) {
-        ptx::copy_async_wait<max_of(0, DEPTH - 2 - S::IN_FLIGHT)>();
-        if constexpr (S::ROUNDS_TO_TF32) {
-          if constexpr (!S::Left::ROUNDED) S::LeftCopies::round(ring + from, thread);
-          if constexpr (!S::Right::ROUNDED) S::RightCopies::round(ring + from + S::LeftPanel::BYTES, thread);
+        if constexpr (!ENDS) {
+          arrive(t);
+          if constexpr (S::WARPGROUPS && FILL == 0 && !S::FILLED_ONCE && S::IN_FLIGHT == 0) Core::finish(acc);
+          warps_barrier<S::SLICE_WARPS>(barrier);  // chunk t is in, chunk t - 1 - IN_FLIGHT is used up
+          load(ring + from);
         }
-        if constexpr (S::WARPGROUPS) ptx::fence_async();
-        if constexpr (S::WARPGROUPS && FILL == 0 && (!S::FILLED_ONCE || Core::PROMOTES) && S::IN_FLIGHT == 0) Core::finish(acc);
-        warps_barrier<S::SLICE_WARPS>(barrier);  // chunk t is in, chunk t - 1 - IN_FLIGHT is used up
       }
       bool refills = !S::FILLED_ONCE && t >= S::IN_FLIGHT - FILL;
       if constexpr (CONTINUES) {
@@ -201,18 +232,25 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       }
       bool more = refills && t + DEPTH - 1 - S::IN_FLIGHT < wanted;
       // Tensor cores that read the ring themselves work while the next copies are issued and waited for.
-      if (S::WARPGROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (S::WARPGROUPS && full) multiply(ring + from);
       if (S::WARPGROUPS && FILL > 0 && full) Core::finish(acc);  // with much other code in between ptxas serialises wgmma (C7514)
       if constexpr (S::IN_FLIGHT > 0) Core::template finish<S::IN_FLIGHT>(acc);
       if (more) begin(ring + to);
       ptx::copy_async_commit();
-      if (!S::WARPGROUPS && full) Core::step(acc, ring + from, ring + from + S::LeftPanel::BYTES, warp_m, warp_n, lane);
+      if (!S::WARPGROUPS && full) multiply(ring + from);
       if (more) finish(ring + to);
       if (refills) to = to + S::STAGE_BYTES == END ? 0 : to + S::STAGE_BYTES;
       if (full) from = from + S::STAGE_BYTES == END ? 0 : from + S::STAGE_BYTES;
+      if constexpr (ENDS) {
+        arrive(t + 1);
+        Core::wait(acc);
+        warps_barrier<S::SLICE_WARPS>(barrier);
+        load(ring + from);
+        Core::promote(acc);
+      }
     }
   }
-  if constexpr (S::WARPGROUPS && FILL == 0 && DEPTH > 1) Core::finish(acc);
+  if constexpr (S::WARPGROUPS && FILL == 0 && DEPTH > 1 && !ENDS) Core::finish(acc);
 
   // Every slice arrives equally often: compute-sanitizer's racecheck orders threads by how many barriers they passed.
   if constexpr (S::SLICE_WARPS > 1 && (IS_BOUNDED<Left> ? S::SLICES > 1 : S::CHUNKS % S::SLICES != 0)) {

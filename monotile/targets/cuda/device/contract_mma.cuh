@@ -87,11 +87,11 @@ __device__ __forceinline__ void round(u32 (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) x[i] = ptx::to_tf32(x[i]);
 }
-// What TF32 leaves of floats, which are given by their bits: the other part, of 13 bits, as a float of its own.
+// What TF32 leaves of floats that are given by their bits.
 template <int N>
 __device__ __forceinline__ void rests(u32 (&low)[N], const u32 (&x)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) low[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(x[i] & 0xffffe000));
+  for (int i = 0; i < N; ++i) low[i] = __float_as_uint(rest_of_tf32(__uint_as_float(x[i])));
 }
 
 // The m x n results that one warp accumulates, from chunks of k. piece: so many values of k have their own sums in three passes; 0 for all.

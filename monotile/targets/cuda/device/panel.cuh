@@ -116,6 +116,9 @@ __device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
   return {f};
 }
 
+// What TF32 leaves of a float, as a float of its own: 13 bits.
+__device__ __forceinline__ float rest_of_tf32(float x) { return x - __uint_as_float(__float_as_uint(x) & 0xffffe000); }
+
 struct PanelConfig {
   int rows = 0, k = 0;    // its extents
   bool k_major = true;
@@ -327,6 +330,20 @@ struct PanelCopies {
 #pragma unroll
       for (int e = 0; e < VECTOR; ++e) x[e] = ptx::to_tf32(x[e]);
       *at = x;
+    }
+  }
+
+  // What TF32 leaves of what a thread has copied into `panel`, or stored there, into `to`.
+  static __device__ __forceinline__ void rest(char* to, const char* panel, int thread) {
+    static_assert(same<T, float>, "Only float32 has two parts of TF32.");
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+      if (!exists(i, thread)) continue;
+      const int offset = piece(i, thread).offset;
+      auto x = *reinterpret_cast<const Pack<float, VECTOR>*>(panel + offset);
+#pragma unroll
+      for (int e = 0; e < VECTOR; ++e) x[e] = rest_of_tf32(x[e]);
+      *reinterpret_cast<Pack<float, VECTOR>*>(to + offset) = x;
     }
   }
 

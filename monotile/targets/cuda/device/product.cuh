@@ -46,7 +46,8 @@ struct Product {
   static_assert(TEAMS == 1 || SLICES == 1, "A product of several teams cannot be split along k: a team has one named barrier.");
   static_assert(KERNEL == Kernel::GROUPED || GROUPS == 1, "Only Kernel::GROUPED multiplies columns in groups.");
   static_assert(KERNEL != Kernel::GROUPED || is_float16<T>, "Kernel::GROUPED multiplies float16 or bfloat16.");
-  static_assert(CONFIG.passes == 1 || KERNEL == Kernel::MMA, "Only Kernel::MMA multiplies in several passes.");
+  static_assert(CONFIG.passes == 1 || (same<T, float> && (KERNEL == Kernel::MMA || KERNEL == Kernel::WGMMA)),
+                "Only float32 is multiplied in several passes, by tensor cores.");
 
   static constexpr int ROWS = min_of(Left::TASK_ROWS, BLOCK_M), COLUMNS = min_of(Right::TASK_ROWS, BLOCK_N);
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
@@ -79,7 +80,15 @@ struct Product {
     static_assert(Left::K_MAJOR, "Kernel::WGMMA reads a left operand whose neighbours lie along k.");
     static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0,
                   "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
-    using type = Wgmma<T, WARP_TILE, WARPS_M * 16, LeftPanel, RightPanel>;
+    template <int PASSES, class = void>
+    struct In {
+      using type = Wgmma<T, WARP_TILE, WARPS_M * 16, LeftPanel, RightPanel>;
+    };
+    template <class W>
+    struct In<3, W> {
+      using type = WgmmaOfParts<WARP_TILE, WARPS_M * 16, LeftPanel, RightPanel>;
+    };
+    using type = typename In<CONFIG.passes>::type;
   };
   template <class V>
   struct Pick<Kernel::GROUPED, V> {
@@ -91,7 +100,10 @@ struct Product {
   using Sum = typename Core::Sum;
   static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA;  // the operands are read by warpgroups
   // Warpgroups read operands as they lie: these are rounded there. Warps round theirs in registers.
-  static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float>;
+  static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float> && CONFIG.passes == 1;
+  // What TF32 leaves of a chunk's right operand, behind the ring of its slice: twice, as the chunk before is still multiplied.
+  static constexpr bool RESTS = WARPGROUPS && CONFIG.passes == 3;
+  static constexpr int REST_BYTES = RESTS ? RightPanel::BYTES : 0;
   // Evaluating an operand is much code. There, and for scalar products, the main loop fills the pipeline as well.
   static constexpr bool EVALUATES_OPERANDS = KERNEL == Kernel::FMA || through_registers(Left::COPY) || through_registers(Right::COPY);
   // An evaluated operand is on its way in registers, so that nothing of the next task can be prefetched.
@@ -120,7 +132,8 @@ struct Product {
   static constexpr int STAGE_BYTES = LeftPanel::BYTES + RightPanel::BYTES;
   static_assert((STAGE_BYTES % 128 == 0 && LeftPanel::BYTES % 128 == 0) || KERNEL == Kernel::FMA,
                 "Tensor cores need panels that begin at multiples of 128 bytes.");
-  static constexpr int RING_BYTES = SLICES * DEPTH * STAGE_BYTES;
+  static constexpr int SLICE_BYTES = DEPTH * STAGE_BYTES + 2 * REST_BYTES, RING_BYTES = SLICES * SLICE_BYTES;
+  static_assert(!RESTS || DEPTH > 1, "A ring of one stage has no rests.");
   static constexpr int SUMS_OFFSET = NEXT_TASK_CHUNKS * STAGE_BYTES;
   static constexpr int SUM_BYTES = SUMS_OFFSET + SLICES * BLOCK_M * SUM_PITCH * int(sizeof(Sum));
   static constexpr int TEAM_BYTES = ceil_div(max_of(RING_BYTES, SUM_BYTES), 1024) * 1024;

@@ -47,9 +47,10 @@ void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
       }
   });
 }
-// A warp's lanes meet where it is issued: each takes along the eight words that its rows are made of.
-template <class T>
-void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+// A warp's lanes meet where it is issued: each takes along the words that its rows are made of, four lanes' of each of the four.
+template <class T, int TN, bool ADD = true>
+void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 b) {
+  constexpr int EACH = 4 / int(sizeof(T)), K = 8 * EACH;  // values of a word, and of an instruction
   auto all = emulator::exchange(a, 4);
   std::array<std::array<u32, 4>, 4> words;
   int first = int(emulator::lane()) / 4 * 4;
@@ -57,12 +58,18 @@ void wgmma(float (&c)[8][4], const u32 (&a)[4], u64 b) {
     for (int q = 0; q < 4; ++q) words[i][q] = all[q][first + i];
   emulator::multiply([&c, words, b] {
     int lane = int(emulator::lane());
-    for (int j = 0; j < 8; ++j)
-      for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 16; ++k) {
-          u32 word = words[k % 8 / 2][i / 2 + k / 8 * 2];
-          c[j][i] += widen(T{u16(word >> (k % 2 * 16))}) * of_panel<T>(b, k, j * 8 + lane % 4 * 2 + i % 2);
+    for (int j = 0; j < TN; ++j)
+      for (int i = 0; i < 4; ++i) {
+        if (!ADD) c[j][i] = 0;
+        for (int k = 0; k < K; ++k) {
+          u32 word = words[k / EACH % 4][i / 2 + k / EACH / 4 * 2];
+          int column = j * 8 + lane % 4 * 2 + i % 2;
+          if constexpr (EACH == 1)
+            c[j][i] += factor(__uint_as_float(word)) * of_panel<T>(b, column, k);
+          else
+            c[j][i] += widen(T{u16(word >> (k % 2 * 16))}) * of_panel<T>(b, k, column);
         }
+      }
   });
 }
 
