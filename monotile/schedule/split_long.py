@@ -59,6 +59,7 @@ def _is_long(c: Compute, target: Target, context: Context) -> bool:
         c.combiner in COMBINE
         and not c.live
         and c.out.size * math.prod(a.extent for a in c.reduce) >= MUCH
+        and bool(loads(c.body))
         and (_few(c, target) or _neighbours(c) is not None)
         and fused_predicate(c) is None
         and not tiled(c, context)

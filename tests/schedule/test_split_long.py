@@ -11,8 +11,10 @@ from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
+from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.program import Compute, Program, statements
+from monotile.ir.expr import Cast, Load, Tensor, add
+from monotile.ir.program import Compute, Program, compute, statements
 from monotile.ir.verify import verify
 from monotile.kernels.draft import Context
 from monotile.pipeline import transform
@@ -129,3 +131,12 @@ def test_emulated(model: nn.Module, shape: tuple[int, ...]) -> None:
         found.double(), model.double()(x.double().relu()), rtol=1e-4, atol=1e-4
     )
     model.float()
+
+
+def test_a_sum_of_what_nothing_is_read_for_stays() -> None:
+    """Of places alone, as of a mask that is known: DETR had one."""
+    x, y = Tensor("x", (4,), DType.F32), Tensor("y", (4,), DType.F32)
+    total = Tensor("total", (4,), DType.F32)
+    places = compute(total, lambda i, r: Cast(r, DType.F32), reduce=(1 << 20,), combiner="sum")
+    shifted = compute(y, lambda i: add(Load(x, (i,)), Load(total, (i,))))
+    assert not parts(split(Program((x,), (), (places, shifted), (y,))))
