@@ -93,16 +93,28 @@ def _pays(f: _Factor, target: Target, context: Context) -> bool:
     return context.whether(
         "round copies",
         lambda way: each * max(f.made, 1) if way else gain,
-        shape=lambda: digest_statements([s for s, _ in f.readers], context.tables),
+        shape=lambda: _digest(f, context),
     )
+
+
+def _digest(f: _Factor, context: Context) -> str:
+    """Of all that the copy and its readers cost."""
+    sides = [[_reads(side, f.tensor) for side in _sides(s)] for s, _ in f.readers]
+    times = (f.made, *(n for _, n in f.readers))
+    readers = [s for s, _ in f.readers]
+    return digest_statements(readers, context.tables, sides, times, f.tensor.shape)
+
+
+def _reads(e: Expr, t: Tensor) -> bool:
+    x = _unrounded(e)
+    return x is not None and x.tensor == t
 
 
 def _marked(s: Compute, t: Tensor, new: Tensor | None = None) -> Compute:
     """`s`, which may take `t`, or `new` in its place, for rounded."""
 
     def side(e: Expr) -> Expr:
-        x = _unrounded(e)
-        if x is None or x.tensor != t or not isinstance(e, Unary):
+        if not _reads(e, t) or not isinstance(e, Unary):
             return e
         inner = map_loads(e.x, lambda y: Load(new, y.index) if new and y.tensor == t else y)
         return Unary("is_tf32", inner)

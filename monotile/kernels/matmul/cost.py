@@ -203,7 +203,10 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
-        busy = (1 - model.shows) * max(parts) + model.shows * sum(parts)
+        shown = (
+            1.0 if in_parts and b.evaluated else model.shows
+        )  # products end before operands are evaluated
+        busy = (1 - shown) * max(parts) + shown * sum(parts)
         if in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
             busy += (
                 -(-b.k // c.block_k)
