@@ -25,11 +25,12 @@ from monotile.passes.programs import (
     rewrite_by_cost,
     rewrite_by_options,
     rewrite_for_target,
+    rewrite_if_for_target,
     specialise_parameters,
     stack,
     with_context,
 )
-from monotile.passes.table import Pass, Trace, capability, checked, option, run
+from monotile.passes.table import Pass, Trace, capability, checked, option, run, without
 from monotile.plan.nodes import Plan
 from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
@@ -62,6 +63,7 @@ from monotile.transform.legalise.mask_stacks import mask_stacks
 from monotile.transform.legalise.narrow_products import narrow_products
 from monotile.transform.legalise.round_factors import round_factors
 from monotile.transform.legalise.state_copies import insert_state_copies
+from monotile.transform.roll.distribute import distribute
 from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
@@ -83,6 +85,7 @@ MANY_WORKERS = capability("many_workers")
 LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
+CACHES = without("scratchpad")
 PREFETCH = capability("prefetch")
 
 # fmt: off
@@ -120,15 +123,18 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("reroll_selects", rewrite(reroll_selects),
          "After rolling, the branches of a stack are slices of one tensor, and the stack is a view of it.",
          needs=("rolled",), where=(ROLLING,)),
-    Pass("skew", rewrite(skew),
+    Pass("skew", rewrite_if_for_target(skew),
          "Layers and time steps are a perfect nest once both loops are rolled and no stack stands between them.",
          needs=("rolled",), sets=("skewed",), where=(ROLLING,)),
+    Pass("distribute", rewrite(distribute),
+         "What is left of nests. Before siblings are fused: a product in front of a loop is no sibling of one inside. Not measured on a GPU.",
+         needs=("views inlined",), sets=("loops distributed",), after=("rolled", "skewed"), where=(CACHES,)),
     Pass("fold", fold_constants,
          "After rolling: the zeros that a recurrence starts from must still have the structure of its state.",
          needs=("simplified",), sets=("constants folded",), after=("rolled",)),
     Pass("fuse_horizontally", rewrite(fuse_horizontally),
          "After rolling: the siblings of a layer are fused once, for all layers.",
-         needs=("simplified",), sets=("siblings fused",), after=("rolled", "skewed")),
+         needs=("simplified",), sets=("siblings fused",), after=("rolled", "skewed", "loops distributed")),
     Pass("reroll_selects_again", rewrite(reroll_selects),
          "Stacks of fused siblings are slices of one tensor now.",
          needs=("siblings fused",)),

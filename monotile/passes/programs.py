@@ -105,6 +105,11 @@ def rewrite_for_target(f: Callable[[Program, Target], Program]) -> Run:
     return lambda s: replace(s, program=f(s.program, target_of(s)))
 
 
+def rewrite_if_for_target(f: Callable[[Program, Target | None], Program]) -> Run:
+    """A pass over the Program for a target, if there is one yet."""
+    return lambda s: replace(s, program=f(s.program, s.target))
+
+
 def rewrite_by_cost(f: Callable[[Program, Target, Context], Program]) -> Run:
     """A pass that asks the cost model how long a Program takes."""
     return lambda s: replace(s, program=f(s.program, target_of(s), context_of(s)))

@@ -31,6 +31,7 @@ from monotile.ir.expr import (
     walk,
 )
 from monotile.ir.program import Carry, Compute, Loop, Program, Stack, Statement, compute, used
+from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
@@ -39,8 +40,9 @@ INLINE_LIMIT = (
 )
 
 
-def skew(program: Program) -> Program:
-    """`program` with its nests as wavefronts; the same object if there are none."""
+def skew(program: Program, target: Target | None = None) -> Program:
+    """`program` with its nests as wavefronts; the same object if there are none. A wave reads the weights of all its iterations: where `target` does
+    not keep them at hand from one wave to the next, the nest stays as it is."""
     names = Names(program)
     weights = frozenset(w.tensor.name for w in program.weights)
     changing = program.changing  # a wave would read it once for all its iterations
@@ -53,6 +55,12 @@ def skew(program: Program) -> Program:
                 if isinstance(s, Loop) and not changing.intersection(t.name for t in used(s))
                 else None
             )
+            if (
+                found is not None
+                and target is not None
+                and _weight_bytes(found, weights) > _kept(target)
+            ):
+                found = None
             wide = found is not None and _outer_is_wide(found, weights)
             states = None if found is None else _states(found, wide, names)
             if found is None or states is None:
@@ -62,6 +70,16 @@ def skew(program: Program) -> Program:
         return tuple(out)
 
     return with_body(program, go(program.body))
+
+
+def _weight_bytes(n: Nest, weights: frozenset[str]) -> int:
+    read = {x.tensor for s in n.body for x in loads(s.body) if x.tensor.name in weights}
+    return sum(t.nbytes for t in read)
+
+
+def _kept(target: Target) -> int:
+    """What all workers together can read again at full speed: the last-level cache, or their own ones, where they rely on these."""
+    return target.l2_bytes if target.has.scratchpad else target.workers * target.shared_bytes
 
 
 @dataclass(frozen=True, slots=True)
