@@ -60,7 +60,7 @@ class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some. streamed: weights that
     every use reads from memory anew (`analysis/streaming.py`).
 
-    drafts: groups that were cut so far. memo: what depends on the number of workers. of_worker: what does not, shared
+    drafts: groups that were cut so far. slower: seconds within which no way was found to cut others. memo: what depends on the number of workers. of_worker: what does not, shared
     by the contexts of parts of the machine. chooser: who is asked where there are several ways.
     """
 
@@ -69,6 +69,7 @@ class Context:
     drafts: "dict[Group, Draft | None]" = field(
         default_factory=dict["Group", "Draft | None"], repr=False
     )
+    slower: "dict[Group, float]" = field(default_factory=dict["Group", float], repr=False)
     memo: Memo = field(default_factory=Memo, repr=False)
     of_worker: Memo = field(default_factory=Memo, repr=False)
     chooser: Chooser = field(default=MODEL, repr=False)

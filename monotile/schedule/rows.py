@@ -16,13 +16,15 @@ from monotile.plan.places import BoxDim
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 FEW = 16  # rows that a task may have whatever it has of the columns
+ROUNDING = 1 + 1e-9  # by which seconds may exceed themselves, added in another order
 ALIGN = 128  # bytes between things in on-chip memory
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 
 
-def cut_rows(group: Group, context: Context) -> Iterator[Draft]:
-    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far, unless all are wanted."""
-    least = math.inf
+def cut_rows(group: Group, context: Context, within: float = math.inf) -> Iterator[Draft]:
+    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far, unless all are wanted, or slower than `within`
+    seconds."""
+    least = within * ROUNDING
     for tiles in _row_tiles(group, context):
         draft = _rows_draft(group, tiles, context, least)
         if draft is not None:

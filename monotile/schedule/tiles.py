@@ -1,6 +1,7 @@
 """Groups cut into tasks: every family offers its ways, and the cost model ranks them (Roller)."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from monotile.kernels.draft import Context, Draft
@@ -10,22 +11,31 @@ from monotile.schedule.keys import digest_groups, draft_value
 from monotile.schedule.rows import cut_rows
 
 
-def cut(group: Group, context: Context) -> Draft | None:
-    """The best way to cut `group` into tasks, or None if none fits the on-chip memory."""
-    if group not in context.drafts:
-        context.drafts[group] = context.choose(
-            "cut",
-            _ways(group, context),
-            shape=lambda: digest_groups(context, group),
-            cost=lambda d: d.seconds,
-            value=draft_value,
-        )
-    return context.drafts[group]
+def cut(group: Group, context: Context, within: float = math.inf) -> Draft | None:
+    """The best way to cut `group` into tasks, or None if none fits the on-chip memory. within: seconds; a slower way may be taken for none."""
+    if group in context.drafts:
+        return context.drafts[group]
+    if context.chooser.wants_all:
+        within = math.inf
+    if within <= context.slower.get(group, 0.0):
+        return None
+    found = context.choose(
+        "cut",
+        _ways(group, context, within),
+        shape=lambda: digest_groups(context, group),
+        cost=lambda d: d.seconds,
+        value=draft_value,
+    )
+    if found is None and within < math.inf:
+        context.slower[group] = within
+    elif found is None or found.seconds <= within:
+        context.drafts[group] = found
+    return found
 
 
-def _ways(group: Group, context: Context) -> Iterator[Draft]:
+def _ways(group: Group, context: Context, within: float) -> Iterator[Draft]:
     if len(group.steps) > 1:
-        yield from cut_rows(group, context)
+        yield from cut_rows(group, context, within)
     every = list(group.statements())
     for family in families_for(group):
         ways = (d for d in family.cut(group, context) if suits(d.steps[0], every, context.target))

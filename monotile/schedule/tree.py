@@ -59,11 +59,14 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         )
         if both is None or not allowed(both):
             return None
-        one, a, b = (cut(g, context) for g in (both, first, second))
-        if one is None or a is None or b is None:
+        a, b = cut(first, context), cut(second, context)
+        if a is None or b is None:
             return None
         near = beside(first, second)
         apart = a.seconds + b.seconds + (0.0 if near else context.target.barrier_seconds)
+        one = cut(both, context, within=apart)
+        if one is None:
+            return None
         together = context.whether(
             "one stage",
             lambda yes: one.seconds if yes else apart,
