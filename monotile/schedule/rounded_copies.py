@@ -58,7 +58,7 @@ def _factors(program: Program, context: Context) -> Iterator[_Factor]:
                     go(s.then, times)
                     go(s.otherwise, times)
                 case Compute() if in_tf32(s) and tiled(s, context):
-                    for t in {x.tensor for side in _sides(s) if (x := _unrounded(side))}:
+                    for t in _rounded_by(s):
                         own = found.setdefault(t.name, _Factor(t, made.get(t.name, times)))
                         own.readers.append((s, times))
                 case _:
@@ -74,6 +74,11 @@ def _sides(s: Compute) -> tuple[Expr, Expr]:
     return s.body.a, s.body.b
 
 
+def _rounded_by(s: Compute) -> tuple[Tensor, ...]:
+    """The tensors that it rounds, each once, in order."""
+    return tuple(dict.fromkeys(x.tensor for side in _sides(s) if (x := _unrounded(side))))
+
+
 def _unrounded(e: Expr) -> Load | None:
     """What is loaded as a factor that the product rounds."""
     x = masked(uncast(e)) if isinstance(e, Unary) and e.op == "tf32" else None
@@ -83,9 +88,9 @@ def _unrounded(e: Expr) -> Load | None:
 def _pays(f: _Factor, target: Target, context: Context) -> bool:
     """Whether what products gain is more than the copy, and the hand-off in front of it."""
     copy = cut(single(_copy(f.tensor, None, "")), context)
-    pairs = [(cut(single(s), context), cut(single(_marked(s, f.tensor)), context), n) for s, n in f.readers]  # fmt: skip
     if copy is None:
         return False
+    pairs = [(cut(single(s), context), cut(single(_marked(s, f.tensor)), context), n) for s, n in f.readers]  # fmt: skip
     gain = sum((a.seconds - b.seconds) * n for a, b, n in pairs if a and b)
     kept = target.l2_bytes * target.model.common.kept
     memory = 2 * f.tensor.nbytes / target.dram_bandwidth if f.tensor.nbytes > kept else 0.0
@@ -141,7 +146,7 @@ def _with(program: Program, copies: dict[str, Compute]) -> Program:
             first = after(c.param for c in s.carried) if isinstance(s, Loop) else ()
             s = map_bodies(s, lambda inner, first=first: go((*first, *inner)))
             if isinstance(s, Compute) and in_tf32(s):
-                for t in {x.tensor for side in _sides(s) if (x := _unrounded(side))}:
+                for t in _rounded_by(s):
                     if t.name in copies:
                         s = _marked(s, t, copies[t.name].out)
             out += (s, *after(iter(defined(s))))

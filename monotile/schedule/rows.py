@@ -7,6 +7,7 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
+from monotile.kernels.common.cost import ROUNDING
 from monotile.kernels.draft import Context, Draft, Local
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
@@ -16,7 +17,6 @@ from monotile.plan.places import BoxDim
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 FEW = 16  # rows that a task may have whatever it has of the columns
-ROUNDING = 1 + 1e-9  # by which seconds may exceed themselves, added in another order
 ALIGN = 128  # bytes between things in on-chip memory
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 

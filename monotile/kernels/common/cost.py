@@ -15,6 +15,7 @@ from monotile.ir.program import Compute, Scatter, expressions, value_of
 from monotile.targets.target import Target
 
 SECTOR = 32  # bytes that memory gives at least
+ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 LINE = 128  # bytes that one request brings where neighbours are asked for together
 _PLAIN = frozenset(
     {"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round", "to_tf32"}

@@ -197,17 +197,16 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
     if not _tensor_cores(c):
         return max(moved, b.work), 2 * b.sums
-    in_parts = c.instruction == "wgmma" and c.passes > 1
-    read = _read_in_parts(c, tile) if in_parts else b.read
+    read = _read_in_parts(c, tile) if c.in_parts else b.read
     chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
         shown = (
-            1.0 if in_parts and b.evaluated else model.shows
+            1.0 if c.in_parts and b.evaluated else model.shows
         )  # products end before operands are evaluated
         busy = (1 - shown) * max(parts) + shown * sum(parts)
-        if in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
+        if c.in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
             busy += (
                 -(-b.k // c.block_k)
                 * model.parts

@@ -43,7 +43,6 @@ from monotile.targets.target import Target
 LEAST_COLUMNS = 16  # of a block
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
 LIVE_TERMS = 8  # terms for each that is assumed to count in a call where that is known only then
-ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns, how lanes share its rows of sums.
 Choice = tuple[float, Matmul, int, tuple[int, int], Share | None]
@@ -164,7 +163,7 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
             continue
         block = product_cost.block(c, p, size.k, target)
         least = _rounds(size, c, (c.block_m, c.block_n), target)
-        if block.least(least) > best * ROUNDING:
+        if block.least(least) > best * cost.ROUNDING:
             continue
         for tile, share, after in _finished(problem, c, target):
             rounds = _rounds(size, c, tile, target)

@@ -19,8 +19,7 @@ def contract_bytes(c: Matmul, itemsize: int, sum_itemsize: int = 4) -> int:
 
 def rest_bytes(c: Matmul, itemsize: int) -> int:
     """What TF32 leaves of the right operand, of two chunks of a slice, where warpgroups read it."""
-    in_parts = c.instruction == "wgmma" and c.passes > 1
-    return 2 * panel_bytes(c.block_n, c.block_k, c.right, itemsize) if in_parts else 0
+    return 2 * panel_bytes(c.block_n, c.block_k, c.right, itemsize) if c.in_parts else 0
 
 
 def chunk_bytes(c: Matmul, itemsize: int) -> int:

@@ -71,6 +71,11 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
         """Chunks of the next task that are asked for during one."""
         return self.ahead("task")
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether warpgroups multiply float32 in several passes: left operands are split in registers, right ones on chip."""
+        return self.instruction == "wgmma" and self.passes > 1
+
     def evicts_first(self, side: str) -> bool:
         """Whether what is copied of an operand leaves the last-level cache first."""
         return any(p.what == side and p.cache == "evict_first" for p in self.prefetch)
