@@ -4,12 +4,12 @@ import pytest
 
 from monotile.choice.chooser import MODEL, Record
 from monotile.ir.dtype import DType
+from monotile.kernels.common.cost import ROUNDING
 from monotile.kernels.common.product import product
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import single
 from monotile.kernels.matmul.blocks import blocks
 from monotile.kernels.matmul.cost import block, rounds_seconds
-from monotile.kernels.matmul.cuts import ROUNDING
 from monotile.kernels.matmul.problem import Memory, Problem, Size
 from monotile.schedule.tiles import cut
 from monotile.targets.cuda.target import cuda_target
