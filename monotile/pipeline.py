@@ -52,6 +52,7 @@ from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.group_rows import group_rows
+from monotile.transform.layout.images import make_images
 from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.pad_outputs import pad_outputs
@@ -80,11 +81,13 @@ SPECIALISING = option("specialise")
 ARRANGING = option("arrange_parameters")
 EXACTER = option("excess_precision")
 LAYOUTS = capability("layouts")
+WIDE_COPIES = capability("wide_copies")
 COALESCING = capability("coalescing")
 MANY_WORKERS = capability("many_workers")
 LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
+REGISTER_TILES = capability("register_tiles")
 CACHES = without("scratchpad")
 PREFETCH = capability("prefetch")
 
@@ -187,7 +190,7 @@ AT_THE_BORDER: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("results settled",)),
     Pass("arrange_parameters", arrange_parameters,
          "Before layout assignment, which would transpose the parameters in every call.",
-         needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING, LAYOUTS)),
+         needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING, WIDE_COPIES)),
 )
 FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("narrow_products", rewrite_for_target(narrow_products),
@@ -198,13 +201,16 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("rows grouped",), after=("parameters arranged",)),
     Pass("pad_channels", rewrite_for_target(pad_channels),
          "Before layout assignment: four input channels can be read as vectors, three cannot.",
-         needs=("own bases",), sets=("channels padded",), after=("parameters arranged", "rows grouped"), where=(LAYOUTS,)),
+         needs=("own bases",), sets=("channels padded",), after=("parameters arranged", "rows grouped"), where=(WIDE_COPIES,)),
     Pass("pad_outputs", rewrite_for_target(pad_outputs),
          "Before layout assignment, as the padding of inputs.",
-         needs=("own bases",), sets=("outputs padded",), after=("parameters arranged", "rows grouped"), where=(LAYOUTS,)),
+         needs=("own bases",), sets=("outputs padded",), after=("parameters arranged", "rows grouped"), where=(WIDE_COPIES,)),
     Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before tiling: which tiles a product may have depends on the layouts of its operands.",
-         needs=("own bases", "channels padded"), sets=("layouts chosen",), after=("parameters arranged",), where=(LAYOUTS,)),
+         needs=("own bases",), sets=("layouts chosen",), after=("parameters arranged", "channels padded", "outputs padded"), where=(LAYOUTS,)),
+    Pass("make_images", rewrite_for_target(make_images),
+         "After layouts, of which images have theirs. After inlining, which would take them in again.",
+         needs=("own bases", "pointwise inlined"), sets=("images made",), after=("layouts chosen",), where=(REGISTER_TILES,)),
     Pass("round_factors", rewrite_for_target(round_factors),
          "After layouts: copies in another order round what they copy.",
          needs=("own bases",), sets=("factors rounded",), after=("layouts chosen",)),
@@ -225,7 +231,7 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("context", "pointwise inlined"), sets=("lines copied",), after=("layouts chosen",), where=(LOCKSTEP,)),
     Pass("pad_rows", rewrite_by_cost(pad_odd_rows),
          "After layouts, which decide along what a product reads. Before bounds, which statements of later passes would lack. By cost.",
-         needs=("context", "pointwise inlined"), sets=("rows padded",), after=("layouts chosen", "lines copied"), where=(LAYOUTS,)),
+         needs=("context", "pointwise inlined"), sets=("rows padded",), after=("layouts chosen", "lines copied"), where=(WIDE_COPIES,)),
     Pass("split_axes", rewrite_by_cost(split_streamed_axes),
          "After inlining: what reads a product at a distance (rotary embeddings) is one statement with what follows. By cost.",
          needs=("context", "pointwise inlined"), sets=("axes split",), after=("layouts chosen",), where=(SCRATCHPAD,)),

@@ -12,13 +12,19 @@ from monotile.ir.program import Compute, Program, statements
 class Window(msgspec.Struct, frozen=True):
     """A product that reads windows of an image. image: the Load of the image. channel: its channel dimension, indexed by the
     axis `along`, which is summed over or, in a depthwise convolution, not. kernel: the other operand, if it is a Load, masked or not.
-    depth: the dimension of the kernel that `along` indexes."""
+    depth: the dimension of the kernel that `along` indexes. depthwise: `along` is not summed over."""
 
     image: Load
     channel: int
     along: Axis
     kernel: Load | None
     depth: int
+    depthwise: bool
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether a result's channel says which of the image's are summed."""
+        return any(a != self.along for a in axes_of(self.image.index[self.channel]))
 
 
 def windows_of(program: Program) -> dict[str, Window]:
@@ -61,7 +67,9 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
         beside = affine(image.index[at[0]]).terms == ((along, 1),)
         if along not in reduce and (depth < 0 or not beside):
             continue
-        return Window(image, at[0], along, kernel if depth >= 0 else None, depth)
+        return Window(
+            image, at[0], along, kernel if depth >= 0 else None, depth, along not in reduce
+        )
     return None
 
 

@@ -31,6 +31,7 @@ from monotile.ir.expr import (
     Select,
     Unary,
     children,
+    loads,
     walk,
 )
 from monotile.ir.intervals import Interval, interval, learn, truth
@@ -45,10 +46,11 @@ class Expressions(ABC):
     """Writes values into the blocks of `writer`; a target says how memory is read.
 
     wide: index arithmetic runs in 64 bits (else in 32, and `overflow` tells afterwards whether that was enough).
-    values: the C type that holds a value of each element type.
+    values: the C type that holds a value of each element type. in_vectors: whether a compiler makes vectors of innermost loops.
     """
 
     values: Mapping[DType, str]
+    in_vectors = False
 
     def __init__(self, *, wide: bool) -> None:
         self.wide = wide
@@ -104,6 +106,7 @@ class Expressions(ABC):
                 if known_truth is not None:
                     return self.value(then if known_truth else otherwise)
                 self._read_by_both(then, otherwise)
+                self._read_steady(then, otherwise)
                 if self._touches(then) or self._touches(otherwise):
                     return self._guarded(e, cond, then, otherwise)
             case Binary("and", a, b) if self.facts and truth(a, self.facts):
@@ -128,6 +131,17 @@ class Expressions(ABC):
             return
         for x in unconditional(then):
             if x in unconditional(otherwise):
+                self.value(x)
+
+    def _read_steady(self, *sides: Expr) -> None:
+        """Reads what is there in any case and does not change in the innermost loop: without a branch the choice may be a vector's."""
+        if self.facts or not self.in_vectors:
+            return
+        for x in (x for side in sides for x in loads(side)):
+            spans = (interval(i) for i in x.index)
+            inside = zip(spans, x.tensor.shape, strict=True)
+            there = all(s is not None and s.inside(0, n - 1) for s, n in inside)
+            if there and self.home(x) is not self.writer.block:
                 self.value(x)
 
     def name(self, e: Expr, dtype: DType, make: Callable[[Expr], str]) -> str:

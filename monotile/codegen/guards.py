@@ -4,6 +4,7 @@ A guarded load (padding, a mask, a concatenation) inside a vectorised loop becom
 the two ends of the interval, each part of the loop has no condition left.
 """
 
+import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.index_ranges import conjuncts, negative_where
 from monotile.codegen.expression import is_index
-from monotile.ir.expr import Axis, Binary, Expr, Select, add, idx, walk
+from monotile.ir.expr import Axis, Binary, Expr, Select, add, axes_of, idx, loads, walk
 from monotile.ir.intervals import Facts, truth
 
 
@@ -33,6 +34,20 @@ def guard_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Guard | None:
                 found = _guard(node.cond, x, facts)
                 if found is not None:
                     return found
+    return None
+
+
+def steady_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Expr | None:
+    """What is not decided by `facts` of the first condition of a Select with loads in `bodies`, if that is about indices and not about `x`."""
+    for e in bodies:
+        for node in walk(e):
+            if not isinstance(node, Select) or truth(node.cond, facts) is not None:
+                continue
+            if not loads(node) or loads(node.cond):
+                continue
+            open_ = [t for t in conjuncts(node.cond) if truth(t, facts) is None]
+            if open_ and not any(x in axes_of(t) for t in open_):
+                return functools.reduce(lambda a, b: Binary("and", a, b), open_)
     return None
 
 

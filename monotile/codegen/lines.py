@@ -29,6 +29,7 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import interval
 
 SHORTEST = 4  # iterations of an innermost loop for which a flattened one is cut
+LONG = 16  # iterations of one in which quotients by less may stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,30 @@ class Lines:
         flat = [substitute(e, whole) for e in uses]
         if all(self.straight(e, variable) for e in flat):
             return None
-        row = math.gcd(*(n for e in flat for n in _periods(e, variable)))
-        if row < min(SHORTEST, variable.extent) or interval(origin) is None:
+        if interval(origin) is None:
             return None
-        x, there = _part(variable, origin, point, row)
-        here = dict(there)
-        return row if all(self.straight(substitute(e, here), x) for e in uses) else None
+        periods = [n for e in flat for n in _periods(e, variable)]
+        for least in (
+            LONG,
+            0,
+        ):  # shorter ones stay in a long loop: what few neighbours share is gathered
+            row = math.gcd(*(n for n in periods if n >= least))
+            if row < min(max(SHORTEST, least), variable.extent):
+                continue
+            x, there = _part(variable, origin, point, row)
+            here = dict(there)
+            if all(self._runs(substitute(e, here), x, least) for e in uses):
+                return row
+        return None
+
+    def _runs(self, e: Expr, x: Axis, least: int) -> bool:
+        """Whether `e` is straight along x, but for quotients and remainders of fewer than `least` steps."""
+        if least and isinstance(e, Load):
+            short = [*_periods(e, x)]
+            return (bool(short) and max(short) < least) or self.straight(e, x)
+        if least and not is_index(e):
+            return all(self._runs(c, x, least) for c in children(e))
+        return self.straight(e, x)
 
 
 def _part(

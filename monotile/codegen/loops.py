@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import affine
-from monotile.codegen.guards import guard_of
+from monotile.codegen.guards import guard_of, steady_of
 from monotile.codegen.lines import Lines, block_start
 from monotile.codegen.site import Point, Range, Site, Span
 from monotile.codegen.spelling import SUFFIX, bare
@@ -57,6 +57,7 @@ class Loops(StageEmitter):
     written."""
 
     lines: Lines
+    in_vectors = True
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
@@ -187,13 +188,29 @@ class Loops(StageEmitter):
         write: Callable[[], None],
         clauses: str = "",
         cuts: int = CUTS,
+        *,
+        whole: bool = True,
     ) -> None:
-        """Write the innermost loop over a row, its block by `write`; cut where conditions in `bodies` change.
+        """Write the innermost loop over a row, its block by `write`; cut where conditions in `bodies` change, and once for each way that
+        the first one is decided which does not change in the loop (`whole`: that has not been done).
 
         bodies: what the block computes, in terms of the row's variable; `write` is called for each part.
         """
         x, low, high = row.x, row.low, row.high
         guard = guard_of(bodies, x, self.facts) if cuts and x.extent >= WORTH_CUTTING else None
+        cond = None
+        if guard is None and whole and x.extent >= WORTH_CUTTING:
+            cond = steady_of(bodies, x, self.facts)
+        if cond is not None:
+            test = self.writer.fresh("v")
+            self.writer.write(f"const bool {test} = {bare(self.value(cond))};")
+            for holds in (True, False):
+                with (
+                    self.writer.open(f"if ({'' if holds else '!'}{test})", fence=True),
+                    self.given(cond, holds),
+                ):
+                    self.each(row, bodies, write, clauses, cuts, whole=False)
+            return
         if guard is None:
             head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
             with self.writer.open(head, [x.name]) as block:
@@ -217,7 +234,8 @@ class Loops(StageEmitter):
                 stack.enter_context(self.writer.open(f"if ({start} < {stop})", fence=True))
                 for cond, holds in facts:
                     stack.enter_context(self.given(cond, holds))
-                self.each(Row(x, start, stop, row.at), bodies, write, clauses, cuts - 1)
+                part = Row(x, start, stop, row.at)
+                self.each(part, bodies, write, clauses, cuts - 1, whole=whole)
 
     def _bound(self, e: Expr) -> str:
         return bare(self.index(e))

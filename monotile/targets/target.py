@@ -17,7 +17,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     register_tiles:   products are register tiles of one thread: operands come through caches, and are packed into
                       panels where they lie badly. Without it they are tiles of warps, whose operands are
                       copied to the scratchpad asynchronously, with zeros where they are masked.
-    layouts:          the order in which operands lie decides how wide they are copied, so that tensors are laid out for it.
+    layouts:          the order in which operands lie decides how they are read, so that what a network makes is laid out for it.
+    wide_copies:      operands are copied in pieces as wide as they lie side by side: what the caller holds is worth a copy in
+                      another order, and what is narrow is padded.
     any_order:        what is dense in any order of its dimensions is read as it lies; else row by row.
     halos:            tasks may compute rows in front of their own that their neighbours compute as well.
     prefetch:         what a step reads can be asked for before its hand-off, into registers or the scratchpad, and with a
@@ -32,6 +34,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     coalescing: bool
     register_tiles: bool
     layouts: bool
+    wide_copies: bool
     any_order: bool
     halos: bool
     prefetch: bool

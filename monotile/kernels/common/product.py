@@ -4,6 +4,8 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -131,7 +133,7 @@ def product(
     passes = 1 if in_tf32(c) else PASSES.get(dtype)
     if passes is None:
         return None
-    k = _order(c, found)
+    k = _order(c, found, target)
     left = _operand(found.left, c, m, k, target, on_chip)
     right = _operand(found.right, c, n, k, target, on_chip)
     runs = 1
@@ -213,8 +215,11 @@ def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
     return frozenset(out)
 
 
-def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
-    """The reduce axes, the one along which an operand is contiguous last."""
+def _order(c: Compute, found: Contraction, target: Target) -> tuple[int, ...]:
+    """The reduce axes, the one along which an operand is contiguous last; for panels, all of them as they lie side by side in one, if they do."""
+    lines = map(partial(_in_line, c, found), ("right", "left")) if target.has.register_tiles else ()
+    if line := next((k for k in lines if k), None):
+        return line
 
     def run(p: int) -> int:
         sides = (*(choice(found.left) or ()), *(choice(found.right) or ()))
@@ -222,6 +227,18 @@ def _order(c: Compute, found: Contraction) -> tuple[int, ...]:
 
     last = max(found.k, key=lambda p: (run(p), p))
     return (*(p for p in found.k if p != last), last)
+
+
+def _in_line(c: Compute, found: Contraction, side: Literal["left", "right"]) -> tuple[int, ...]:
+    """The reduce axes in the order in which all they read of an operand is one line; none if there is no such order."""
+    x = masked(getattr(found, side))
+    if x is None:
+        return ()
+    where = offset(x.load)
+    order = sorted(found.k, key=lambda p: -where.coefficient(c.reduce[p]))
+    flat, axis = flattened(where, [c.reduce[p] for p in order])
+    whole = axis.extent == math.prod(c.reduce[p].extent for p in order)
+    return tuple(order) if whole and flat.coefficient(axis) == 1 else ()
 
 
 def _operand(
@@ -248,11 +265,11 @@ def _operand(
         along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side or size == 1 else ("mn", along_side)
     if target.has.register_tiles:
-        unit_k = where.coefficient(c.reduce[k[-1]]) == 1 and len(k) == 1
+        line, flat = flattened(where, [c.reduce[p] for p in k]) if k else (where, None)
+        depth = math.prod(c.reduce[p].extent for p in k)
+        unit_k = flat is not None and line.coefficient(flat) == 1 and flat.extent == depth
         unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
-        if unit_k or unit_side:
-            return Operand("k" if unit_k else "mn", 1, "direct")
-        return Operand("none", 1, "element")
+        return Operand("k" if unit_k else "mn" if unit_side else "none", 1, "direct")
     in_memory = not {x.load.tensor.name for x in found} & on_chip
     if k and vector == 1 and in_memory and _in_rows(found, [c.reduce[p] for p in k]):
         return Operand("k", 16 // size, "unaligned")

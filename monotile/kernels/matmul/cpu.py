@@ -13,6 +13,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import POSITION, write_decoded
+from monotile.kernels.matmul.cpu_columns import of_columns
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.tiles import COMPUTED, STORAGE_NAME, Side, tiles_of
 
@@ -142,13 +143,17 @@ class _Product:
         self, left: Side, right: Side, n0: Expr, mc: str, nc: str, kc: str, first: str
     ) -> None:
         e = self.e
-        a_block, a_step = "", left.along_depth
+        a_block, how, walk = "", "step", "1"
         if self.method.left.copy != "direct":
-            a_block, a_step = self._packed(left, "left", self.rows, mc, kc), 1
+            a_block = self._packed(left, "left", self.rows, mc, kc)
+        elif left.along_depth is not None:
+            walk = str(left.along_depth)
+        else:
+            how, walk = "table", self._table(left, kc)
         direct = self.method.right.copy == "direct"
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
-        name = e.kernel("outer", self.bm, vectors, self.dtype, {"B": b})
+        name = e.kernel("outer", self.bm, vectors, self.dtype, {"B": b, "A": how})
         if not direct:
             e.writer.write(f"_Alignas(64) {self.kind} right[{self.bn * self.bk}];")
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
@@ -162,8 +167,17 @@ class _Product:
                 self._lines(left, "a", a_block, "mb", mc, self.bm)
                 at = f"sums + mb * {self.columns} + nb"
                 e.writer.write(
-                    f"{name}(a, {a_step}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first});"
+                    f"{name}(a, {walk}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first});"
                 )
+
+    def _table(self, left: Side, kc: str) -> str:
+        """Write where the elements of a line lie, from its first one on, into an array; gives its name."""
+        e = self.e
+        e.writer.write(f"int32_t steps[{self.bk}];")
+        with e.writer.open(*e.counted(left.depth, kc)):
+            place = bare(e.index(left.steps))
+            e.writer.write(f"steps[{left.depth.name}] = (int32_t)({place});")
+        return "steps"
 
     def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:
         """Write the taking in of block_n columns from `nb` on as `right`[depth][column - nb]."""
@@ -212,15 +226,39 @@ class _Product:
         """Write what becomes of the sums."""
         e, site = self.e, self.site
         row, column = Axis("row", self.rows), Axis("column", self.columns)
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        origin = add(self.n.origin, n0)
+        finished, held = of_columns(site, frozenset(axes))
+        for c in held:
+            self._hold(c, column, nc, origin)
         with e.writer.open(*e.counted(row, mc)):
             across = moved(site, self.m, add(m0, row))
-            axes = [self.c.axes[p] for p in self.n.dim.axes]
 
             def point(local: Expr) -> Point:
-                return {**across, **unflatten(add(self.n.origin, add(n0, local)), axes)}
+                return {**across, **unflatten(add(origin, local), axes)}
 
             def write(here: Point, local: Expr) -> None:
+                for c in held:
+                    value = f"{c.out.name}[{bare(e.index(local))}]"
+                    e.writer.define(value)
+                    e.hold(c.out.name, value)
                 at = e.index(add(mul(row, idx(self.columns)), local))
-                e.finish(site, here, f"sums[{bare(at)}]", self.dtype)
+                e.finish(finished, here, f"sums[{bare(at)}]", self.dtype)
 
-            e.along(column, nc, add(self.n.origin, n0), point, e.later_uses(site), write)
+            e.along(column, nc, origin, point, e.later_uses(site), write)
+
+    def _hold(self, c: Compute, column: Axis, nc: str, origin: Expr) -> None:
+        """Write a value of each column into an array."""
+        e = self.e
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        fixed = at_start(self.site, self.m).point
+        e.writer.write(f"{e.values[c.out.dtype]} {c.out.name}[{self.columns}];")
+
+        def point(local: Expr) -> Point:
+            return {**fixed, **unflatten(add(origin, local), axes)}
+
+        def write(here: Point, local: Expr) -> None:
+            text = bare(e.body(c.body, here))
+            e.writer.write(f"{c.out.name}[{bare(e.index(local))}] = {text};")
+
+        e.along(column, nc, origin, point, [c.body], write)

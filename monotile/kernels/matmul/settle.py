@@ -13,7 +13,7 @@ from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import tile_sides, tiles_of
 from monotile.plan.nodes import Method
 
-ROWS = 128  # of the sums that stay in the cache
+ROWS = 128  # of the sums that stay in the cache, where a task has many columns
 SUMS_BYTES = 1 << 17
 
 
@@ -39,9 +39,10 @@ def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
     """Whole blocks, no more than a task has; one block of columns at least."""
     anchor, dims = where.anchor, where.step.dims
     assert isinstance(anchor, Compute)
-    rows = min(up(elements((dims[m.m],)), m.block_m), up(ROWS, m.block_m))
-    fitting = SUMS_BYTES // anchor.body.dtype.itemsize // rows // m.block_n * m.block_n
-    return rows, min(up(elements((dims[m.n],)), m.block_n), max(m.block_n, fitting))
+    rows, columns = (up(elements((dims[d],)), b) for d, b in ((m.m, m.block_m), (m.n, m.block_n)))
+    most = SUMS_BYTES // anchor.body.dtype.itemsize
+    rows = min(rows, up(max(ROWS, most // columns), m.block_m))
+    return rows, min(columns, max(m.block_n, most // rows // m.block_n * m.block_n))
 
 
 def up(value: int, step: int) -> int:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from monotile.analysis.affine import Affine
 from monotile.analysis.contraction import factors
 from monotile.codegen.lines import Lines, block_start, stride
 from monotile.codegen.site import Point, Range, Site, at_start, unflatten
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, sub, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
@@ -28,8 +29,8 @@ class Side:
 
     factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
     in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
-    along_depth, along_line: elements from one depth to the next, and from one line to the next, where it is a Load that tiles can read;
-    None where that is no constant. words: where it is stored as codes along the depth.
+    place: its offset, where it is a Load that tiles can read, else None. along_depth, along_line: elements from one depth to the next, and
+    from one line to the next; None where that is no constant. words: where it is stored as codes along the depth.
     """
 
     factor: Expr
@@ -38,6 +39,7 @@ class Side:
     value: Expr
     line: Axis
     depth: Axis
+    place: Affine | None
     along_depth: int | None
     along_line: int | None
     words: Words | None = None
@@ -46,6 +48,22 @@ class Side:
     def load(self) -> Load:
         assert isinstance(self.value, Load)
         return self.value
+
+    @property
+    def apart(self) -> bool:
+        """Whether its offset is a part that depends on the line and one that depends on the depth."""
+        return self.place is not None and not any(
+            Affine(((atom, 1),)).mentions(self.line) and Affine(((atom, 1),)).mentions(self.depth)
+            for atom, _ in self.place.terms
+        )
+
+    @property
+    def steps(self) -> Expr:
+        """Where the line's element at `depth` lies, from its first one on; of one that is apart."""
+        assert self.place is not None
+        terms = (t for t in self.place.terms if Affine((t,)).mentions(self.depth))
+        there = Affine(tuple(terms)).expr
+        return sub(there, substitute(there, {self.depth.name: idx(0)}))
 
     @property
     def major(self) -> Literal["k", "mn", "none"]:
@@ -100,19 +118,19 @@ class Tiles:
             return {**point, **unflatten(add(k0, position), self.k)}
 
         value = substitute(factor, dict(at(depth)))
-        along_depth = along_line = None
+        place = along_depth = along_line = None
         if (
             isinstance(value, Load)
             and value.dtype in STORAGE_NAME
             and not any(loads(i) for i in value.index)
         ):
-            offset = lines.offset(value)
-            along_depth, along_line = stride(offset, depth), stride(offset, line)
+            place = lines.offset(value)
+            along_depth, along_line = stride(place, depth), stride(place, line)
         whole = (
             len(self.k) == 1 and self.anchor.live_along(self.k[0]) is None
         )  # else a word may have a part
         words = words_of(factor, self.k[0], self.block_k) if whole else None
-        return Side(factor, k0, at, value, line, depth, along_depth, along_line, words)
+        return Side(factor, k0, at, value, line, depth, place, along_depth, along_line, words)
 
 
 def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
@@ -154,7 +172,7 @@ def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operan
     if tiles.method.instruction == "dot":
         lie = left.along_depth == 1, right.along_depth == 1
         return _read(left, in_place=lie[0]), _read(right, in_place=lie[1])
-    steps = left.along_depth is not None and left.value.dtype is tiles.anchor.body.dtype
+    steps = left.apart and left.value.dtype is tiles.anchor.body.dtype
     panels = right.along_depth is not None and right.along_line == 1 and tiles.whole_panels
     return _read(left, in_place=steps), _read(right, in_place=panels)
 

@@ -14,6 +14,7 @@ import torch
 from monotile.errors import IndexOutOfRangeError
 from monotile.plan.nodes import Launch
 from monotile.targets.cpu.build import load
+from monotile.targets.cpu.pages import enlarge
 
 _STEP = 256  # bytes; alignment of the workspace and of each worker's scratch in it
 
@@ -25,6 +26,7 @@ class _PerThread(threading.local):
         self.pointers = (ctypes.c_void_p * pointers)()
         self.weights: tuple[int, ...] | None = None
         self.memory = torch.empty(nbytes + _STEP, dtype=torch.uint8, device="cpu")
+        enlarge([self.memory])
         self.workspace = -(-self.memory.data_ptr() // _STEP) * _STEP
 
 

@@ -15,6 +15,7 @@ CAPABILITIES = Capabilities(
     coalescing=True,
     register_tiles=False,
     layouts=True,
+    wide_copies=True,
     any_order=True,
     halos=True,
     prefetch=True,

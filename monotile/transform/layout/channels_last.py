@@ -43,27 +43,33 @@ Dimension = tuple[str, int]  # by tensor name
 
 
 def assign_layouts(program: Program, target: Target) -> Program:
-    """`program` with these layouts; unchanged on the CPU, where operands are packed into panels."""
-    if not target.has.layouts:
-        return program
+    """`program` with these layouts. Where copies are not wide, as on the CPU, what the caller holds is read as it lies, but for the few weights
+    of depthwise convolutions; and what grouped ones read and make stays, whose columns are few."""
     windows = _in_runs(windows_of(program))
-    scattered = list(_scattered(program, windows, target))
+    wide = target.has.wide_copies
+    scattered = list(_scattered(program, windows, target)) if wide else []
     if not windows and not scattered:
         return program
     names = Names(program)
-    found = _orders(program, windows, names)
-    program, copies = _copied(program, windows, found, scattered, names)
+    found = _orders(program, windows, names, grouped=wide)
+    program, copies = _copied(program, windows, found, scattered, names, wide=wide)
     results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
     program = map_program(program, lambda s: _arranged(s, found))
     body = (*copies, *program.body, *results)
     return reindex_reductions(align_axes(msgspec.structs.replace(program, body=body)))
 
 
-def _orders(program: Program, windows: dict[str, Window], names: Names) -> dict[str, Arrangement]:
-    """The tensors whose layout changes, by name."""
+def _orders(
+    program: Program, windows: dict[str, Window], names: Names, *, grouped: bool
+) -> dict[str, Arrangement]:
+    """The tensors whose layout changes, by name. grouped: also of those with a dimension of grouped convolutions' channels."""
     inside = _handed_on(program)
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
+    if not grouped:
+        last -= {
+            joined.find((w.image.tensor.name, w.channel)) for w in windows.values() if w.in_groups
+        }
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     is_apart = _apart(program)
     found: dict[str, Arrangement] = {}
@@ -219,8 +225,11 @@ def _copied(
     found: dict[str, Arrangement],
     scattered: list[Scattered],
     names: Names,
+    *,
+    wide: bool,
 ) -> tuple[Program, list[Compute]]:
-    """The products reading copies of the caller's tensors in the new order, and the statements that copy."""
+    """The products reading copies of the caller's tensors in the new order, and the statements that copy. wide: of all; else only of kernels that
+    have one value a channel and place."""
     inputs, weights = {t.name for t in program.inputs}, {w.tensor.name for w in program.weights}
     copies: dict[str, Arrangement] = {}
     made: list[Compute] = []
@@ -237,11 +246,12 @@ def _copied(
     for name, w in windows.items():
         image, inside = w.image.tensor, w.image.tensor.name in found
         reads: set[str] = set()
-        if image.name in inputs and not _is_last(image, w.channel):
+        if wide and image.name in inputs and not _is_last(image, w.channel):
             reads.add(copy(w.image, w.channel))
             inside = True
         inside = inside or _is_last(image, w.channel)
-        kernel = w.kernel if inside and w.kernel and w.kernel.tensor.name in weights else None
+        held = w.kernel and w.kernel.tensor.name in weights and (wide or w.depthwise)
+        kernel = w.kernel if inside and held else None
         if kernel is not None and not _is_last(kernel.tensor, w.depth):
             reads.add(copy(kernel, w.depth))
         wanted[name] = reads

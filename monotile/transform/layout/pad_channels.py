@@ -34,7 +34,7 @@ MOST = 4 / 3  # tolerated increase of the work
 
 def pad_channels(program: Program, target: Target) -> Program:
     """`program` with products that read windows of an input with too few channels reading padded copies."""
-    windows = windows_of(program) if target.has.layouts else {}
+    windows = windows_of(program) if target.has.wide_copies else {}
     names, made = Names(program), list[Compute]()
     inputs = {t.name for t in program.inputs}
     weights = {w.tensor.name for w in program.weights}

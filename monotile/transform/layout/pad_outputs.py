@@ -37,7 +37,7 @@ def pad_outputs(program: Program, target: Target) -> Program:
     weights = {w.tensor.name for w in program.weights if not w.table}
     names, body, changed = Names(program), list[Statement](), False
     for s in program.body:
-        found = _few(s, weights) if isinstance(s, Compute) and target.has.layouts else None
+        found = _few(s, weights) if isinstance(s, Compute) and target.has.wide_copies else None
         if found is None or not isinstance(s, Compute):
             body.append(s)
             continue

@@ -39,7 +39,7 @@ def arrange(
         for w in program.weights
         if all(p in movable and places[p] == 1 for p in w.parts) and w.tensor.name not in whole
     }
-    wanted = _wanted(program, target, weights) if target.has.layouts else {}
+    wanted = _wanted(program, target, weights) if target.has.wide_copies else {}
     if not wanted:
         return program, {}
     found = {n: permuted(weights[n].tensor, order, n) for n, order in wanted.items()}

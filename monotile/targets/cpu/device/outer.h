@@ -4,14 +4,21 @@
 //   MT_M, MT_N  rows, and vectors of columns, of the tile
 //   MT_C        compute type, f32 or f64, also the left operand's type in memory
 //   MT_B        storage type of the right operand: f32, f64, f16, bf16
+//   MT_A        how the left one is walked: along `step` (elements from one value of k to the next), or by a `table` of where each lies
 #include "cpu/device/vector.h"
 
 #define MT_VECTOR MT_JOIN(mt_, MT_C)
 #define MT_LANES MT_JOIN(MT_LANES_, MT_C)
 #define MT_SCALAR MT_JOIN(MT_TYPE_, MT_C)
 
-// c[i][j] = (first ? 0 : c[i][j]) + sum over k of a[i][k * ka] * b[k * ldb + j]; ldc: elements between rows of c.
-static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
+#define MT_WALK_step idx
+#define MT_WALK_table const int32_t*
+#define MT_AT_step(walk, p) ((walk) * (p))
+#define MT_AT_table(walk, p) ((ptrdiff_t)(walk)[p])
+
+// c[i][j] = (first ? 0 : c[i][j]) + sum over k of a[i][at k] * b[k * ldb + j]; ldc: elements between rows of c.
+static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
+                                              MT_JOIN(MT_WALK_, MT_A) walk,
                                               const MT_JOIN(MT_TYPE_, MT_B) * b, idx ldb, idx k,
                                               MT_SCALAR* c, idx ldc, bool first) {
   MT_VECTOR sum[MT_M][MT_N];
@@ -19,7 +26,8 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
   for (int i = 0; i < MT_M; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < MT_N; ++j) sum[i][j] = (MT_VECTOR){0};
-  for (ptrdiff_t p = 0, q = 0; p < k; ++p, q += ka, b += ldb) {
+  for (ptrdiff_t p = 0; p < k; ++p, b += ldb) {
+    ptrdiff_t q = MT_JOIN(MT_AT_, MT_A)(walk, p);
     MT_VECTOR y[MT_N];
 #pragma GCC unroll 8
     for (int j = 0; j < MT_N; ++j) y[j] = MT_JOIN(mt_get_, MT_B)(b + j * MT_LANES);
@@ -49,3 +57,8 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a, idx ka,
 #undef MT_N
 #undef MT_C
 #undef MT_B
+#undef MT_A
+#undef MT_WALK_step
+#undef MT_WALK_table
+#undef MT_AT_step
+#undef MT_AT_table

@@ -1,0 +1,222 @@
+"""What windows are read from, computed once for each place (targets whose products are register tiles).
+
+A convolution reads each place of an image in several windows, and what it reads may be more than a load: zeros outside of the image, one of
+several images side by side, a value that is normalised first, an image that is enlarged. A tile that reads its operand in place wants one
+load, whose address is a part that depends on the row and a part that depends on the term. So such a factor is computed for all places first,
+as an image of its own, padding included, and the product reads that.
+
+A place is the sums of axes by which the factor depends on its axes: `i1 + r1` of a row and a tap is one coordinate.
+"""
+
+import math
+from collections.abc import Container, Mapping
+
+import msgspec
+
+from monotile.analysis.affine import Affine, affine
+from monotile.analysis.contraction import contraction
+from monotile.analysis.uses import Uses
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    COMPARE,
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Tensor,
+    axes_of,
+    children,
+    idx,
+    loads,
+    map_loads,
+    rebuild,
+    sub,
+    substitute,
+)
+from monotile.ir.intervals import Interval, interval
+from monotile.ir.program import Compute, Program, Statement, compute
+from monotile.targets.target import Target
+from monotile.transform.layout.padding import below
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, with_body
+from monotile.transform.simplify.dce import eliminate_dead_code
+
+LEAST = 4  # rows and columns from which on a product has tiles
+ALIASED = 1024  # bytes between neighbours of which few share a first-level cache: 16 lines of 64 bytes in 4 of its sets
+REPEATED = 1.5  # windows that read a place, on average, from which on it is computed once
+
+Terms = tuple[tuple[Axis, int], ...]  # of a coordinate: axes with their coefficients
+
+
+class _Image(msgspec.Struct, frozen=True):
+    """made: the image. coordinates: of which sums of axes its dimensions are the values, from `first` on."""
+
+    made: Compute
+    coordinates: tuple[Terms, ...]
+    first: tuple[int, ...]
+
+    @property
+    def read(self) -> Load:
+        """The factor as a load of it."""
+        places = zip(self.coordinates, self.first, strict=True)
+        return Load(self.made.out, tuple(Affine(t, -low).expr for t, low in places))
+
+
+def make_images(program: Program, target: Target) -> Program:
+    """`program` with products of windows reading images that have each place once; the same object if there are none."""
+    names, uses = Names(program), Uses(program)
+
+    def go(body: Body) -> Body:
+        out: list[Statement] = []
+        images: dict[object, _Image] = {}
+        alone: dict[str, Compute] = {}  # element by element, and read once
+        for s in body:
+            s = map_bodies(s, go)
+            if isinstance(s, Compute) and _is_alone(s, uses, program.changing):
+                alone[s.out.name] = s
+            found = _made(s, alone, names, target) if isinstance(s, Compute) else None
+            if found is not None:
+                factor, image = found
+                known = images.setdefault((image.made.out.shape, image.made.body), image)
+                if known is image:
+                    out.append(image.made)
+                s = _reading(s, factor, msgspec.structs.replace(image, made=known.made).read)
+            out.append(s)
+        return tuple(out)
+
+    changed = with_body(program, go(program.body))
+    return program if changed is program else eliminate_dead_code(changed)
+
+
+def _reading(s: Statement, factor: Expr, read: Load) -> Statement:
+    assert isinstance(s, Compute)
+    assert isinstance(s.body, Binary)
+    sides = (read if x == factor else x for x in (s.body.a, s.body.b))
+    return msgspec.structs.replace(s, body=Binary("mul", *sides))
+
+
+def _made(
+    c: Compute, alone: Mapping[str, Compute], names: Names, target: Target
+) -> tuple[Expr, _Image] | None:
+    """The left factor of `c`, if it is a product for which that is worth an image, and the image."""
+    found = contraction(c)
+    if found is None or found.grains or c.live or not isinstance(c.body, Binary):
+        return None
+    if min(math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)) < LEAST:
+        return None
+    factor = c.body.b if found.swapped else c.body.a
+    whole = map_loads(factor, lambda x: _inlined(x, alone))
+    if isinstance(whole, Load) and _line(whole.tensor) % ALIASED:
+        return None
+    image = _image(c, whole, names, target)
+    return None if image is None else (factor, image)
+
+
+def _is_alone(s: Compute, uses: Uses, changing: Container[str]) -> bool:
+    """Whether only one statement reads `s`, element by element, and it may as well be computed there: what it reads stays as it is."""
+    read = {x.tensor.name for x in loads(s.body)}
+    steady = not any(n in uses.whole or n in changing for n in (s.out.name, *read))
+    plain = s.combiner is None and not s.live and s.out.dtype is s.body.dtype
+    return plain and steady and s.out.dtype.itemsize >= 4 and uses.readers[s.out.name] == 1
+
+
+def _inlined(x: Load, alone: Mapping[str, Compute]) -> Expr:
+    """What is loaded; a value that only this load reads as it is computed."""
+    s = alone.get(x.tensor.name)
+    if s is None:
+        return x
+    return substitute(s.body, {a.name: i for a, i in zip(s.axes, x.index, strict=True)})
+
+
+def _line(t: Tensor) -> int:
+    """Bytes between neighbours along the last dimension but one."""
+    return t.shape[-1] * t.dtype.itemsize if len(t.shape) > 1 else 1
+
+
+def _image(c: Compute, factor: Expr, names: Names, target: Target) -> _Image | None:
+    """The image of `factor`; None if there is no such thing, or its places are hardly read more than once."""
+    read = list(loads(factor))
+    if not read or any(loads(i) for x in read for i in x.index):
+        return None
+    own = frozenset(axes_of(factor) & {*c.axes, *c.reduce})
+    factor = _compared(factor)
+    found = _coordinates(factor, own)
+    spans = [_span(t) for t in found or ()]
+    if found is None or all(len(t) == 1 for t in found) or None in spans:
+        return None
+    first = tuple(s.lo for s in spans if s)
+    shape = tuple(s.hi - s.lo + 1 for s in spans if s)
+    if math.prod(shape) * REPEATED > math.prod(a.extent for a in own):
+        return None
+    last = longer = shape[-1]
+    if last * factor.dtype.itemsize % ALIASED == 0:
+        longer += target.vector_bytes // factor.dtype.itemsize
+    out = Tensor(names.fresh(f"{read[0].tensor.name}_image"), (*shape[:-1], longer), factor.dtype)
+
+    def body(*axes: Axis) -> Expr:
+        at = dict(zip(found, zip(axes, first, strict=True), strict=True))
+        here = _at(factor, at)
+        return here if longer == last else below(here, axes[-1], last)
+
+    return _Image(compute(out, body, origin=c.origin), found, first)
+
+
+def _compared(e: Expr) -> Expr:
+    """`e` with all axes of a comparison of indices on its left."""
+    match e:
+        case Binary(op, a, b) if op in COMPARE and a.dtype is DType.I64 and axes_of(b):
+            whole = affine(sub(a, b))
+            return Binary(op, Affine(whole.terms).expr, idx(-whole.constant))
+        case _:
+            return rebuild(e, _compared)
+
+
+def _terms(e: Expr, own: frozenset[Axis]) -> tuple[Terms, int] | None:
+    """`e` as a sum of axes of `own` and a constant, if it is that."""
+    if e.dtype is not DType.I64:
+        return None
+    whole = affine(e)
+    terms = [(a, step) for a, step in whole.terms if isinstance(a, Axis) and a in own]
+    if not terms or len(terms) < len(whole.terms):
+        return None
+    return tuple(sorted(terms, key=lambda t: t[0].name)), whole.constant
+
+
+def _coordinates(factor: Expr, own: frozenset[Axis]) -> tuple[Terms, ...] | None:
+    """The sums of axes of which `factor` is a function, in the order of dimensions of what it loads; None if an axis is in several."""
+    found: dict[Terms, None] = {}
+
+    def look(e: Expr) -> None:
+        known = _terms(e, own)
+        if known is not None:
+            found[known[0]] = None
+            return
+        for x in children(e):
+            look(x)
+
+    for x in loads(factor):
+        for i in x.index:
+            look(i)
+    look(factor)
+    several = [a for t in found for a, _ in t]
+    return tuple(found) if len(several) == len(own) and own.issubset(several) else None
+
+
+def _span(t: Terms) -> Interval | None:
+    """The values of a coordinate; None if it skips some."""
+    reach = 0
+    for axis, step in sorted(t, key=lambda x: abs(x[1])):
+        if abs(step) > reach + 1:
+            return None
+        reach += abs(step) * (axis.extent - 1)
+    return interval(Affine(t).expr)
+
+
+def _at(e: Expr, at: dict[Terms, tuple[Axis, int]]) -> Expr:
+    """`e` at a place: each coordinate is an axis, from its first value on."""
+    own = frozenset(a for t in at for a, _ in t)
+    known = _terms(e, own)
+    if known is not None:
+        axis, first = at[known[0]]
+        return Affine(((axis, 1),), first + known[1]).expr
+    return rebuild(e, lambda x: _at(x, at))
