@@ -175,7 +175,7 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
         moved = (m + n) * k * itemsize / target.worker_bandwidth
         packed = (c.left.copy != "direct") * m + (c.right.copy != "direct") * n
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
-        right = n * k * itemsize  # read anew by each task, unless the next one finds it in the cache
+        right = n * k * itemsize  # read anew by each task, unless it stays in the cache
         first = right / target.dram_bandwidth if right > target.shared_bytes / 4 else 0.0
         return b.fill, packing + first + max(moved, blocks * b.work), 0.0
     model = fitted(target.model.matmul)

@@ -105,9 +105,9 @@ def _made(
     if min(math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)) < LEAST:
         return None
     factor = c.body.b if found.swapped else c.body.a
+    if isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
+        return None  # it is read in place as it is
     whole = map_loads(factor, lambda x: _inlined(x, alone))
-    if isinstance(whole, Load) and _line(whole.tensor) % ALIASED:
-        return None
     image = _image(c, whole, names, target)
     return None if image is None else (factor, image)
 

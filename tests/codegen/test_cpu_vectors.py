@@ -1,0 +1,61 @@
+"""What the C of the CPU is spelled for: innermost loops without branches, and nothing of a column in the loop over rows."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import monotile
+
+
+def source_of(model: nn.Module, x: torch.Tensor, folder: Path) -> str:
+    """The C of `model`, which is also right."""
+    options = monotile.Options(cache=False, dump_dir=str(folder))
+    f = monotile.compile(model.eval(), (x,), target="cpu", options=options)
+    with torch.no_grad():
+        found, want = f(x), model.double()(x.double())
+    assert (found.double() - want).norm() <= 2e-6 * want.norm()
+    return next(folder.glob("*_source.c")).read_text()
+
+
+def convolution(*after: nn.Module, channels: int = 32) -> nn.Module:
+    """One between two that keep its channels last."""
+    inside = nn.Conv2d(channels, channels, 3, padding=1)
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 1), nn.ReLU(), inside, *after, nn.Conv2d(channels, 3, 1)
+    )
+
+
+def test_what_a_column_has_one_of_is_computed_once(tmp_path: Path) -> None:
+    norm = nn.BatchNorm2d(32)
+    norm.running_var.uniform_(0.5, 2.0)
+    text = source_of(convolution(norm, nn.ReLU()), torch.randn(1, 3, 12, 13), tmp_path)
+    roots = [line for line in text.splitlines() if "rsqrt" in line]
+    assert roots
+    assert all(line.strip().startswith("of_column_0[") for line in roots)
+
+
+@pytest.mark.parametrize("slopes", [1, 32])
+def test_the_slope_of_a_prelu_is_read_in_any_case(slopes: int, tmp_path: Path) -> None:
+    text = source_of(convolution(nn.PReLU(slopes)), torch.randn(1, 3, 12, 13), tmp_path)
+    if slopes == 1:
+        assert "else" not in text
+
+
+def test_loops_are_cut_by_what_does_not_change_in_them(tmp_path: Path) -> None:
+    """The border of an image is a loop of zeros."""
+    text = source_of(convolution(), torch.randn(1, 3, 12, 13), tmp_path)
+    assert re.search(r"if \(!v\d+\) \{\n[^}]*= 0\.0f;", text)
+
+
+def test_long_lines_keep_short_quotients(tmp_path: Path) -> None:
+    """A channel's group is a quotient by 4, and a line has all 32 channels."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 1), nn.GroupNorm(8, 32), nn.SiLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 3, 1),
+    )  # fmt: skip
+    text = source_of(model, torch.randn(1, 3, 12, 13), tmp_path)
+    stage = text.partition("static void stage_conv2d_image(")[2].partition("\n}\n")[0]
+    assert "/ 4u" in stage
+    assert "d0 < 32" in stage
