@@ -159,9 +159,8 @@ def test_convolutions_read_their_images_in_place() -> None:
         nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(16, 24, 5), nn.Upsample(scale_factor=2), nn.Conv2d(24, 4, 3, padding=1)),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("batch", [1, 3])
-def test_networks_are_right(second: nn.Module, batch: int) -> None:
-    model, x = Two(second, 16).eval(), torch.randn(batch, 2, 19, 21)
+def test_networks_are_right(second: nn.Module) -> None:
+    model, x = Two(second, 16).eval(), torch.randn(3, 2, 19, 21)
     with torch.no_grad():
         want = model.double()(x.double())
         found = compiled(model.float(), x)(x)
