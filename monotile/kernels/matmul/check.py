@@ -85,9 +85,9 @@ def _check_tile(c: Checked, m: Matmul) -> None:
         fail(f"{c.stage.name}: {m.block_n} columns of {anchor.out.name} are no whole vectors")
     if min(rows, columns) < 1 or rows % m.block_m or columns % m.block_n:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are no whole blocks")
-    if rows > up(ROWS, m.block_m) and (rows - m.block_m) * columns * size > SUMS_BYTES:
-        fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
-    if rows <= up(ROWS, m.block_m) and rows * max(columns - m.block_n, 0) * size > SUMS_BYTES:
+    many = rows > up(ROWS, m.block_m)
+    last = (rows - m.block_m) * columns if many else rows * (columns - m.block_n)
+    if last * size > SUMS_BYTES:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
     if why := why_not_read(tiles_of(c.view.site(c.step), anchor, m), Lines(c.view)):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")

@@ -173,10 +173,10 @@ class _Product:
     def _table(self, left: Side, kc: str) -> str:
         """Write where the elements of a line lie, from its first one on, into an array; gives its name."""
         e = self.e
-        e.writer.write(f"int32_t steps[{self.bk}];")
+        e.writer.write(f"idx steps[{self.bk}];")
         with e.writer.open(*e.counted(left.depth, kc)):
             place = bare(e.index(left.steps))
-            e.writer.write(f"steps[{left.depth.name}] = (int32_t)({place});")
+            e.writer.write(f"steps[{left.depth.name}] = {place};")
         return "steps"
 
     def _panel(self, right: Side, n0: Expr, nc: str, kc: str) -> None:

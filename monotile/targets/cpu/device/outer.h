@@ -12,7 +12,7 @@
 #define MT_SCALAR MT_JOIN(MT_TYPE_, MT_C)
 
 #define MT_WALK_step idx
-#define MT_WALK_table const int32_t*
+#define MT_WALK_table const idx*
 #define MT_AT_step(walk, p) ((walk) * (p))
 #define MT_AT_table(walk, p) ((ptrdiff_t)(walk)[p])
 
