@@ -11,6 +11,7 @@ import msgspec
 
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.index_ranges import conjuncts, negative_where
+from monotile.analysis.unconditional import both
 from monotile.codegen.expression import is_index
 from monotile.ir.expr import Axis, Binary, Expr, Select, add, axes_of, idx, loads, walk
 from monotile.ir.intervals import Facts, truth
@@ -47,7 +48,7 @@ def steady_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Expr | None:
                 continue
             open_ = [t for t in conjuncts(node.cond) if truth(t, facts) is None]
             if open_ and not any(x in axes_of(t) for t in open_):
-                return functools.reduce(lambda a, b: Binary("and", a, b), open_)
+                return functools.reduce(both, open_)
     return None
 
 

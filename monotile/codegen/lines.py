@@ -80,10 +80,8 @@ class Lines:
         if interval(origin) is None:
             return None
         periods = [n for e in flat for n in _periods(e, variable)]
-        for least in (
-            LONG,
-            0,
-        ):  # shorter ones stay in a long loop: what few neighbours share is gathered
+        # Shorter ones stay in a long loop: what few neighbours share is gathered.
+        for least in (LONG, 0):
             row = math.gcd(*(n for n in periods if n >= least))
             if row < min(max(SHORTEST, least), variable.extent):
                 continue

@@ -4,12 +4,10 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
+from monotile.analysis.affine import Affine, affine, constant_run, contiguous_run, flattened, offset
 from monotile.analysis.contraction import (
     SUMMED_IN,
     Contraction,
@@ -217,9 +215,10 @@ def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
 
 def _order(c: Compute, found: Contraction, target: Target) -> tuple[int, ...]:
     """The reduce axes, the one along which an operand is contiguous last; for panels, all of them as they lie side by side in one, if they do."""
-    lines = map(partial(_in_line, c, found), ("right", "left")) if target.has.register_tiles else ()
-    if line := next((k for k in lines if k), None):
-        return line
+    if target.has.register_tiles:
+        line = _in_line(found.right, c, found.k) or _in_line(found.left, c, found.k)
+        if line:
+            return line
 
     def run(p: int) -> int:
         sides = (*(choice(found.left) or ()), *(choice(found.right) or ()))
@@ -229,16 +228,20 @@ def _order(c: Compute, found: Contraction, target: Target) -> tuple[int, ...]:
     return (*(p for p in found.k if p != last), last)
 
 
-def _in_line(c: Compute, found: Contraction, side: Literal["left", "right"]) -> tuple[int, ...]:
-    """The reduce axes in the order in which all they read of an operand is one line; none if there is no such order."""
-    x = masked(getattr(found, side))
+def _in_line(factor: Expr, c: Compute, k: tuple[int, ...]) -> tuple[int, ...]:
+    """The reduce axes `k` in the order in which all they read of `factor` is one line; none if there is no such order."""
+    x = masked(factor)
     if x is None:
         return ()
     where = offset(x.load)
-    order = sorted(found.k, key=lambda p: -where.coefficient(c.reduce[p]))
-    flat, axis = flattened(where, [c.reduce[p] for p in order])
-    whole = axis.extent == math.prod(c.reduce[p].extent for p in order)
-    return tuple(order) if whole and flat.coefficient(axis) == 1 else ()
+    order = sorted(k, key=lambda p: -where.coefficient(c.reduce[p]))
+    return tuple(order) if _is_line(where, [c.reduce[p] for p in order]) else ()
+
+
+def _is_line(where: Affine, axes: Sequence[Axis]) -> bool:
+    """Whether all values of the row-major `axes` lie side by side."""
+    flat, axis = flattened(where, axes)
+    return flat.coefficient(axis) == 1 and axis.extent == math.prod(a.extent for a in axes)
 
 
 def _operand(
@@ -265,9 +268,7 @@ def _operand(
         along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side or size == 1 else ("mn", along_side)
     if target.has.register_tiles:
-        line, flat = flattened(where, [c.reduce[p] for p in k]) if k else (where, None)
-        depth = math.prod(c.reduce[p].extent for p in k)
-        unit_k = flat is not None and line.coefficient(flat) == 1 and flat.extent == depth
+        unit_k = bool(k) and _is_line(where, [c.reduce[p] for p in k])
         unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
         return Operand("k" if unit_k else "mn" if unit_side else "none", 1, "direct")
     in_memory = not {x.load.tensor.name for x in found} & on_chip
