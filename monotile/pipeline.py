@@ -70,6 +70,7 @@ from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
 from monotile.transform.roll.update_tables import update_tables
 from monotile.transform.simplify.copy_propagation import propagate_copies
+from monotile.transform.simplify.crop import crop
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.shorten import shorten_reductions
 from monotile.transform.simplify.simplify import simplify
@@ -111,6 +112,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("shorten_reductions", rewrite(shorten_reductions),
          "Comparisons are canonical, and views inlined. Before layers are rolled and siblings fused: a bag of one is no reduction.",
          needs=("views inlined", "simplified"), sets=("reductions shortened",)),
+    Pass("crop", rewrite(crop),
+         "Before layers are rolled, of which the last may be read in part. Views are inlined, and indices canonical.",
+         needs=("views inlined", "simplified"), sets=("cropped",)),
     Pass("specialise", specialise_parameters,
          "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
          needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),

@@ -232,8 +232,10 @@ def _divide(x: Affine, c: int) -> tuple[Affine, Affine]:
             return quotient + upper_q, upper_r.scale(g) + small
     of = Affine(rest.terms[::-1], rest.constant).expr  # whose normal form is `rest`, term by term
     match rest:
-        case Affine(((Binary("floordiv", y, Const(value)), 1),), 0):  # (y // b) // c = y // (b*c)
-            q = affine(Binary("floordiv", y, idx(int(value) * c)))
+        case Affine(((Binary("floordiv", y, Const(value)), 1),), k):
+            # (y // b + k) // c = (y + k b) // (b c)
+            b = int(value)
+            q = affine(Binary("floordiv", add(y, idx(k * b)), idx(b * c)))
         case _:
             q = Affine(((Binary("floordiv", of, idx(c)), 1),))
     return quotient + q, Affine(((Binary("mod", of, idx(c)), 1),))

@@ -28,26 +28,35 @@ def find_violation(e: Expr, axes: Sequence[Axis]) -> str | None:
     return None
 
 
+def evaluated(
+    e: Expr, ranges: Ranges, guards: tuple[Guard, ...] = ()
+) -> Iterator[tuple[Load, Ranges, tuple[Guard, ...]]]:
+    """The Loads in `e`, each with the ranges and the conditions under which it is evaluated; without those that never are."""
+    match e:
+        case Select(cond, then, otherwise):
+            yield from evaluated(cond, ranges, guards)
+            known = ranges.truth(cond)
+            for side, value in ((then, True), (otherwise, False)):
+                if known in (None, value):
+                    yield from evaluated(side, ranges.under(cond, value), (*guards, (cond, value)))
+        case Binary("and" | "or" as op, a, b):
+            yield from evaluated(a, ranges, guards)
+            value = op == "and"
+            yield from evaluated(b, ranges.under(a, value), (*guards, (a, value)))
+        case _:
+            for child in children(e):
+                yield from evaluated(child, ranges, guards)
+            if isinstance(e, Load):
+                yield e, ranges, guards
+
+
 def suspects(
     e: Expr, ranges: Ranges, guards: tuple[Guard, ...] = ()
 ) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     """The Loads in `e` whose indices are not proven to be in bounds, with the conditions under which they are evaluated."""
-    match e:
-        case Select(cond, then, otherwise):
-            yield from suspects(cond, ranges, guards)
-            known = ranges.truth(cond)
-            for side, value in ((then, True), (otherwise, False)):
-                if known in (None, value):
-                    yield from suspects(side, ranges.under(cond, value), (*guards, (cond, value)))
-        case Binary("and" | "or" as op, a, b):
-            yield from suspects(a, ranges, guards)
-            value = op == "and"
-            yield from suspects(b, ranges.under(a, value), (*guards, (a, value)))
-        case _:
-            for child in children(e):
-                yield from suspects(child, ranges, guards)
-            if isinstance(e, Load) and not in_bounds(e, ranges):
-                yield e, guards
+    for load, inside, when in evaluated(e, ranges, guards):
+        if not in_bounds(load, inside):
+            yield load, when
 
 
 def in_bounds(e: Load, ranges: Ranges) -> bool:

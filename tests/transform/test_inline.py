@@ -319,3 +319,24 @@ def test_a_sum_of_products_follows_the_last_one() -> None:
 
     assert names(F16) == ["a", "a1", "b", "both", "c", "last"]
     assert names(F32) == ["a", "b", "c", "last"]
+
+
+def test_what_ends_a_product_is_stored_for_a_reduction_if_it_is_narrower() -> None:
+    """relu(a product) for its largest values: stored as 16 bits instead of 32. Of one width, the reduction takes it in."""
+
+    def names(dtype: DType) -> list[str]:
+        p = product("p", X)
+        relu = compute(
+            Tensor("relu", (8, 6), dtype),
+            lambda i, j: cast(Binary("max", Load(p.out, (i, j)), const(0.0, F32)), dtype),
+        )
+        top = compute(
+            Tensor("top", (4, 6), dtype),
+            lambda i, j, r: Load(relu.out, (Binary("add", Binary("mul", i, idx(2)), r), j)),
+            reduce=(2,),
+            combiner="max",
+        )
+        return [line.split("[")[0] for line in pointwise(program(p, relu, top))]
+
+    assert names(F16) == ["p", "relu", "top"]
+    assert names(F32) == ["p", "top"]

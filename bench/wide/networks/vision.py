@@ -15,8 +15,13 @@ def images(batch: int, size: int = 224) -> Tensor:
 
 
 def of_torchvision(name: str, size: int, options: dict[str, Any], batch: int) -> Parts:
+    """A head of zeros, as untrained transformers have, would hide what comes before it: it gets random weights."""
     models: Any = importlib.import_module("torchvision.models")
-    return models.get_model(name, weights=None, **options), images(batch, size)
+    model: nn.Module = models.get_model(name, weights=None, **options)
+    for part in model.modules():
+        if isinstance(part, nn.Linear) and not part.weight.any():
+            part.reset_parameters()
+    return model, images(batch, size)
 
 
 CONVOLUTIONAL: list[tuple[str, str, int, dict[str, Any]]] = [

@@ -1,8 +1,8 @@
-"""Steps whose result lies in another order than what they read: vectors in one order become vectors in the other, in registers."""
+"""Steps whose result lies in another order than what they read: vectors in one order become vectors in the other."""
 
 from contextlib import ExitStack
 
-from monotile.codegen.address import readable, stored
+from monotile.codegen.address import stored
 from monotile.codegen.base import STORAGE, plus
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
@@ -10,7 +10,7 @@ from monotile.codegen.spelling import unary
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
-from monotile.ir.expr import Expr, Unary, idx, substitute
+from monotile.ir.expr import Expr, Unary, idx
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import each_batch, inside, placed
 from monotile.kernels.transpose.match import copied
@@ -31,7 +31,8 @@ def write(e: VectorEmitter, site: Site) -> None:
 
 
 def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
-    """A thread a vector of the last axis: `count` vectors in the order of what is read, then as many in that of what is written."""
+    """What a task reads is brought on chip piece by piece, as it lies in memory. Then a thread has a vector of the last axis: `count` vectors in
+    the order of what is read, and as many in that of what is written."""
     anchor = site.anchor
     x, width = copied(anchor) if isinstance(anchor, Compute) else None, method.vector
     if x is None or not isinstance(anchor, Compute):
@@ -40,17 +41,21 @@ def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
     ranges = tuple(r for r in site.ranges if r is not behind)
     count, t = behind.dim.extent, behind.variable
     turns = ThreadMap(width, ranges[-1].variable.extent // width, 0, e.plan.launch.threads)
-    place = readable(e.plan.places[x.tensor.name], own=e.computed(x.tensor))
-    w = e.writer
+    w, kind = e.writer, STORAGE[x.dtype]
+    start = turns.element(ranges, idx(0))
+    held = f"mt::Runs<{kind}, {width}, {count}>"
+    pieces = f"for (idx q = threadIdx.x; q < {turns.groups * count}; q += {turns.threads})"
+    with w.open(pieces, ["q", "e"], fence=True):
+        w.write(f"const idx e = q / {count};")
+        with inside(e, ranges, start):
+            source = e.address_of(x, placed(site.point, start | {t.name: idx(0)}))
+            w.write(f"{held}::fetch(scratch + {site.step.scratch}, q, {source});")
+    w.write(f"{held}::settle();")
     with ExitStack() as stack:
         stack.enter_context(w.open(turns.head, ["e"], fence=True))
-        stack.enter_context(inside(e, ranges, turns.element(ranges, idx(0))))
-        w.write(f"mt::Pack<{STORAGE[x.dtype]}, {width}> run[{count}];")
-        for i in range(count):
-            last, inner = divmod(i * width, count)
-            where = turns.element(ranges, idx(last)) | {t.name: idx(inner)}
-            first = [substitute(i, placed(site.point, where)) for i in x.index]
-            w.write(f"run[{i}] = {e.packed(x.tensor, first, place, width)};")
+        stack.enter_context(inside(e, ranges, start))
+        w.write(f"mt::Pack<{kind}, {width}> run[{count}];")
+        w.write(f"{held}::take(run, scratch + {site.step.scratch}, e);")
         head = f"for (idx {t.name} = 0; {t.name} < {count}; ++{t.name})"
         stack.enter_context(w.open(head, [t.name], fence=True)).pragma = "#pragma unroll"
         point = placed(site.point, turns.element(ranges, lane_of(width)))

@@ -44,15 +44,18 @@ def _transposed(group: Group, context: Context) -> Draft | None:
         return None
     rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
     extent = math.prod(anchor.axes[p].extent for p in rest)
+    size = between * anchor.out.dtype.itemsize  # of what lies behind an element, and it
+    room = vector * max(1, target.shared_bytes // (size * vector))
     dims = (
-        Dim(rest, extent, min(extent, vector * target.threads), 0),
+        Dim(rest, extent, min(extent, vector * target.threads, room), 0),
         Dim(behind, between, between, None),
     )
     grid = (-(-extent // dims[0].tile),)
-    done = Step(tuple(s.out.name for s in step), dims, Transpose(vector, 1))
-    moved = 2 * dims[0].tile * between * anchor.out.dtype.itemsize / target.worker_bandwidth
+    names, scratch = tuple(s.out.name for s in step), dims[0].tile * size
+    done = Step(names, dims, Transpose(vector, 1), True, scratch=0, scratch_bytes=scratch)
+    moved = 2 * scratch / target.worker_bandwidth
     waves = -(-grid[0] // target.workers)
-    return Draft(group, grid, (done,), {}, 0, waves * (target.latency_seconds + moved))
+    return Draft(group, grid, (done,), {}, scratch, waves * (target.latency_seconds + moved))
 
 
 def _interleaved(group: Group, context: Context) -> Draft | None:
@@ -67,11 +70,13 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
     if len(anchor.axes) < 2 or not 1 < anchor.axes[-1].extent <= MOST_INTERLEAVED:
         return None
     *before, along, last = anchor.axes
-    vector = target.vector_bytes // anchor.out.dtype.itemsize
+    vector = fitting(target.vector_bytes // anchor.out.dtype.itemsize, along.extent)
+    if vector == 1 or vector * anchor.out.dtype.itemsize < LEAST_BYTES:
+        return None
     read = [x for x in loads(anchor.body) if offset(x).mentions(along)]
     runs = [contiguous_run(offset(x), along, vector) for x in read]
     near = all(contiguous_run(offset(x), last, 2) > 1 for x in read if offset(x).mentions(last))
-    if near or along.extent % vector or any(run < vector for run in runs):
+    if near or any(run < vector for run in runs):
         return None
     rows = math.prod(a.extent for a in (*before, along))
     tile = min(rows, round_up(-(-rows // target.workers), vector))

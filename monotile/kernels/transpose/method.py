@@ -7,10 +7,11 @@ from monotile.plan.places import Frozen
 
 
 class Transpose(Method, Frozen, frozen=True, tag="transpose"):
-    """A copy in another order of axes, through registers. A thread reads `vector` neighbours of the last axis with all that lies behind
-    them, which are neighbours in memory, and writes a vector for each position of the dim `behind`, which every task walks whole."""
+    """A copy in another order of axes. A task brings what it reads on chip as it lies in memory; then a thread has `vector` neighbours of the last
+    axis with all that lies behind them, which are neighbours, and writes a vector for each position of the dim `behind`, which every task walks whole."""
 
     copies: ClassVar[bool] = True
+    reads_shared: ClassVar[bool] = False
 
     vector: int
     behind: int

@@ -123,10 +123,13 @@ class _Behind:
         self._known: dict[str, frozenset[str]] = {}
 
     def stored_wider(self, p: Compute, consumer: Compute) -> bool:
-        """Whether `consumer` is to follow a later reduction than `p` does, so that what `p` follows would be stored in its place, in a wider type."""
+        """Whether what `p` follows would be stored in its place, in a wider type: where `consumer` is a reduction itself, or is to follow a later one
+        than `p` does."""
         own = self._of(p)
         beside = self._reached(consumer, p.out.name)
-        if not own or not beside or max(map(self.order.__getitem__, own)) > max(map(self.order.__getitem__, beside)):  # fmt: skip
+        if not own or (consumer.combiner is None and not beside):
+            return False
+        if consumer.combiner is None and max(map(self.order.__getitem__, own)) > max(map(self.order.__getitem__, beside)):  # fmt: skip
             return False
         return all(self.made[n].out.dtype.itemsize > p.out.dtype.itemsize for n in own)
 

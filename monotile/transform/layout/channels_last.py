@@ -9,7 +9,7 @@ with enough channels, are first copied in the new order.
 
 import itertools
 import math
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import msgspec
 
@@ -17,7 +17,7 @@ from monotile.analysis.affine import affine, contiguous_run, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.masked import masked
 from monotile.analysis.windows import Window, windows_of
-from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, map_loads
+from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, idx, loads, map_loads
 from monotile.ir.program import (
     Compute,
     Loop,
@@ -71,7 +71,7 @@ def _orders(
             joined.find((w.image.tensor.name, w.channel)) for w in windows.values() if w.in_groups
         }
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
-    is_apart = _apart(program)
+    is_apart = _apart(program, windows)
     found: dict[str, Arrangement] = {}
     for t in intermediates(program, inside).values():
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
@@ -81,6 +81,7 @@ def _orders(
         if len(dims) == 1 and dims[0] != len(t.shape) - 1 and not is_apart((t.name, dims[0])):
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
+    found |= _alone(program, found)
     together = list(tied(program))
     while apart := [
         ts for ts in together if len({_source(found, t, first) for t, first in ts}) > 1
@@ -90,9 +91,28 @@ def _orders(
     return found
 
 
-def _apart(program: Program) -> Callable[[Dimension], bool]:
-    """Whether a dimension is one along which products are apart, of what they read along the last one, which they sum over; or the same of what
-    that is computed from, or what is computed from it, element by element."""
+def _alone(program: Program, found: Mapping[str, Arrangement]) -> dict[str, Arrangement]:
+    """What has one element where others have the dimension that they now have last, as `keepdim` leaves it: in their order too, so that it has
+    one for each row of theirs."""
+    own = intermediates(program)
+    new: dict[str, Arrangement] = {}
+    for s in statements(program.body):
+        if not isinstance(s, Compute) or s.out.name in found or s.out.name not in own:
+            continue
+        for x in loads(s.body):
+            a = found.get(x.tensor.name) or new.get(x.tensor.name)
+            d = None if a is None else a.source[-1]
+            if d is None or len(x.index) != len(s.axes) or s.axes[d].extent != 1:
+                continue
+            rest = [k for k in range(len(s.axes)) if k != d]
+            if all(x.index[k] in {s.axes[k], idx(0)} for k in rest) and not _is_last(s.out, d):
+                new[s.out.name] = _moved(s.out, d, s.out.name)
+    return new
+
+
+def _apart(program: Program, windows: Container[str]) -> Callable[[Dimension], bool]:
+    """Whether a dimension is one along which products are apart, of what they read along the last one, which they sum over, or of what they make
+    of it; or the same of what that is computed from, or what is computed from it, element by element."""
     alike, found = _Classes(), list[Dimension]()
     for s in statements(program.body):
         if not isinstance(s, Compute):
@@ -109,6 +129,7 @@ def _apart(program: Program) -> Callable[[Dimension], bool]:
             if x is not None and x.load.index and x.load.index[-1] in s.reduce:
                 index = enumerate(x.load.index)
                 found += ((x.load.tensor.name, d) for d, i in index if i in batch)
+                found += ((s.out.name, p) for p in product.batch if s.out.name not in windows)
     apart = {alike.find(d) for d in found}
     return lambda d: alike.find(d) in apart
 

@@ -1,11 +1,37 @@
-// A tile of a transposition by way of shared memory: to[c * to_step + r] = from[r * from_step + c] for r < rows, c < columns.
+// Copies in another order of axes.
 #pragma once
 #include "cuda/device/barrier.cuh"
+#include "cuda/device/copy.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/types.cuh"
 
 namespace mt {
 
+// Runs of WIDTH x COUNT elements that lie side by side, one for each vector of what is written: on chip in pieces of WIDTH, as in memory, so that
+// threads that lie side by side ask for pieces that do. From there a thread takes its own run; an odd COUNT keeps threads in banks of their own.
+template <class T, int WIDTH, int COUNT>
+struct Runs {
+  static constexpr int PIECE = WIDTH * int(sizeof(T));
+
+  // Asks for piece `q` of all, of the run that begins at `run`.
+  static __device__ __forceinline__ void fetch(char* shared, int q, const T* run) {
+    ptx::copy_async<PIECE>(ptx::shared_address(shared + q * PIECE), run + q % COUNT * WIDTH);
+  }
+
+  // Waits for all pieces of all threads.
+  static __device__ __forceinline__ void settle() {
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<0>();
+    block_barrier();
+  }
+
+  static __device__ __forceinline__ void take(Pack<T, WIDTH> (&run)[COUNT], const char* shared, int e) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) run[i] = load<WIDTH>(reinterpret_cast<const T*>(shared + (e * COUNT + i) * PIECE));
+  }
+};
+
+// A tile of a transposition by way of shared memory: to[c * to_step + r] = from[r * from_step + c] for r < rows, c < columns.
 // EXTENT: rows and columns of a whole tile. VECTOR: neighbours that a thread moves at once, which divide `rows` and `columns`. The pitch is odd in
 // words of four bytes: neither the rows that are written nor the columns that are read meet in one bank often. TO_TF32: rounds float32.
 template <class T, int EXTENT, int VECTOR, int THREADS, bool TO_TF32 = false>
