@@ -30,7 +30,7 @@ from monotile.passes.programs import (
     stack,
     with_context,
 )
-from monotile.passes.table import Pass, Trace, capability, checked, option, run, without
+from monotile.passes.table import Pass, Trace, capability, checked, option, run
 from monotile.plan.nodes import Plan
 from monotile.schedule.concatenations import read_parts
 from monotile.schedule.gathered_lines import copy_lines
@@ -89,7 +89,6 @@ LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
 REGISTER_TILES = capability("register_tiles")
-CACHES = without("scratchpad")
 PREFETCH = capability("prefetch")
 
 # fmt: off
@@ -134,8 +133,8 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "Layers and time steps are a perfect nest once both loops are rolled and no stack stands between them.",
          needs=("rolled",), sets=("skewed",), where=(ROLLING,)),
     Pass("distribute", rewrite(distribute),
-         "What is left of nests. Before siblings are fused: a product in front of a loop is no sibling of one inside. Not measured on a GPU.",
-         needs=("views inlined",), sets=("loops distributed",), after=("rolled", "skewed"), where=(CACHES,)),
+         "What is left of nests. Before siblings are fused: a product in front of a loop is no sibling of one inside.",
+         needs=("views inlined",), sets=("loops distributed",), after=("rolled", "skewed")),
     Pass("fold", fold_constants,
          "After rolling: the zeros that a recurrence starts from must still have the structure of its state.",
          needs=("simplified",), sets=("constants folded",), after=("rolled",)),

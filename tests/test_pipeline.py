@@ -260,7 +260,7 @@ def test_a_trace_says_what_each_pass_changed() -> None:
 
 def test_messages_make_way_for_weights() -> None:
     """Where the on-chip memory holds a loop's weights, but not the messages as well."""
-    room = msgspec.structs.replace(TARGETS[2], shared_bytes=132000)
+    room = msgspec.structs.replace(TARGETS[2], shared_bytes=67000)
     for target, wins in ((room, "weights"), (TARGETS[2], "messages")):
         traces: list[Trace] = []
         first = beginning(lambda: (nn.LSTM(1024, 1024).half(), (torch.randn(5, 1, 1024).half(),)), target)  # fmt: skip

@@ -82,6 +82,7 @@ class StageEmitter(Emitter):
                     head = f"for (idx {variable} = 0; {variable} < {extent}; ++{variable})"
                     with self.writer.open(head, [variable]):
                         self.walk(inner)
+                    self.leave(node)
                 case Repeat():
                     self._repeat(node)
                 case Choose(index, bodies, handoff):
@@ -116,6 +117,7 @@ class StageEmitter(Emitter):
             w.write(f"if (!{more}) break;")
             self.walk(loop.body)
             self.wait(loop.again)
+        self.leave(loop)
 
     def scalar(self, name: str) -> str:
         """Text of a scalar's value, as all workers read it to find the same."""
@@ -127,6 +129,9 @@ class StageEmitter(Emitter):
 
     def enter(self, loop: Repeat) -> None:
         """Write what comes right before a loop."""
+
+    def leave(self, loop: Repeat) -> None:
+        """Write what comes right behind a loop."""
 
     @abstractmethod
     def wait(self, handoff: Handoff, *, late: bool = False) -> None:

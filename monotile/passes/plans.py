@@ -14,7 +14,7 @@ from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
 from monotile.plan.nodes import Launch, Plan, PlanNode, Ring, Stage, Step
-from monotile.plan.places import Place
+from monotile.plan.places import Place, replicas_in
 from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.records import ON_CHIP
 from monotile.plan.streams import streams
@@ -242,11 +242,11 @@ def spread_copies(s: PlanState) -> PlanState:
 
 def messages(s: PlanState) -> PlanState:
     """Loops whose tasks hand on values themselves."""
-    handed = hand_on(s.body, s.program, s.computes, s.places, s.on_chip, s.old, s.context)
+    handed = hand_on(s.body, s.program, s.computes, s.places, _base(s), s.old, s.context)
     return replace(
         s,
         body=handed.body,
-        on_chip=handed.on_chip,
+        on_chip=max(s.on_chip, handed.on_chip),
         message_bytes=handed.message_bytes,
         by_barriers=s if handed.message_bytes else None,
     )
@@ -271,8 +271,15 @@ def _synchronised(s: PlanState, places: dict[str, tuple[Place, ...]]) -> tuple[P
 
 def pin_weights(s: PlanState) -> PlanState:
     """Weights that loops keep on chip."""
-    body, on_chip = keep(s.body, s.computes, s.steady, s.on_chip, s.target, s.target.workers)
-    return replace(s, body=body, on_chip=on_chip)
+    weights, workers = s.steady, s.target.workers
+    body, end = keep(s.body, s.computes, s.places, weights, _base(s), s.target, workers)
+    return replace(s, body=body, on_chip=max(s.on_chip, end))
+
+
+def _base(s: PlanState) -> int:
+    """On-chip bytes from 0 on that loops have to leave alone: all, where something lies there from stage to stage."""
+    replicas = any(replicas_in(p) for places in s.places.values() for p in places)
+    return s.on_chip if replicas or s.ring is not None else 0
 
 
 def messages_or_weights(s: PlanState) -> PlanState:

@@ -33,11 +33,6 @@ def capability(name: str) -> Condition:
     )
 
 
-def without(name: str) -> Condition:
-    """Where there is a target whose field `name` of its capabilities is false."""
-    return Condition(f"capability {name}", lambda t, _: t is not None and not getattr(t.has, name))
-
-
 class Product(Protocol):
     """What a pass takes and gives: a frozen value that holds what exists so far."""
 

@@ -178,3 +178,14 @@ def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:
         step.scratch_bytes or any(isinstance(p, ON_CHIP) for n in step.computes for p in places[n])
         for step in stage.steps
     )
+
+
+def chip_end(
+    stage: Stage, computes: Mapping[str, Compute | Scatter], places: Mapping[str, tuple[Place, ...]]
+) -> int:
+    """The byte on chip behind the last one that the stage has for itself."""
+    ends = [step.scratch + step.scratch_bytes for step in stage.steps]
+    for name in (n for step in stage.steps for n in step.computes):
+        size = computes[name].out.dtype.itemsize
+        ends += (p.offset + p.elements * size for p in places[name] if isinstance(p, Shared))
+    return max(ends)

@@ -8,14 +8,14 @@ values, so it is for what is small: the states of a recurrence.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.kernels.draft import Context
-from monotile.plan.access import Old
+from monotile.plan.access import Old, chip_end
 from monotile.plan.hazards import apart
 from monotile.plan.messages import TAGGED, WIDEST, message_stride, receive_vector
 from monotile.plan.nodes import Choose, Message, PlanNode, Receive, Repeat, Stage
@@ -40,7 +40,7 @@ CACHE_PART = 4  # of the last-level cache, for messages of a Plan
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """body: with messages. on_chip: where what is received ends. message_bytes: of all."""
+    """body: with messages. on_chip: where what is received ends, 0 for nothing. message_bytes: of all."""
 
     body: tuple[PlanNode, ...]
     on_chip: int
@@ -52,18 +52,18 @@ def hand_on(
     program: Program,
     computes: Statements,
     places: Mapping[str, tuple[Place, ...]],
-    on_chip: int,
+    base: int,
     old: Old,
     context: Context,
 ) -> Handed:
     """`body` with messages in those loops that gain by them.
 
-    on_chip: bytes from 0 that the stages use of a worker's memory.
+    base: bytes from 0 of a worker's memory that are not free in any loop.
     """
     if not context.target.has.messages:
-        return Handed(body, on_chip, 0)
+        return Handed(body, 0, 0)
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
-    found = _Hander(loops, computes, dict(places), old, context, on_chip)
+    found = _Hander(loops, computes, dict(places), old, context, base)
     return Handed(found.nodes(body), found.most, found.used)
 
 
@@ -74,12 +74,9 @@ class _Hander:
     places: dict[str, tuple[Place, ...]]
     old: Old
     context: Context
-    on_chip: int
+    base: int
     used: int = 0  # of the message memory
-    most: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.most = self.on_chip
+    most: int = 0  # where what is received ends on chip
 
     @property
     def target(self) -> Target:
@@ -139,7 +136,7 @@ class _Hander:
         self, node: Repeat, body: tuple[Stage, ...], found: "list[_Wanted]"
     ) -> Repeat | None:
         messages, nbytes = self._messages(node, found)
-        receives, end = self._placed(found)
+        receives, end = self._placed(body, found)
         handed = msgspec.structs.replace(node, body=body, messages=messages, receives=receives)
         fits = end <= self.target.shared_bytes
         small = nbytes <= self.target.l2_bytes // CACHE_PART
@@ -220,12 +217,15 @@ class _Hander:
             end += -(-size // ALIGN) * ALIGN
         return tuple(out), end
 
-    def _placed(self, found: "list[_Wanted]") -> tuple[tuple[Receive, ...], int]:
-        """Where each goes on chip, and where the last of them ends. Stages use the same bytes."""
+    def _placed(
+        self, body: tuple[Stage, ...], found: "list[_Wanted]"
+    ) -> tuple[tuple[Receive, ...], int]:
+        """Where each goes on chip, behind what the loop's stages have there, and where the last of them ends. Stages use the same bytes."""
+        taken = max(self.base, *(chip_end(s, self.computes, self.places) for s in body))
         ends: dict[str, int] = {}
         out: list[Receive] = []
         for w in found:
-            at = ends.get(w.stage.name, -(-self.on_chip // CHIP_ALIGN) * CHIP_ALIGN)
+            at = ends.get(w.stage.name, -(-taken // CHIP_ALIGN) * CHIP_ALIGN)
             box = box_of(w.stage, w.tensor, self.computes)
             place = Shared(at, box, box[-1].extent if box else 1)
             vector = receive_vector(box, w.tensor)

@@ -1,7 +1,7 @@
 """Weights that stay on chip through a loop: a recurrence reads them from memory once, not in every step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -10,8 +10,9 @@ from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Pinnable
 from monotile.kernels.registry import family_of
-from monotile.plan.access import workers_of
+from monotile.plan.access import chip_end, workers_of
 from monotile.plan.nodes import Choose, PlanNode, Repeat, Resident, Stage, Step
+from monotile.plan.places import Place
 from monotile.plan.walk import repeats, stages_in, with_bodies
 from monotile.targets.target import Target
 
@@ -23,21 +24,22 @@ FEWEST = 4  # iterations that repay the copy
 def keep(
     body: tuple[PlanNode, ...],
     computes: Mapping[str, Compute | Scatter],
+    places: Mapping[str, tuple[Place, ...]],
     weights: frozenset[str],
-    shared_bytes: int,
+    base: int,
     target: Target,
     workers: int,
 ) -> tuple[tuple[PlanNode, ...], int]:
-    """`body` with what is kept, and the on-chip bytes of a worker; outer loops first, as long as there is room. What no worker has both of may
-    lie in the same place.
+    """`body` with what is kept, and where that ends on chip; outer loops first, as long as there is room. What no worker has both of may lie in the
+    same place, and where stages outside of the loop have what is theirs.
 
-    shared_bytes: what the stages use, from 0 on.
+    base: bytes from 0 on that are not free in any loop.
     """
     if not target.has.scratchpad:
-        return body, shared_bytes
-    found = _Keeper(computes, weights, target, workers)
-    nodes = found.nodes(body, (_Taken(frozenset(range(workers)), shared_bytes),), frozenset())
-    return nodes, max(found.most, shared_bytes)
+        return body, 0
+    found = _Keeper(computes, places, weights, target, workers)
+    nodes = found.nodes(body, (_Taken(frozenset(range(workers)), base),), frozenset())
+    return nodes, found.most
 
 
 def kept_bytes(body: tuple[PlanNode, ...]) -> int:
@@ -96,11 +98,12 @@ class _Keeper:
     def __init__(
         self,
         computes: Mapping[str, Compute | Scatter],
+        places: Mapping[str, tuple[Place, ...]],
         weights: frozenset[str],
         target: Target,
         workers: int,
     ) -> None:
-        self.computes, self.weights, self.target = computes, weights, target
+        self.computes, self.places, self.weights, self.target = computes, places, weights, target
         self.room, self.workers = target.shared_bytes, workers
         self.most = 0
 
@@ -122,6 +125,7 @@ class _Keeper:
                 return with_bodies(node, lambda body: self.nodes(body, used, kept))
             case Repeat():
                 held: list[Resident] = []
+                used = (*used, *self._used(node))
                 if node.extent >= FEWEST:
                     inner = frozenset(loop.axis for loop in repeats((node,)))
                     for stage, step in _steps(node.body):
@@ -138,6 +142,15 @@ class _Keeper:
                 return msgspec.structs.replace(
                     node, body=self.nodes(node.body, used, kept), resident=tuple(held)
                 )
+
+    def _used(self, loop: Repeat) -> Iterator[_Taken]:
+        """What the loop's stages have on chip for themselves, and what they receive."""
+        for stage in stages_in(loop.body):
+            end = chip_end(stage, self.computes, self.places)
+            for r in (r for x in repeats((loop,)) for r in x.receives if r.stage == stage.name):
+                size = self.computes[r.message].out.dtype.itemsize
+                end = max(end, r.place.offset + r.place.elements * size)
+            yield _Taken(workers_of(stage, self.workers), -(-end // ALIGN) * ALIGN)
 
     def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[Pinnable]:
         """Weights of which the same is read in every iteration."""

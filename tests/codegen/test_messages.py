@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
-from torch import nn
+from torch import Tensor, nn
 
 from monotile.config import Options
 from monotile.plan.nodes import Stage
@@ -88,16 +88,28 @@ def test_builds() -> None:
     assert "st.relaxed.gpu.global.b64" in text
 
 
+class Turned(nn.Module):
+    """A recurrence whose input [steps, 1 + width, width] is a vector and the matrix that turns it, of its own in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(1, WIDTH)
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t, :1] @ x[t, 1:] + self.state(h))
+        return h
+
+
 def test_steps_that_read_no_message_come_before_the_wait() -> None:
-    """A layer's product with its input does not wait for its state."""
-    b = build(lambda: nn.GRU(WIDTH, WIDTH, 1), torch.randn(4, 1, WIDTH), OPTIONS)
+    """What a step makes of its input does not wait for its state."""
+    b = build(Turned, torch.randn(6, 1 + WIDTH, WIDTH), OPTIONS)
     (loop,) = b.loops
     (stage,) = loop.body
     assert isinstance(stage, Stage)
     text = emit(b.program, b.plan, H100, OPTIONS).text
     body = text[text.index(f"void {stage.name}(") :]
-    gates, hidden = (s.computes[0] for s in stage.steps[:2])
-    turns = [
-        body.index(f"{name}_", body.index(f"{name}_") + 1) for name in (gates, hidden)
-    ]  # behind where it lies
-    assert turns[0] < body.index("mt::receive<") < turns[1]
+    first = stage.steps[0].computes[0]
+    made = body.index(f"{first}_", body.index(f"{first}_") + 1)  # behind where it lies
+    assert made < body.index("mt::receive<") < body.index("tanh_f32(")

@@ -304,9 +304,16 @@ class CudaEmitter(BlockEmitter):
                     own = same == held.name
                     self.writer.write(f"{held.kind} {held.name};" if own else f"{held.kind}& {held.name} = {same};")  # fmt: skip
                     self.write_call(held.fill)
+        if loop.receives and loop.handoff == "none" and not loop.resident:
+            self.writer.write("mt::block_barrier();")
         if loop.messages:
             self.wait(loop.handoff)
             self.writer.write("++tag;")
+
+    def leave(self, loop: Repeat) -> None:
+        """What the loop kept and received on chip gives way to others."""
+        if loop.resident or loop.receives:
+            self.writer.write("mt::block_barrier();")
 
     def _kernel(self) -> None:
         threads = self.plan.launch.block_threads
