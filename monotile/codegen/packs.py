@@ -315,7 +315,7 @@ class PackEmitter(PlacedEmitter):
         """Text of the load of a pack that begins at the index `first`."""
         if (held := self.held_of(tensor)) is not None:
             return held
-        start = plus(*self.address(tensor, first, place))
+        start = plus(*self.read_at(tensor, first, place, width))
         each = "" if aligned else "_each"
         return f"mt::{self.loads_from(tensor)}{each}<{width}>({start})"
 

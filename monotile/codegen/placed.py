@@ -1,17 +1,45 @@
 """Where what a stage loads lies: addresses, strides, and packs of neighbours."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Generator, Mapping, Sequence, Set
+from contextlib import contextmanager
 
+from monotile.analysis.affine import affine
 from monotile.codegen.address import is_pack, others, readable
 from monotile.codegen.base import plus
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import StageEmitter
-from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, loads, substitute
 from monotile.plan.places import ON_CHIP, Place
 
 
 class PlacedEmitter(StageEmitter):
-    """Asks the Plan where tensors lie."""
+    """Asks the Plan where tensors lie. clamped: whether what is read may lie outside of its tensor, and does not count then: the nearest
+    place inside is read."""
+
+    clamped = False
+
+    def element(self, e: Load) -> tuple[str, str]:
+        place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
+        return self.read_at(e.tensor, e.index, place)
+
+    def read_at(
+        self, tensor: Tensor, index: Sequence[Expr], place: Place, width: int = 1
+    ) -> tuple[str, str]:
+        """Base pointer and offset of `width` elements that are read."""
+        pointer, offset = self.address(tensor, index, place)
+        if self.clamped and not isinstance(place, ON_CHIP) and tensor.name not in self.sizes:
+            shape = tensor.shape[self.tables.get(tensor.name, 0) :]
+            last = self.layout(tensor, place).offset([idx(n - 1) for n in shape])
+            limit = self.total(affine(add(last.expr, idx(1 - width))))
+            offset = f"mt_max_idx(mt_min_idx({bare(offset)}, {bare(limit)}), 0)"
+        return pointer, offset
+
+    @contextmanager
+    def reading_clamped(self, clamped: bool) -> Generator[None]:
+        """Inside, loads are `clamped`."""
+        self.clamped = clamped
+        yield
+        self.clamped = False
 
     def computed(self, tensor: Tensor) -> bool:
         """Whether the current stage computes `tensor`."""

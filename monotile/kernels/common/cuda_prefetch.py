@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from monotile.analysis.guarded import choices
-from monotile.analysis.unconditional import TRUE, conditional, either
+from monotile.analysis.unconditional import TRUE, conditional, either, unconditional
+from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
-from monotile.ir.expr import Const, Expr, Load, Select, loads, rebuild
+from monotile.ir.expr import Axis, Const, Expr, Load, Select, axes_of, loads, rebuild
 
 
 def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
@@ -35,3 +36,14 @@ def read_at_once(bodies: Sequence[Expr], width: int) -> dict[Load | Select, Expr
 
     rest = read_by([go(body) for body in bodies] if found else bodies)
     return {**dict.fromkeys(found, TRUE), **rest}
+
+
+def looking_up(bodies: Sequence[Expr], width: int) -> list[Load]:
+    """What `bodies` always read to know where something else lies, alike for all lanes of a vector."""
+    found = (y for body in bodies for x in unconditional(body) for i in x.index for y in loads(i))
+    lane = Axis(LANE, width)
+    return [
+        y
+        for y in dict.fromkeys(found)
+        if lane not in axes_of(y) and not any(loads(i) for i in y.index)
+    ]

@@ -1,9 +1,10 @@
 """Maps, and what they ask for ahead: a later one of a stage at its beginning, several turns at a time."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import replace
 
+from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
@@ -12,7 +13,7 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
-from monotile.kernels.common.cuda_prefetch import known_ahead, read_at_once
+from monotile.kernels.common.cuda_prefetch import known_ahead, looking_up, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
@@ -115,12 +116,25 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     }
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
+    arrays, looked_up = [name], dict[Hashable, str]()
+    places = {
+        x: TRUE
+        for x in looking_up(bodies, own.width)
+        if x.tensor.name not in made and (every or is_large(x))
+    }
+    if places:
+        arrays.append(w.fresh("places"))
+        with w.open(f"auto fetch_{arrays[-1]} = [&](idx e)", ["e"], fence=True, tail=";"):
+            looked_up = e.held(places, 1, f"{arrays[-1]}[turn]")
     head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"
     with w.open(head, ["first"], fence=True):
-        w.write(f"decltype(fetch_{name}(0)) {name}[{count}]{{}};")
+        for array in arrays:
+            w.write(f"decltype(fetch_{array}(0)) {array}[{count}]{{}};")
         with _each_turn(e, site, own, count):
-            w.write(f"{name}[turn] = fetch_{name}(e);")
+            for array in arrays:
+                w.write(f"{array}[turn] = fetch_{array}(e);")
         with _each_turn(e, site, own, count) as block:
+            block.names.update(looked_up)
             block.names.update(e.joined(names))
             with e.vector(own.width):
                 write_element(e, site, point)

@@ -11,6 +11,7 @@ from monotile.kernels.reduction.form import form_of
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.prefetch import pinnable
 from monotile.kernels.reduction.simd import why_not
+from monotile.kernels.reduction.slots import MOST_SLOTS, why_not_several
 from monotile.kernels.reduction.weights import held_early, weights_of
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Dim, Stage
@@ -68,6 +69,8 @@ def _at_once(c: Checked, r: Reduce) -> str:
     if r.side_by_side:
         if exact_width(r.outputs, c.anchor, c.step.dims) != r.outputs:
             return f"{r.outputs} outputs do not divide its last axis"
+        if r.at_once and (why := _why_not_several(c, r)):
+            return why
         if r.together * r.runs > 1 or (r.unroll > 1 and not r.by_columns):
             return "a thread has its outputs by itself"
         rows = math.prod(a.extent for a in anchor.reduce)
@@ -95,6 +98,17 @@ def _at_once(c: Checked, r: Reduce) -> str:
     if r.unroll > form.turns:
         return f"{r.unroll} vectors are on their way of {form.turns}"
     return ""
+
+
+def _why_not_several(c: Checked, r: Reduce) -> str:
+    """What is wrong with several outputs of a thread that have ends of their own; "" for nothing."""
+    anchor = c.anchor
+    assert isinstance(anchor, Compute)
+    if r.lanes > 1 or len(r.at_once) != len(c.step.dims) or min(r.at_once) < 1:
+        return f"a thread has {r.at_once} outputs at once"
+    if math.prod(r.at_once) > MOST_SLOTS or not r.exact:
+        return f"a thread has {r.at_once} outputs at once"
+    return why_not_several(anchor)
 
 
 def why_not_late(stage: Stage, _statements: Statements) -> str | None:

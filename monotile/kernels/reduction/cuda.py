@@ -5,6 +5,7 @@ from monotile.codegen.site import Site
 from monotile.kernels.reduction.cuda_columns import write_columns
 from monotile.kernels.reduction.cuda_held import write_weights_early
 from monotile.kernels.reduction.cuda_lanes import write_lanes
+from monotile.kernels.reduction.cuda_slots import write_slots
 from monotile.kernels.reduction.cuda_windows import write_windows
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.weights import weights_of
@@ -16,6 +17,8 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert isinstance(method, Reduce)
     if method.by_columns:
         write_columns(e, site, method)
+    elif method.at_once:
+        write_slots(e, site, method)
     elif method.side_by_side:
         write_windows(e, site, method)
     else:

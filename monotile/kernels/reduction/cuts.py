@@ -21,6 +21,7 @@ from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
 from monotile.kernels.reduction.cost import access, each_thread_seconds
 from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.slots import why_not_several
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
@@ -69,6 +70,8 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         for dims in _window_dims(anchor, method, target):
             yield flat.draft(group, dims, method, context, accesses, scratch)
     else:
+        if dims := _whole_rows(anchor, method, target):
+            yield flat.draft(group, dims, method, context, accesses, scratch)
         at_once = max(1, target.threads // method.lanes) * method.outputs
         yield from flat.flat(group, method, context, at_once, method.outputs, accesses, scratch)
 
@@ -204,6 +207,20 @@ def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[D
             Dim((len(before),), last.extent, last.extent // parts, 1),
         )
         parts *= 2
+
+
+def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
+    """One task a worker of whole rows, whose columns have the same ends: a thread with several of them reads these once. () where it cannot have
+    them, or there are too few rows."""
+    if method.lanes > 1 or method.outputs == 1 or own_ends(s) is None or s.live:
+        return ()
+    *before, last = s.axes
+    rows = math.prod(a.extent for a in before)
+    if rows < target.workers or why_not_several(s):
+        return ()
+    tile = -(-rows // target.workers)
+    outer = Dim(tuple(range(len(before))), rows, tile, 0)
+    return outer, Dim((len(before),), last.extent, last.extent, None)
 
 
 def _alike(s: Compute) -> bool:

@@ -1,5 +1,6 @@
 """How reductions are computed."""
 
+import math
 from typing import ClassVar
 
 import msgspec
@@ -57,6 +58,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     unroll: vectors of an output, or rows of a matrix, whose loads a lane has on their way at once. These three are 1 until the Plan is
     otherwise complete.
     exact: `outputs` is what divides a task's part and leaves no thread idle; of one output as of several.
+    at_once: where outputs have ends of their own, how many vectors of them a thread has at once along each dim of the step; () where what
+    their terms look up has to be checked, one after the other.
     unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, iterations of its loop that
     follow in straight line.
     simd: of a thread that reduces by itself on the CPU; None for blocks of threads, and for `AlongTerms()` in a Plan in the making.
@@ -75,6 +78,7 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     runs: int = 1
     unroll: int = 1
     exact: bool = False
+    at_once: tuple[int, ...] = ()
     unrolled: tuple[int, ...] = ()
     simd: Simd | None = None
     prefetch: tuple[Prefetch, ...] = ()
@@ -85,6 +89,10 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
 
     def with_prefetch(self, more: tuple[Prefetch, ...]) -> "Reduce":
         return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
+
+    def several(self, at_once: tuple[int, ...], turns: int) -> "Reduce":
+        """The same with so many outputs at once, and `turns` terms of each."""
+        return msgspec.structs.replace(self, at_once=at_once, unrolled=(turns,))
 
     @property
     def by_columns(self) -> bool:
@@ -98,7 +106,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
 
     def thread_vectors(self, elements: int) -> int:
         several = self.side_by_side and not self.by_columns
-        return elements // (self.outputs * self.windows) if several else 0
+        each = self.outputs * self.windows * math.prod(self.at_once)
+        return -(-elements // each) if several else 0
 
     def describe(self) -> str:
         if self.by_columns:
@@ -106,6 +115,8 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
         elif self.side_by_side:
             text = f"reduce, {self.outputs} outputs side by side"
             text += f" in {self.windows} windows" if self.windows > 1 else ""
+            if self.at_once:
+                text += f", {' x '.join(map(str, self.at_once))} at once x {self.unrolled[0]} terms"
         elif self.simd is not None:
             text = f"reduce, {self.simd.describe()}"
         else:

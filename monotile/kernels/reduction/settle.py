@@ -40,6 +40,7 @@ from monotile.kernels.reduction.cuts import (
 from monotile.kernels.reduction.form import Form, differs, form_of
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.reduction.simd import simd_of
+from monotile.kernels.reduction.slots import cheapest, cycles_of_lanes, why_not_several
 from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
@@ -61,6 +62,8 @@ def settle(where: Settling) -> Method:
         return msgspec.structs.replace(method, simd=simd_of(site, site.anchor, method, Lines(view)))
     if method.side_by_side:
         return _neighbours(method, where)
+    if (alone := _alone(method, where)) is not None:
+        return alone
     order = method.order or tuple(range(len(site.anchor.reduce)))
     vector = fitting(method.vector, site.anchor.reduce[order[-1]].extent) if order else 1
     method = msgspec.structs.replace(method, vector=vector, together=1, runs=1, unroll=1)
@@ -100,7 +103,29 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     extents = [anchor.reduce[p].extent for p in order]
     ends = own_ends(anchor) is not None
     unrolled = (_at_once(anchor, 1),) if ends else _straight(extents, method.windows)
-    return msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
+    method = msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
+    if not ends or why_not_several(anchor):
+        return method
+    return cheapest(anchor, _followers(where), dims, method, where.target)[0]
+
+
+def _alone(method: Reduce, where: Settling) -> Reduce | None:
+    """The method of a thread that makes outputs with ends of their own by itself, if that costs less than `method`'s lanes for each of them."""
+    anchor, dims, target = where.anchor, where.step.dims, where.target
+    if not isinstance(anchor, Compute) or why_not_several(anchor) or method.lanes > target.warp:
+        return None
+    one = msgspec.structs.replace(method, lanes=1, exact=True)
+    found, cycles = cheapest(anchor, _followers(where), dims, one, target)
+    turns = _at_once(anchor, method.lanes)
+    lanes = cycles_of_lanes(anchor, elements(dims), method.lanes, turns, target)
+    return found if cycles < lanes else None
+
+
+def _followers(where: Settling) -> list[Compute]:
+    """What follows a step's anchor element by element."""
+    step = where.step
+    rest = (where.view.statements[n] for n in step.computes[step.anchor + 1 :])
+    return [s for s in rest if isinstance(s, Compute)]
 
 
 def _straight(extents: list[int], windows: int) -> tuple[int, ...]:

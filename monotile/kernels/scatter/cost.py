@@ -19,7 +19,7 @@ SCAN_OPERATIONS = 20  # an index: its position, whether it is the task's, its pl
 TERM_OPERATIONS = 8  # an element of a term: its address and its sum
 SORT_OPERATIONS = 60  # a term: counted, and put in its place
 COUNT_OPERATIONS = 6  # a row's terms of a warp: where they begin
-PLACE_LATENCIES = 3  # a term in memory: its row, what follows it, and that is looked up
+PLACE_LATENCIES = 8  # a term in memory: its row, found by halves, what follows it, and that is looked up and checked
 BLOCK_WAITS = 12  # barriers of the block, and as many looks at the lists, that lists take
 BLOCK_WAIT = 0.12  # of a latency, each
 

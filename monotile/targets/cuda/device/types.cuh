@@ -59,6 +59,28 @@ __device__ __forceinline__ Words<T> words(const T& x) {
   return out;
 }
 
+template <class T>
+__device__ __forceinline__ u32 any_bits(const T& x) {
+  return u32(x);
+}
+template <class T>
+__device__ __forceinline__ u32 any_bits(const Words<T>& x) {
+  u32 all = 0;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(x.value) / 4); ++i) all |= x.value[i];
+  return all;
+}
+
+// Asks for all of `values` before any of them is used. ptxas moves a load down to its use, where a thread would wait for one after the
+// other, but none behind a branch that depends on it; what happens behind this one changes nothing.
+template <class T, int COUNT>
+__device__ __forceinline__ void ask_together(const T (&values)[COUNT]) {
+  u32 all = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) all |= any_bits(values[i]);
+  if (ptx::recompute(all) == 0xa5c39671u) ptx::pause();
+}
+
 template <class A, class B>
 inline constexpr bool same = false;
 template <class A>

@@ -161,6 +161,9 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
+// Waits for a moment.
+__device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 1;"); }
+
 // The block's dynamic shared memory.
 __device__ __forceinline__ char* shared_memory() {
   extern __shared__ __align__(1024) char monotile_shared[];

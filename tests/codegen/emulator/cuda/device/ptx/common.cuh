@@ -6,6 +6,7 @@ namespace mt::ptx {
 
 inline unsigned opaque(unsigned x) { return x; }
 inline unsigned recompute(unsigned x) { return x; }
+inline void pause() {}
 template <class T>
 const T* recompute(const T* p) { return p; }
 inline unsigned uniform(unsigned x) { return emulator::exchange(&x, 1)[0][0]; }
