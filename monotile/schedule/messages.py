@@ -36,6 +36,10 @@ ALIGN = 256
 CHIP_ALIGN = 128
 FEWEST = 4  # iterations that repay the barrier before them
 CACHE_PART = 4  # of the last-level cache, for messages of a Plan
+POLLED = (
+    6  # vectors that a thread may ask for again and again without being in the way of what is sent
+)
+CROWD = 2.5  # latencies that more of them cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +241,14 @@ class _Hander:
     def _seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
         """Of an iteration's hand-offs by messages."""
         waits = {w.stage.name for w in found}
-        return len(waits) * self.target.message_seconds + self._moved(found, TAGGED)
+        crowded = CROWD * self.target.latency_seconds * sum(map(self._crowded, found))
+        return len(waits) * self.target.message_seconds + self._moved(found, TAGGED) + crowded
+
+    def _crowded(self, w: "_Wanted") -> bool:
+        """Whether its threads ask for so many vectors again and again that they are in the way of what is sent."""
+        box = box_of(w.stage, w.tensor, self.computes)
+        vectors = math.prod(b.extent for b in box) // receive_vector(box, w.tensor)
+        return vectors > POLLED * self.target.threads
 
     def _barrier_seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
         """Of the same by barriers, after which the values are still to be read."""

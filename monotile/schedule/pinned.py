@@ -56,7 +56,7 @@ def hold(
 ) -> tuple[PlanNode, ...]:
     """`body` with what is kept held in registers where these suffice; outer loops first.
 
-    room: registers of a thread. A loop with products or attention needs them itself.
+    room: registers of a thread. A loop with products or attention needs them itself, but for the loops in it that have none.
     """
     left = target.registers // target.threads - OWN_REGISTERS if room is None else room
     out: list[PlanNode] = []
@@ -70,18 +70,18 @@ def hold(
             continue
         steps = {s.computes[0]: s for _, s in _steps(node.body)}
         light = all(s.method.light for s in steps.values())
-        free = left if light else 0
-        residents: list[Resident] = []
+        rest, residents = left, list[Resident]()
         for r in node.resident:
             found = family_of(steps[r.compute].method).pinnable(
                 steps[r.compute], computes, weights, target
             )
             beside = r.place in {x.place for x in residents if x.held}
             words = 0 if beside else -(-r.nbytes // (4 * target.threads))
-            held = any(p.number == r.load and p.in_registers for p in found) and words <= free
-            free -= words if held else 0
+            able = light and any(p.number == r.load and p.in_registers for p in found)
+            held = able and words <= rest
+            rest -= words if held else 0
             residents.append(msgspec.structs.replace(r, held=held))
-        inner = hold(node.body, computes, weights, target, free)
+        inner = hold(node.body, computes, weights, target, rest)
         out.append(msgspec.structs.replace(node, body=inner, resident=tuple(residents)))
     return tuple(out)
 
@@ -125,14 +125,14 @@ class _Keeper:
                 return with_bodies(node, lambda body: self.nodes(body, used, kept))
             case Repeat():
                 held: list[Resident] = []
-                used = (*used, *self._used(node))
+                taken = list(self._used(node))
                 if node.extent >= FEWEST:
                     inner = frozenset(loop.axis for loop in repeats((node,)))
                     for stage, step in _steps(node.body):
                         mine = workers_of(stage, self.workers)
                         for p in self._candidates(stage, step, inner):
                             key = (step.computes[0], p.number)
-                            at = max(t.end for t in used if t.workers & mine)
+                            at = max(t.end for t in (*used, *taken) if t.workers & mine)
                             if key in kept or at + p.nbytes > self.room:
                                 continue
                             held.append(Resident(stage.name, *key, at, p.nbytes, vector=p.vector))

@@ -280,9 +280,10 @@ def _operand(
 
 
 def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
-    """Whether it is one load, whatever the axes are, of rows along which all values of k lie side by side: of 16 or 32 bits, longer than a vector."""
+    """Whether it is one load, whatever the axes are, of rows along which all values of k lie side by side, longer than a vector, and of 16 bits:
+    what has 32 is copied element by element."""
     x, *others = found
-    if others or x.cond != TRUE or x.load.dtype.itemsize not in (2, 4):
+    if others or x.cond != TRUE or x.load.dtype.itemsize != 2:
         return False
     where, flat = flattened(offset(x.load), k)
     return where.coefficient(flat) == 1 and flat.extent * x.load.dtype.itemsize > 2 * ASYNC_BYTES[0]
