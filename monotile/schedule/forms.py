@@ -98,4 +98,5 @@ def renamed(draft: Draft, group: Group, names: Mapping[str, str]) -> Draft:
 def _method(method: Method, go: Callable[[Any], Any]) -> Method:
     if not method.names:
         return method
-    return msgspec.structs.replace(method, **{f: go(getattr(method, f)) for f in method.names})
+    assert isinstance(method, msgspec.Struct)
+    return msgspec.structs.replace(method, **{f: go(getattr(method, f)) for f in method.names})  # pyright: ignore[reportReturnType]
