@@ -90,7 +90,12 @@ def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]
     return whole, loaded
 
 
+def mentioned(body: tuple[Statement, ...]) -> Counter[str]:
+    """Number of references to each tensor by the statements of `body`, and those inside: loads, updates, carries, stacks."""
+    whole, loaded = references(body)
+    return whole + loaded
+
+
 def mentions(program: Program) -> Counter[str]:
-    """Number of references to each tensor: loads, updates, carries, stacks, outputs."""
-    whole, loaded = references(program.body)
-    return Counter(t.name for t in program.outputs) + whole + loaded
+    """Number of references to each tensor, outputs included."""
+    return Counter(t.name for t in program.outputs) + mentioned(program.body)

@@ -171,64 +171,94 @@ def _length(group: Group, row: Row) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+class _Item:
+    """A node of `merge`, with what it reads, writes, and has to come after."""
+
+    __slots__ = ("needs", "node", "reads", "writes")
+
+    def __init__(self, node: Node, waits: Waits) -> None:
+        self.node, self.reads, self.writes = node, reads_of(node), writes_of(node)
+        self.needs = needs_of(node, waits)
+
+
+class _Joining:
+    """`join`, asked once about each pair: where it gave nothing, it gives nothing again."""
+
+    def __init__(self, join: Callable[[Group, Group], Group | None], waits: Waits) -> None:
+        self._join, self._waits = join, waits
+        self._apart: set[tuple[_Item, _Item]] = set()
+
+    def item(self, node: Node) -> _Item:
+        return _Item(node, self._waits)
+
+    def joined(self, first: _Item, second: _Item) -> _Item | None:
+        if not isinstance(first.node, Group) or not isinstance(second.node, Group):
+            return None
+        both = self._join(first.node, second.node)
+        if both is None:
+            self._apart.add((first, second))
+        return None if both is None else self.item(both)
+
+    def may(self, first: _Item, second: _Item) -> bool:
+        return isinstance(first.node, Group) and (first, second) not in self._apart
+
+
 def merge(
-    nodes: list[Node],
+    nodes: Iterable[Node],
     join: Callable[[Group, Group], Group | None],
     waits: Waits = MappingProxyType({}),
 ) -> list[Node]:
-    """Replace producer and consumer groups by `join` of them wherever it gives one and no cycle comes of it.
+    """`nodes` with producer and consumer groups replaced by `join` of them wherever it gives one and no cycle comes of it.
 
-    The nodes are in a valid order and stay in one. Every consumer tries its latest producer first.
+    They are in a valid order and stay in one. Every consumer tries its latest producer first. `join` is a pure function.
     """
-    made = frozenset[str]().union(*map(writes_of, nodes))
+    joining = _Joining(join, waits)
+    items = [joining.item(n) for n in nodes]
+    made = frozenset[str]().union(*(x.writes for x in items))
     changed = True
     while changed:
         changed = False
         position = 0
-        while position < len(nodes):
-            joined = _joined(nodes, position, made, join, waits)
+        while position < len(items):
+            joined = _joined(items, position, made, joining)
             changed = changed or joined is not None
             position = position + 1 if joined is None else joined
-    return nodes
+    return [x.node for x in items]
 
 
 def _joined(
-    nodes: list[Node],
-    position: int,
-    made: frozenset[str],
-    join: Callable[[Group, Group], Group | None],
-    waits: Waits,
+    items: list[_Item], position: int, made: frozenset[str], joining: _Joining
 ) -> int | None:
-    """Joins the node at `position` with one before it; where both are now, None if none was joined. made: by all nodes."""
-    second = nodes[position]
-    left = second.reads & made if isinstance(second, Group) else frozenset[str]()
+    """Joins the item at `position` with one before it; where both are now, None if none was joined. made: by all items."""
+    second = items[position]
+    left = second.reads & made if isinstance(second.node, Group) else frozenset[str]()
     for earlier in range(position - 1, -1, -1):
         if not left:  # all its producers have been tried
             return None
-        first = nodes[earlier]
-        if writes_of(first).isdisjoint(left):
+        first = items[earlier]
+        if first.writes.isdisjoint(left):
             continue
-        left -= writes_of(first)
-        if not isinstance(first, Group) or not isinstance(second, Group):
+        left -= first.writes
+        if not joining.may(first, second):
             continue
-        between = nodes[earlier + 1 : position]
-        after = _dependents(first, between, waits)
-        if any(writes_of(n) & second.reads for n in after):
-            continue  # first -> n -> second: one stage cannot wait for itself
-        united = join(first, second)
+        between = items[earlier + 1 : position]
+        after = _dependents(first, between)
+        if not all(x.writes.isdisjoint(second.reads) for x in after):
+            continue  # first -> x -> second: one stage cannot wait for itself
+        united = joining.joined(first, second)
         if united is not None:
-            before = [n for n in between if n not in after]
-            nodes[earlier : position + 1] = [*before, united, *after]
+            before = [x for x in between if x not in after]
+            items[earlier : position + 1] = [*before, united, *after]
             return earlier + len(before)
     return None
 
 
-def _dependents(first: Node, nodes: list[Node], waits: Waits) -> list[Node]:
-    """Those of `nodes` (in order) that depend on `first`."""
-    tainted = set(writes_of(first))
-    out: list[Node] = []
-    for n in nodes:
-        if needs_of(n, waits) & tainted:
-            tainted |= writes_of(n)
-            out.append(n)
+def _dependents(first: _Item, items: list[_Item]) -> list[_Item]:
+    """Those of `items` (in order) that depend on `first`."""
+    tainted = set(first.writes)
+    out: list[_Item] = []
+    for x in items:
+        if not tainted.isdisjoint(x.needs):
+            tainted |= x.writes
+            out.append(x)
     return out

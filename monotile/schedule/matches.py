@@ -2,11 +2,10 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from monotile.analysis.states import Waits
-from monotile.analysis.uses import mentions
-from monotile.ir.program import Compute, Program
+from monotile.ir.program import Compute
 from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
@@ -19,10 +18,10 @@ Join = Callable[[Group, Group], Group | None]
 
 
 def join_matches(
-    nodes: list[Node], program: Program, context: Context, waits: Waits, join: Join
+    nodes: list[Node], uses: Mapping[str, int], context: Context, waits: Waits, join: Join
 ) -> list[Node]:
     """`nodes` with what families match in one group, if such a group can be cut. Unless it is known to be faster, the model compares
-    it with stages of their own, as `join` would make them."""
+    it with stages of their own, as `join` would make them. uses: how often each tensor of theirs is mentioned."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -30,7 +29,6 @@ def join_matches(
         for s in node.steps[0]
         if isinstance(s, Compute)
     }
-    uses = mentions(program)
     for node in list(nodes):
         if not isinstance(node, Group) or len(node.steps) != 1:
             continue

@@ -7,6 +7,7 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
+from monotile.ir.program import used
 from monotile.kernels.common.cost import ROUNDING
 from monotile.kernels.draft import Context, Draft, Local
 from monotile.kernels.family import RowSite
@@ -117,13 +118,14 @@ def _rows_draft(
     for step in group.steps:
         where = {row[step[0].out.name][0]: i for i, row in enumerate(bound)}
         lead = {p: bound[i][step[0].out.name][1] for p, i in where.items()}
+        reads = {x.tensor.name for s in step for x in loads_of(s)}
+        near = {t.name for s in step for t in (s.out, *used(s))}
         room = target.shared_bytes - shared
-        found = cut_in_rows(RowSite(step, where, tiles, lead, own, room), context)
+        found = _in_rows(RowSite(step, where, tiles, lead, own & near, room), context)
         if found is None:
             return None
         made, spent = found
         most = max(most, made.scratch_bytes)
-        reads = {x.tensor.name for s in step for x in loads_of(s)}
         wait = bool(reads & fresh) or (scratch_used and made.scratch_bytes > 0)
         if wait:
             fresh, scratch_used = set(), False
@@ -138,6 +140,13 @@ def _rows_draft(
     if shared + most > target.shared_bytes:
         return None
     return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
+
+
+def _in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
+    """`cut_in_rows`, once for each site: groups that share a step try the same tiles of it."""
+    places = (*site.where.items(),), (*site.lead.items(),)
+    key = ("in rows", site.step, *places, site.tiles, site.own, site.room)
+    return context.memo.once(key, lambda: cut_in_rows(site, context))
 
 
 def _box_dim(

@@ -96,7 +96,6 @@ class _Sharing:
 
     def __init__(self, run: list[Draft], context: Context) -> None:
         self.run, self.context = run, context
-        self.contexts: dict[int, Context] = {}
 
     def best(self) -> list[Draft]:
         """The longest stage as it is, the others with shares of what it leaves idle; or, if that is much faster, all with a share.
@@ -171,17 +170,18 @@ class _Sharing:
         return [d if d and d.tasks <= n else None for d, n in zip(drafts, shares, strict=True)]
 
     def _for(self, workers: int) -> Context:
-        if workers not in self.contexts:
-            # A worker is as fast: products are cut in the same ways.
-            target = _part(self.context.target, workers)
-            self.contexts[workers] = Context(
-                self.context.tables,
-                target,
-                of_worker=self.context.of_worker,
-                chooser=self.context.chooser,
-                streamed=self.context.streamed,
-            )
-        return self.contexts[workers]
+        return self.context.memo.once(("workers", workers), lambda: _with(self.context, workers))
+
+
+def _with(context: Context, workers: int) -> Context:
+    """`context` for so many of its workers. Each is as fast: products are cut in the same ways."""
+    return Context(
+        context.tables,
+        _part(context.target, workers),
+        of_worker=context.of_worker,
+        chooser=context.chooser,
+        streamed=context.streamed,
+    )
 
 
 def _part(target: Target, workers: int) -> Target:

@@ -7,12 +7,28 @@ from collections.abc import Iterator
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.kernels.registry import families_for, suits
+from monotile.schedule.forms import form, renamed
 from monotile.schedule.keys import digest_groups, draft_value
 from monotile.schedule.rows import cut_rows
 
 
 def cut(group: Group, context: Context, within: float = math.inf) -> Draft | None:
     """The best way to cut `group` into tasks, or None if none fits the on-chip memory. within: seconds; a slower way may be taken for none."""
+    if group in context.drafts:
+        return context.drafts[group]
+    if group.matched:
+        return _cut(group, context, within)
+    known = form(group, context)
+    found = _cut(known.first, context, within)
+    if found is None or known.first == group:
+        return found
+    own = renamed(found, group, known.names)
+    if known.first in context.drafts:
+        context.drafts[group] = own
+    return own
+
+
+def _cut(group: Group, context: Context, within: float) -> Draft | None:
     if group in context.drafts:
         return context.drafts[group]
     if context.chooser.wants_all:

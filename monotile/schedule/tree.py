@@ -1,12 +1,14 @@
 """The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.states import may_share, waits
+from monotile.analysis.states import may_share, overwritten_by, waits
+from monotile.analysis.uses import mentioned
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.errors import ScheduleError
-from monotile.ir.program import Branch, Loop, Program, Statement
+from monotile.ir.program import Branch, Loop, Program, Statement, wholes
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.plan.streams import streams
@@ -44,15 +46,55 @@ TRIPS = 16  # iterations that the cost model counts of a loop that may end early
 
 def build(program: Program, context: Context) -> Tree:
     """Group the statements into stages and cut every stage into tasks."""
-    return _level(program.body, context, program)
+    return _Building(program, context).level(program.body)
 
 
-def _level(body: tuple[Statement, ...], context: Context, program: Program) -> Tree:
-    given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
-    changing = program.changing
+class _Building:
+    """The tree of a Program. Candidates share most of their loops and statements: what is found for one is kept in the context."""
 
-    def join(first: Group, second: Group) -> Group | None:
-        """One stage instead of two where the model says that it is faster than two and a barrier."""
+    def __init__(self, program: Program, context: Context) -> None:
+        self._program, self._context = program, context
+        self._given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
+        self._changing, self._waits = program.changing, waits(program)
+        overwritten = overwritten_by(program)
+        # All that a level depends on besides its own statements.
+        self._around = (
+            self._changing,
+            *(frozenset(x.items()) for x in (self._waits, overwritten)),
+            program.weights,
+        )
+
+    def level(self, body: tuple[Statement, ...], own: Loop | Branch | None = None) -> Tree:
+        """own: what `body` is a body of; None: of the Program."""
+        if own is None:
+            return self._level(body, None)
+        key = ("level", own, body, self._around)
+        return self._context.memo.once(key, lambda: self._level(body, own))
+
+    def _level(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Tree:
+        def allowed(g: Group) -> bool:
+            # Whoever waits for the host's memory keeps no one waiting.
+            return not g.reads & self._changing and may_share(g.steps, self._program)
+
+        def join(first: Group, second: Group) -> Group | None:
+            near = own is None and self._beside(first, second)
+            return self._joined(first, second, allowed, near)
+
+        once = self._context.of_worker.once
+        nodes = [
+            n if isinstance(n, Loop | Branch) else once(("same", n), lambda n=n: n)
+            for n in singles(body, self._waits)
+        ]
+        nodes = fuse_epilogues(nodes, allowed, self._waits)
+        uses = self._uses(body, own)
+        nodes = join_matches(nodes, uses, self._context, self._waits, join)
+        return tuple(map(self._node, merge(nodes, join, self._waits)))
+
+    def _joined(
+        self, first: Group, second: Group, allowed: Callable[[Group], bool], near: bool
+    ) -> Group | None:
+        """One stage instead of two where the model says that it is faster than two and a barrier. near: without one."""
+        context = self._context
         both = context.of_worker.once(
             ("unite", first, second),
             lambda: unite(first, second, leads=context.target.has.halos),
@@ -62,7 +104,6 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         a, b = cut(first, context), cut(second, context)
         if a is None or b is None:
             return None
-        near = beside(first, second)
         apart = a.seconds + b.seconds + (0.0 if near else context.target.barrier_seconds)
         one = cut(both, context, within=apart)
         if one is None:
@@ -74,34 +115,32 @@ def _level(body: tuple[Statement, ...], context: Context, program: Program) -> T
         )
         return both if together else None
 
-    def beside(first: Group, second: Group) -> bool:
+    def _beside(self, first: Group, second: Group) -> bool:
         """Whether `first` waits for nothing while `second` waits for others as well: it costs no barrier of its own. In a loop it would
         take its time in every iteration."""
-        waits = not second.reads - first.tensors <= given
-        return body is program.body and waits and first.reads <= given
+        waiting = not second.reads - first.tensors <= self._given
+        return waiting and first.reads <= self._given
 
-    def allowed(g: Group) -> bool:
-        if g.reads & changing:  # whoever waits for the host's memory keeps no one waiting
-            return False
-        return may_share(g.steps, program)
+    def _uses(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Counter[str]:
+        """How often each tensor that `body` defines is mentioned: only there, and by what takes it out."""
+        found = Counter(t.name for t in (self._program.outputs if own is None else wholes(own)))
+        for s in body:
+            found.update(
+                self._context.of_worker.once(("mentioned", s), lambda s=s: mentioned((s,)))
+            )
+        return found
 
-    before = waits(program)
-    nodes = fuse_epilogues(singles(body, before), allowed, before)
-    nodes = join_matches(nodes, program, context, before, join)
-    nodes = merge(nodes, join, before)
-    return tuple(_node(n, context, program) for n in nodes)
-
-
-def _node(n: Node, context: Context, program: Program) -> Draft | Nest | Fork:
-    if isinstance(n, Loop):
-        return Nest(n, _level(n.body, context, program))
-    if isinstance(n, Branch):
-        return Fork(n, *(_level(side, context, program) for side in (n.then, n.otherwise)))
-    found = cut(n, context)
-    if found is None:
-        names = ", ".join(sorted(n.tensors))
-        raise ScheduleError(f"no way to compute {names} fits the memory of {context.target.name}")
-    return found
+    def _node(self, n: Node) -> Draft | Nest | Fork:
+        if isinstance(n, Loop):
+            return Nest(n, self.level(n.body, n))
+        if isinstance(n, Branch):
+            return Fork(n, *(self.level(side, n) for side in (n.then, n.otherwise)))
+        found = cut(n, self._context)
+        if found is None:
+            names = ", ".join(sorted(n.tensors))
+            target = self._context.target.name
+            raise ScheduleError(f"no way to compute {names} fits the memory of {target}")
+        return found
 
 
 def drafts_of(tree: Tree) -> Iterator[Draft]:

@@ -39,6 +39,7 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.common.operand import Operand
+from monotile.kernels.draft import Context
 from monotile.targets.target import Target
 
 HALVES = (DType.F16, DType.BF16)
@@ -149,6 +150,15 @@ def product(
         batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
         any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
     )  # fmt: skip
+
+
+def product_of(
+    c: Compute, context: Context, on_chip: frozenset[str] = frozenset()
+) -> Product | None:
+    """`product` for the target of `context`, found once: it does not depend on the number of workers."""
+    return context.of_worker.once(
+        ("product", c, on_chip), lambda: product(c, context.tables, context.target, on_chip)
+    )
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -11,7 +11,7 @@ from monotile.ir.dtype import DType
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.cost import contract_seconds
+from monotile.kernels.matmul.cost import Block, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
@@ -27,32 +27,38 @@ MOST_HELD = (
 )
 
 
-def ways(p: Product, size: Size, context: Context) -> tuple[tuple[Matmul, int], ...]:
-    """What `blocks` gives, each with its on-chip bytes."""
+class Way(NamedTuple):
+    """A way to cut a product: its bytes on chip, and what a block of it takes."""
+
+    method: Matmul
+    nbytes: int
+    block: Block
+
+
+def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
+    """What `blocks` gives."""
     target = context.target
 
-    def found() -> tuple[tuple[Matmul, int], ...]:
-        itemsize = p.dtype.itemsize
-        return tuple((c, scratch_bytes(c, itemsize, target)) for c in blocks(p, size, target))
+    def way(c: Matmul) -> Way:
+        return Way(c, scratch_bytes(c, p.dtype.itemsize, target), block(c, p, size.k, target))
 
-    return context.of_worker.once(("ways", *cut_key(p, size)), found)
+    return context.of_worker.once(
+        ("ways", *cut_key(p, size)), lambda: tuple(map(way, blocks(p, size, target)))
+    )
 
 
 def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmul, int], ...]:
     """`ways` with the seconds of one task that has all of the product, the fastest first."""
 
     def found() -> tuple[tuple[float, Matmul, int], ...]:
-        timed = (
-            (contract_seconds(c, p, size, context.target), c, nbytes)
-            for c, nbytes in ways(p, size, context)
-        )
+        timed = ((task_seconds(w.block, size), w.method, w.nbytes) for w in ways(p, size, context))
         return tuple(sorted(timed, key=lambda way: way[0]))
 
     return context.of_worker.once(("ranked", *cut_key(p, size)), found)
 
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
-    """All that `blocks` looks at."""
+    """All that `blocks` looks at, and the cost of one."""
     runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded)
     return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k, _much(size))
 

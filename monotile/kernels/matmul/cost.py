@@ -105,7 +105,12 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
 
 def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float:
     """One task's part of the product `p`, its rows and columns rounded up to whole blocks."""
-    return sum(_contract_parts(block(c, p, task.k, target), task))
+    return task_seconds(block(c, p, task.k, target), task)
+
+
+def task_seconds(b: Block, task: Size) -> float:
+    """The same of blocks that are known."""
+    return sum(_contract_parts(b, task))
 
 
 def rounds_seconds(

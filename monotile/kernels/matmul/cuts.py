@@ -14,13 +14,14 @@ from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.common.held_rows import row_work
 from monotile.kernels.common.moments import moments
-from monotile.kernels.common.product import Product, product, with_sides
+from monotile.kernels.common.product import Product, product_of, with_sides
 from monotile.kernels.common.rowwise import Rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
 from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.blocks import (
+    Way,
     cut_key,
     followed,
     ranked,
@@ -50,14 +51,14 @@ Choice = tuple[float, Matmul, int, tuple[int, int], Share | None]
 
 def tiled(c: Compute, context: Context) -> bool:
     """Whether `c` is a product worth tiles of its own."""
-    return product(c, context.tables, context.target) is not None
+    return product_of(c, context) is not None
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """The best way to cut a group that begins with a product and goes on element by element, or row by row; none where it does not, or there
     is none."""
     anchor, target = group.steps[0][0], context.target
-    p = product(anchor, context.tables, target) if isinstance(anchor, Compute) else None
+    p = product_of(anchor, context) if isinstance(anchor, Compute) else None
     if p is None or not isinstance(anchor, Compute):
         return
     found = finished_rows(group, p, target) if len(group.steps) > 1 else None
@@ -153,31 +154,47 @@ def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
 
 
 def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
-    """The ways to cut the product. A block that cannot be faster than the best so far is left out, unless all are wanted."""
+    """The ways to cut the product. A block that cannot be faster than the best is left out, unless all are wanted: those that may be the fastest are
+    looked at first."""
     p, size, target = problem.product, problem.size, context.target
     results = size.batches * size.m * size.n
     out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
+    fitting = [
+        way
+        for way in ways(p, size, context)
+        if way.nbytes <= target.shared_bytes and not (p.bounded and _beyond_run(way.method, p))
+    ]
+    least = [
+        out + w.block.least(_rounds(size, w.method, (w.method.block_m, w.method.block_n), target))
+        for w in fitting
+    ]
+    found: dict[int, list[Choice]] = {}
     best = math.inf
-    for c, nbytes in ways(p, size, context):
-        if nbytes > target.shared_bytes or (p.bounded and _beyond_run(c, p)):
+    for number in sorted(range(len(fitting)), key=least.__getitem__):
+        if least[number] > best * cost.ROUNDING:
+            break
+        found[number] = list(_choices_of(fitting[number], problem, out, target))
+        if not context.chooser.wants_all:
+            best = min((best, *(choice[0] for choice in found[number])))
+    for number in sorted(found):  # the first of equals is the same whatever was looked at first
+        yield from found[number]
+
+
+def _choices_of(way: Way, problem: Problem, out: float, target: Target) -> Iterator[Choice]:
+    """The ways to cut the product in these blocks. out: seconds in which the results are stored."""
+    p, size, c = problem.product, problem.size, way.method
+    block = msgspec.structs.replace(way.block, target=target)
+    for tile, share, after in _finished(problem, c, target):
+        rounds = _rounds(size, c, tile, target)
+        if c.teams > 1 and rounds <= 1:
             continue
-        block = product_cost.block(c, p, size.k, target)
-        least = _rounds(size, c, (c.block_m, c.block_n), target)
-        if block.least(least) > best * cost.ROUNDING:
-            continue
-        for tile, share, after in _finished(problem, c, target):
-            rounds = _rounds(size, c, tile, target)
-            if c.teams > 1 and rounds <= 1:
-                continue
-            method, scratch = c, nbytes
-            if rounds > 1 and not p.bounded:
-                method = followed(c, size.k, p.dtype.itemsize, target)
-                scratch = scratch_bytes(method, p.dtype.itemsize, target)
-            task = Size(*tile, size.k)
-            seconds = product_cost.rounds_seconds(block, method, problem, task, rounds, after)
-            if not context.chooser.wants_all:
-                best = min(best, seconds)
-            yield seconds + out, method, scratch, tile, share
+        method, scratch = c, way.nbytes
+        if rounds > 1 and not p.bounded:
+            method = followed(c, size.k, p.dtype.itemsize, target)
+            scratch = scratch_bytes(method, p.dtype.itemsize, target)
+        task = Size(*tile, size.k)
+        seconds = product_cost.rounds_seconds(block, method, problem, task, rounds, after)
+        yield seconds + out, method, scratch, tile, share
 
 
 def _beyond_run(c: Matmul, p: Product) -> bool:
@@ -286,8 +303,8 @@ def _operand_bytes(c: Compute, p: Product, *, whole: bool = False) -> tuple[int,
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """A product inside a group: rows cut to one element are batches; a side is one cut axis, or whole ones."""
-    anchor, target, where = site.anchor, context.target, site.where
-    p = product(anchor, context.tables, target, site.own) if isinstance(anchor, Compute) else None
+    anchor, where = site.anchor, site.where
+    p = product_of(anchor, context, site.own) if isinstance(anchor, Compute) else None
     if p is None or p.grain_m or p.grain_n or not isinstance(anchor, Compute):
         return None  # rows might be cut inside a run
     single = {q for q in (*p.m, *p.n) if q in where and site.tiles[where[q]] == 1}
@@ -299,7 +316,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     for side in (m, n):
         if not side or (len(side) > 1 and any(q in where for q in side)):
             return None
-    p = with_sides(p, anchor, (m, n), target, site.own)
+    p = _with_sides(p, anchor, (m, n), context, site.own)
     extents = site.extents
     size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
     size = Size(size_m, size_n, math.prod(anchor.reduce[q].extent for q in p.k))
@@ -328,6 +345,18 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         dims.append(Dim(side, extent, tile, where.get(side[0])))
     method = last_dims(best[1], tuple(dims), p)
     return Step(site.names, tuple(dims), method, scratch_bytes=best[2]), walked * best[0]
+
+
+def _with_sides(
+    p: Product,
+    c: Compute,
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    context: Context,
+    own: frozenset[str],
+) -> Product:
+    """`with_sides`, once for each choice of axes. own: as of the site for which `p` was found."""
+    key = ("product", c, own, sides)
+    return context.of_worker.once(key, lambda: with_sides(p, c, sides, context.target, own))
 
 
 def last_dims(c: Matmul, dims: tuple[Dim, ...], p: Product) -> Matmul:

@@ -14,7 +14,7 @@ from monotile.ir.expr import Axis, loads
 from monotile.ir.program import Compute
 from monotile.kernels.common import cost, flat
 from monotile.kernels.common.cost import SECTOR, Access, Extents
-from monotile.kernels.common.product import HALVES, product
+from monotile.kernels.common.product import HALVES, product_of
 from monotile.kernels.common.vectors import widest
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
@@ -101,7 +101,7 @@ def _decodes_again(c: Compute, context: Context) -> bool:
     """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can take it instead."""
     if "mma.sync" not in context.target.instructions or not coded_sides(c):
         return False
-    found = product(c, context.tables, context.target)
+    found = product_of(c, context)
     return found is not None and found.dtype in HALVES
 
 
