@@ -237,19 +237,33 @@ class PackEmitter(PlacedEmitter):
         self, pack: str, packs: Sequence[_Guarded], tests: Sequence[str], *, always: bool
     ) -> None:
         """Defines `pack` by one load, from where `tests` say; loads behind branches of their own would wait for one another. always: one holds."""
-        vector, at = self._vector, self.writer.fresh("at")
+        vector = self._vector
         assert vector is not None
         starts: list[str] = []
         for x, place, _ in packs:
             first = self._first(x.tensor, x.index, place)
             assert first is not None
             starts.append(plus(*self.address(x.tensor, first, place)))
-        storage, width = STORAGE[packs[0][0].dtype], vector.lane.extent
+        tensors = [x.tensor for x, *_ in packs]
+        self.select(pack, tensors, starts, tests, vector.lane.extent, always=always)
+
+    def select(
+        self,
+        pack: str,
+        tensors: Sequence[Tensor],
+        starts: Sequence[str],
+        tests: Sequence[str],
+        width: int,
+        *,
+        always: bool,
+    ) -> None:
+        """Defines `pack` as `width` neighbours of one of `tensors`, at the one of `starts` whose test holds."""
+        storage, at = STORAGE[tensors[0].dtype], self.writer.fresh("at")
         *_, text = starts
         for test, start in reversed([*zip(tests, starts, strict=True)][:-1]):
             text = f"{test} ? ({start}) : {text}"
         self.writer.write(f"const {storage}* const {at} = {text};")
-        load = f"mt::{self.loads_from(*(x.tensor for x, *_ in packs))}<{width}>({at})"
+        load = f"mt::{self.loads_from(*tensors)}<{width}>({at})"
         if always:
             self.writer.write(f"const auto {pack} = {load};")
         else:

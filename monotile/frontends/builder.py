@@ -8,8 +8,22 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from monotile.analysis.affine import affine
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Tensor, Unary, cast, const, idx, loads
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Expr,
+    Load,
+    Tensor,
+    Unary,
+    axes_of,
+    cast,
+    const,
+    idx,
+    loads,
+)
 from monotile.ir.program import Compute, Scatter, Statement, Weight, compute
 
 Scalar = bool | int | float
@@ -220,13 +234,25 @@ class Builder:
 
 
 def _in_tf32(c: Compute) -> Compute:
-    """A sum of products of float32 with its factors as TF32; anything else as it is."""
+    """A sum of products of float32 with its factors as TF32; anything else as it is, and what has no rows or no columns, as a depthwise
+    convolution and a matrix times a vector: no tensor core would multiply it."""
     if not isinstance(c.body, Binary) or c.body.op != "mul":
         return c
     sides = (c.body.a, c.body.b)
     if any(not loads(x) or isinstance(x, Cast) or x.dtype is not DType.F32 for x in sides):
         return c
+    if not _apart(c, *sides) or not _apart(c, *reversed(sides)):
+        return c
     return msgspec.structs.replace(c, body=Binary("mul", *(Unary("tf32", x) for x in sides)))
+
+
+def _apart(c: Compute, x: Expr, other: Expr) -> bool:
+    """Whether there are results of `c` that differ in what they read of `x`, and in nothing of `other`: a group's channels say of the other side which
+    group it is."""
+    each = {
+        a for y in loads(other) for i in y.index for a, _ in affine(i).terms if isinstance(a, Axis)
+    }
+    return any(a.extent != 1 and a not in each for a in c.axes if a in axes_of(x))
 
 
 def load(t: Tensor, index: Sequence[Expr]) -> Load:

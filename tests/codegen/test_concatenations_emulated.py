@@ -57,3 +57,29 @@ class Joined(nn.Module):
 def test_choices_by_data_within_others() -> None:
     torch.manual_seed(0)
     check(Joined(), torch.randn(3, 32), torch.randn(5, 16), torch.tensor([4, 0, 2]))
+
+
+class Heads(nn.Module):
+    """Scores of 7 classes for the boxes of three feature maps, one after the other, as a detector gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Conv2d(16, boxes * 7, 1) for boxes in (2, 3, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: list[torch.Tensor] = []
+        for head, size in zip(self.heads, (24, 19, 6), strict=True):
+            found = head(x[..., :size, :size])
+            scores.append(found.unflatten(1, (-1, 7)).permute(0, 3, 4, 1, 2).flatten(1, 3))
+        return torch.cat(scores, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_odd_rows_of_several_are_one_load(dtype: torch.dtype) -> None:
+    """From one of three addresses, each at one stride whatever the shape behind it."""
+    torch.manual_seed(0)
+    run = check(Heads().to(dtype), torch.randn(2, 16, 24, 24).to(dtype))
+    body = run.source.text[run.source.text.index("void stage_cat(") :]
+    body = body[: body.index("\n}\n")]
+    assert body.count("mt::load<1>(at") == 1
+    assert body.count("mt::load") == 1

@@ -59,6 +59,18 @@ def marked(model: nn.Module, x: Tensor, allowed: Tf32) -> list[str]:
     ]
 
 
+def test_what_no_tensor_core_would_multiply_stays_exact() -> None:
+    """A depthwise convolution and a convolution of one place have nothing to gain."""
+    squeezed = nn.Sequential(
+        nn.Conv2d(16, 32, 1), nn.Conv2d(32, 32, 3, padding=1, groups=32), nn.AdaptiveAvgPool2d(1), nn.Conv2d(32, 8, 1)
+    )  # fmt: skip
+    assert marked(squeezed, torch.randn(1, 16, 6, 6), Tf32(True, True)) == ["conv2d_product"]
+    several = ["conv2d_product", "conv2d_2_product"]
+    assert marked(squeezed, torch.randn(2, 16, 6, 6), Tf32(True, True)) == several
+    grouped = nn.Conv2d(16, 32, 3, groups=4)
+    assert marked(grouped, torch.randn(1, 16, 6, 6), Tf32(True, True)) == ["conv2d_product"]
+
+
 def test_by_default_convolutions() -> None:
     assert tf32_of(None) == Tf32(convolutions=True, products=False)
     assert marked(Both(), torch.randn(2, 24, 64), tf32_of(None)) == ["conv1d_product"]

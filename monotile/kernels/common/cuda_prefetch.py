@@ -27,9 +27,9 @@ def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
     return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
 
 
-def read_at_once(bodies: Sequence[Expr], width: int) -> dict[Load | Select, Expr]:
-    """The same; in vectors with a choice between several loads, as of a concatenation, in the place of these."""
-    found = dict.fromkeys(x for body in bodies for x in choices(body) if width > 1)
+def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
+    """The same, with a choice between several loads, as of a concatenation, in the place of these."""
+    found = dict.fromkeys(x for body in bodies for x in choices(body))
 
     def go(x: Expr) -> Expr:
         return Const(0, x.dtype) if x in found else rebuild(x, go)

@@ -111,7 +111,7 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     every = site.step.method.ahead("loop", "all")
     wanted = {
         x: when
-        for x, when in read_at_once(bodies, own.width).items()
+        for x, when in read_at_once(bodies).items()
         if not tensors(x) & set(made) and (every or is_large(x))
     }
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):

@@ -13,6 +13,7 @@ from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for what is on its way
+WHOLE = 4  # registers of a whole vector
 # Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.
 LARGE = 1 << 15
 
@@ -35,20 +36,23 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return (Prefetch("all", "stage"),) if early else ()
     if not far:
         return ()
-    others = [x for x in read_once(bodies, width) if not tensors(x) & set(step.computes)]
-    most = fitted(target.model.prefetch).turns  # their code is written out
+    others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
+    most = fitted(target.model.prefetch).turns  # of whole vectors; their code is written out
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
-        rounds = -(-turns // max(1, min(most, MOST_WORDS // max(1, words))))
+        if not words:
+            continue
+        together = min(most * max(1, WHOLE // words), MOST_WORDS // words)
+        rounds = -(-turns // max(1, together))
         together = -(-turns // rounds)
-        if words and together > 1:
+        if together > 1:
             return (Prefetch(what, "loop", together),)
     return ()
 
 
-def read_once(bodies: Sequence[Expr], width: int) -> set[Load | Select]:
-    """All that `bodies` read; in vectors a choice between several loads is one."""
-    found = {x for body in bodies for x in choices(body)} if width > 1 else set[Select]()
+def read_once(bodies: Sequence[Expr]) -> set[Load | Select]:
+    """All that `bodies` read; a choice between several loads is one."""
+    found = {x for body in bodies for x in choices(body)}
     chosen = {x for one in found for x in loads(one)}
     return found | {x for body in bodies for x in loads(body) if x not in chosen}
 
