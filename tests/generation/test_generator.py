@@ -54,7 +54,9 @@ def expected(model: torch.nn.Module, ids: torch.Tensor, more: int, **how: object
     return model.generate(ids, max_new_tokens=more, do_sample=False, attention_mask=torch.ones_like(ids), **how)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["llama", wide("gpt2"), "mixtral", wide("qwen3"), wide("gemma2")])
+@pytest.mark.parametrize(
+    "name", ["llama", wide("gpt2"), wide("mixtral"), wide("qwen3"), wide("gemma2")]
+)
 def test_greedy(name: str, request: pytest.FixtureRequest) -> None:
     if name == "llama":
         model, lm = request.getfixturevalue("llama")
