@@ -72,7 +72,7 @@ def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
     return None if lane in axes_of(words) or lane.extent == per else (words, per)
 
 
-_Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
+Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
 
 
 class PackEmitter(PlacedEmitter):
@@ -194,21 +194,17 @@ class PackEmitter(PlacedEmitter):
             vector.inner.names.pop(x, None)
         return text
 
-    def _guarded_pack(self, packs: Sequence[_Guarded], e: Expr) -> str:
+    def _guarded_pack(self, packs: Sequence[Guarded], e: Expr) -> str:
         """The name of a pack with whichever load of `e` is done, zeros if none is."""
         vector, pack = self._vector, self.writer.fresh("p")
         assert vector is not None
         kind = f"mt::Pack<{STORAGE[e.dtype]}, {vector.lane.extent}>"
         with self.writer.at(vector.outer):
-            tests = [
-                " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
-                for _, _, when in packs
-            ]
             if len(packs) > 1 and all(map(self._from_memory, packs)):
-                self._select_pack(
-                    pack, packs, tests, always=not any(isinstance(x, Const) for x in ends(e))
-                )
+                starts = [self._start(x, place) for x, place, _ in packs]
+                self.select(pack, e, packs, starts, vector.lane.extent)
                 return pack
+            tests = [self._test(when) for _, _, when in packs]
             self.writer.write(f"{kind} {pack}{{}};")
             for (x, place, _), test in zip(packs, tests, strict=True):
                 with self.writer.open(f"if ({test})", fence=True):
@@ -218,7 +214,7 @@ class PackEmitter(PlacedEmitter):
                     self.writer.write(f"{pack} = {read};")
         return pack
 
-    def _from_memory(self, found: _Guarded) -> bool:
+    def _from_memory(self, found: Guarded) -> bool:
         """Whether it is loaded from memory, where no data has to be asked for first."""
         x, place, _ = found
         apart = isinstance(place, ON_CHIP) or self.held_of(x.tensor) is not None
@@ -233,49 +229,40 @@ class PackEmitter(PlacedEmitter):
         constant = all(t.name in self.constant for t in tensors)
         return "load_constant" if constant else "load"
 
-    def _select_pack(
-        self, pack: str, packs: Sequence[_Guarded], tests: Sequence[str], *, always: bool
-    ) -> None:
-        """Defines `pack` by one load, from where `tests` say; loads behind branches of their own would wait for one another. always: one holds."""
-        vector = self._vector
-        assert vector is not None
-        starts: list[str] = []
-        for x, place, _ in packs:
-            first = self._first(x.tensor, x.index, place)
-            assert first is not None
-            starts.append(plus(*self.address(x.tensor, first, place)))
-        tensors = [x.tensor for x, *_ in packs]
-        self.select(pack, tensors, starts, tests, vector.lane.extent, always=always)
+    def _start(self, x: Load, place: Place) -> str:
+        """Text of the address of the pack of `x`."""
+        first = self._first(x.tensor, x.index, place)
+        assert first is not None
+        return plus(*self.address(x.tensor, first, place))
+
+    def _test(self, when: Sequence[Holds]) -> str:
+        """Text of the condition that all of `when` hold."""
+        return " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
 
     def select(
-        self,
-        pack: str,
-        tensors: Sequence[Tensor],
-        starts: Sequence[str],
-        tests: Sequence[str],
-        width: int,
-        *,
-        always: bool,
+        self, pack: str, e: Expr, parts: Sequence[Guarded], starts: Sequence[str], width: int
     ) -> None:
-        """Defines `pack` as `width` neighbours of one of `tensors`, at the one of `starts` whose test holds."""
-        storage, at = STORAGE[tensors[0].dtype], self.writer.fresh("at")
+        """Defines `pack` as `width` neighbours of what the choice `e` is one of, `parts`, by one load from one of `starts`; loads behind branches of
+        their own would wait for one another."""
+        tests = [self._test(when) for _, _, when in parts]
+        storage, at = STORAGE[e.dtype], self.writer.fresh("at")
         *_, text = starts
         for test, start in reversed([*zip(tests, starts, strict=True)][:-1]):
             text = f"{test} ? ({start}) : {text}"
         self.writer.write(f"const {storage}* const {at} = {text};")
-        load = f"mt::{self.loads_from(*tensors)}<{width}>({at})"
-        if always:
-            self.writer.write(f"const auto {pack} = {load};")
-        else:
+        load = f"mt::{self.loads_from(*(x.tensor for x, *_ in parts))}<{width}>({at})"
+        if any(isinstance(x, Const) for x in ends(e)):
             self.writer.write(f"mt::Pack<{storage}, {width}> {pack}{{}};")
             self.writer.write(f"if (({') || ('.join(tests)})) {pack} = {load};")
+        else:
+            self.writer.write(f"const auto {pack} = {load};")
 
-    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[_Guarded] | None:
+    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[Guarded] | None:
         """What the sides of a condition load as packs, each with what holds where it is read; None where these are none, or where anything else
         uses them as well. A concatenation is a tree of conditions."""
         vector = self._vector
         assert vector is not None
-        found: list[_Guarded] = []
+        found: list[Guarded] = []
         for node, when in guarded(cond, sides):
             if any(self.variables(c) & vector.inner.defines for c, _ in when):
                 return None

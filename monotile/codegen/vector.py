@@ -3,11 +3,11 @@
 from collections.abc import Hashable, Mapping, Set
 
 from monotile.analysis.affine import affine
-from monotile.analysis.guarded import ends, guarded
+from monotile.analysis.guarded import guarded
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import WIDEST, others, readable
 from monotile.codegen.base import STORAGE, plus
-from monotile.codegen.packs import EACH, PACK, PackEmitter, lane_of
+from monotile.codegen.packs import EACH, PACK, Guarded, PackEmitter, lane_of
 from monotile.codegen.spelling import bare
 from monotile.ir.expr import Binary, Const, Expr, Load, Select, add, axes_of, idx, loads, mul
 from monotile.plan.places import ON_CHIP, Place
@@ -71,24 +71,16 @@ class VectorEmitter(PackEmitter):
 
     def _chosen(self, e: Select) -> dict[Load | Select, str]:
         """The element that a choice loads, from where its conditions say, by one load; nothing where something has to be known first."""
-        parts = list(guarded(e.cond, (e.then, e.otherwise)))
-        found = [(x, when) for x, when in parts if isinstance(x, Load)]
-        places = [
-            readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor)) for x, _ in found
-        ]
-        apart = any(isinstance(p, ON_CHIP) for p in places)
-        if apart or any(loads(i) for x, when in found for i in (*x.index, *(c for c, _ in when))):
-            return {}
-        tests = [
-            " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
-            for _, when in found
-        ]
-        starts = [
-            plus(*self.address(x.tensor, x.index, p))
-            for (x, _), p in zip(found, places, strict=True)
-        ]
-        pack, tensors = self.writer.fresh("p"), [x.tensor for x, _ in found]
-        self.select(pack, tensors, starts, tests, 1, always=not any(isinstance(x, Const) for x in ends(e)))  # fmt: skip
+        found: list[Guarded] = []
+        for x, when in guarded(e.cond, (e.then, e.otherwise)):
+            if isinstance(x, Load):
+                place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
+                if isinstance(place, ON_CHIP) or any(loads(i) for i in (*x.index, *(c for c, _ in when))):  # fmt: skip
+                    return {}
+                found.append((x, place, when))
+        pack = self.writer.fresh("p")
+        starts = [plus(*self.address(x.tensor, x.index, place)) for x, place, _ in found]
+        self.select(pack, e, found, starts, 1)
         return {e: pack}
 
     def _give(

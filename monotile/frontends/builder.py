@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from monotile.analysis.affine import affine
+from monotile.analysis.contraction import contraction
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -18,7 +18,6 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     Unary,
-    axes_of,
     cast,
     const,
     idx,
@@ -241,18 +240,10 @@ def _in_tf32(c: Compute) -> Compute:
     sides = (c.body.a, c.body.b)
     if any(not loads(x) or isinstance(x, Cast) or x.dtype is not DType.F32 for x in sides):
         return c
-    if not _apart(c, *sides) or not _apart(c, *reversed(sides)):
+    found = contraction(c)
+    if found is None or any(all(c.axes[p].extent == 1 for p in own) for own in (found.m, found.n)):
         return c
     return msgspec.structs.replace(c, body=Binary("mul", *(Unary("tf32", x) for x in sides)))
-
-
-def _apart(c: Compute, x: Expr, other: Expr) -> bool:
-    """Whether there are results of `c` that differ in what they read of `x`, and in nothing of `other`: a group's channels say of the other side which
-    group it is."""
-    each = {
-        a for y in loads(other) for i in y.index for a, _ in affine(i).terms if isinstance(a, Axis)
-    }
-    return any(a.extent != 1 and a not in each for a in c.axes if a in axes_of(x))
 
 
 def load(t: Tensor, index: Sequence[Expr]) -> Load:

@@ -1,14 +1,14 @@
 """Which bytes a stage reads and writes in one iteration of its loops, and which of its workers do."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
-from monotile.plan.nodes import Choose, Repeat, Stage
+from monotile.plan.nodes import Body, Choose, Repeat, Stage
 from monotile.plan.places import (
     ON_CHIP,
     Final,
@@ -23,12 +23,14 @@ from monotile.plan.places import (
     Value,
     Workspace,
 )
+from monotile.plan.walk import repeats
 
 Columns = tuple[
     int, int, int
 ]  # of a matrix: bytes of its rows; first byte, and byte after the last, in each
 # Space, first byte, byte after the last; of a strip those of its matrix, and its columns.
 Bytes = tuple[str, int, int] | tuple[str, int, int, Columns]
+Span = tuple[str, int, int]  # on chip: what, first byte, byte after the last
 WORKSPACE = "workspace"
 REPLICA = "replica"  # the space of what every worker has on chip for itself
 
@@ -184,8 +186,24 @@ def chip_end(
     stage: Stage, computes: Mapping[str, Compute | Scatter], places: Mapping[str, tuple[Place, ...]]
 ) -> int:
     """The byte on chip behind the last one that the stage has for itself."""
-    ends = [step.scratch + step.scratch_bytes for step in stage.steps]
-    for name in (n for step in stage.steps for n in step.computes):
+    results = (high for _, _, high in chip_results(stage, computes, places))
+    return max(*(step.scratch + step.scratch_bytes for step in stage.steps), *results, 0)
+
+
+def chip_results(
+    stage: Stage, computes: Mapping[str, Compute | Scatter], places: Mapping[str, tuple[Place, ...]]
+) -> Iterator[Span]:
+    """What the stage makes for itself alone."""
+    for name in (n for step in stage.steps for n in step.computes if n in computes):
         size = computes[name].out.dtype.itemsize
-        ends += (p.offset + p.elements * size for p in places[name] if isinstance(p, Shared))
-    return max(ends)
+        for p in (p for p in places.get(name, ()) if isinstance(p, Shared)):
+            yield name, p.offset, p.offset + p.elements * size
+
+
+def received_bytes(
+    stage: Stage, body: Body, computes: Mapping[str, Compute | Scatter]
+) -> Iterator[Span]:
+    """What the stage receives in the loops of `body`."""
+    for r in (r for node in repeats(body) for r in node.receives if r.stage == stage.name):
+        size = math.prod(b.extent for b in r.place.box) * computes[r.message].out.dtype.itemsize
+        yield f"the message {r.tensor}", r.place.offset, r.place.offset + size

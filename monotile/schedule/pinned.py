@@ -10,7 +10,7 @@ from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Pinnable
 from monotile.kernels.registry import family_of
-from monotile.plan.access import chip_end, workers_of
+from monotile.plan.access import chip_end, received_bytes, workers_of
 from monotile.plan.nodes import Choose, PlanNode, Repeat, Resident, Stage, Step
 from monotile.plan.places import Place
 from monotile.plan.walk import repeats, stages_in, with_bodies
@@ -146,10 +146,8 @@ class _Keeper:
     def _used(self, loop: Repeat) -> Iterator[_Taken]:
         """What the loop's stages have on chip for themselves, and what they receive."""
         for stage in stages_in(loop.body):
-            end = chip_end(stage, self.computes, self.places)
-            for r in (r for x in repeats((loop,)) for r in x.receives if r.stage == stage.name):
-                size = self.computes[r.message].out.dtype.itemsize
-                end = max(end, r.place.offset + r.place.elements * size)
+            received = (high for _, _, high in received_bytes(stage, (loop,), self.computes))
+            end = max(chip_end(stage, self.computes, self.places), *received, 0)
             yield _Taken(workers_of(stage, self.workers), -(-end // ALIGN) * ALIGN)
 
     def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[Pinnable]:

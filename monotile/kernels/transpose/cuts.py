@@ -52,7 +52,7 @@ def _transposed(group: Group, context: Context) -> Draft | None:
     )
     grid = (-(-extent // dims[0].tile),)
     names, scratch = tuple(s.out.name for s in step), dims[0].tile * size
-    done = Step(names, dims, Transpose(vector, 1), True, scratch=0, scratch_bytes=scratch)
+    done = Step(names, dims, Transpose(vector, 1), barrier=True, scratch_bytes=scratch)
     moved = 2 * scratch / target.worker_bandwidth
     waves = -(-grid[0] // target.workers)
     return Draft(group, grid, (done,), {}, scratch, waves * (target.latency_seconds + moved))

@@ -53,15 +53,6 @@ def _check_waits(node: Repeat, stages: list[Stage], workers: int) -> None:
         fail(f"the loop over {node.axis} has one iteration, and messages beside barriers")
 
 
-def received_bytes(stage: Stage, plan: Plan, computes: Statements) -> list[tuple[str, int, int]]:
-    """(what, first byte, byte after the last) on chip of what the stage receives."""
-    out: list[tuple[str, int, int]] = []
-    for r in (r for node in repeats(plan.body) for r in node.receives if r.stage == stage.name):
-        size = math.prod(b.extent for b in r.place.box) * computes[r.message].out.dtype.itemsize
-        out.append((f"the message {r.tensor}", r.place.offset, r.place.offset + size))
-    return out
-
-
 def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str, int]:
     """The number of the stage that makes each message."""
     out: dict[str, int] = {}

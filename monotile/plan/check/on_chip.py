@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from monotile.ir.program import Compute, Scatter
+from monotile.plan.access import Span, chip_results
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Plan, Stage
 from monotile.plan.places import Place, Register, Replica, Rotate, Shared, replicas_in
@@ -11,7 +12,6 @@ from monotile.plan.walk import repeats, stages_in
 from monotile.targets.target import Target
 
 Statements = Mapping[str, Compute | Scatter]
-Span = tuple[str, int, int]  # what, first byte, byte after the last
 
 
 def check_on_chip(plan: Plan, computes: Statements, target: Target) -> None:
@@ -95,7 +95,4 @@ def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:
     for step in stage.steps:
         if step.scratch_bytes:
             yield step.computes[0], step.scratch, step.scratch + step.scratch_bytes
-        for name in (n for n in step.computes if n in computes):
-            for p in plan.places.get(name, ()):
-                if isinstance(p, Shared):
-                    yield name, p.offset, p.offset + p.elements * computes[name].out.dtype.itemsize
+    yield from chip_results(stage, computes, plan.places)

@@ -13,17 +13,17 @@ from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
 from monotile.kernels.family import Checked
 from monotile.kernels.registry import family_of, why_not_late
-from monotile.plan.access import workers_of
+from monotile.plan.access import chip_results, received_bytes, workers_of
 from monotile.plan.check.bounds import check_bounds
 from monotile.plan.check.control import check_control
-from monotile.plan.check.messages import check_messages, received_bytes
+from monotile.plan.check.messages import check_messages
 from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
 from monotile.plan.live_tasks import live_tasks
 from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Resident, Stage, Step
-from monotile.plan.places import Pointer, Shared, Value
+from monotile.plan.places import Pointer, Value
 from monotile.plan.walk import bodies_of, nodes_in, stages_in
 from monotile.targets.target import Target
 from monotile.transform.predicates import joins
@@ -203,13 +203,8 @@ def _check_chip(
     """On-chip tensors do not overlap each other, a step's scratch or what the loops keep, and all fit."""
     mine = workers_of(stage, plan.launch.workers)
     near = _kept_near(stage, plan, kept)
-    taken = [*near, *((*x, mine) for x in received_bytes(stage, plan, computes))]
-    for step in stage.steps:
-        for name in step.computes:
-            for place in plan.places[name]:
-                if isinstance(place, Shared):
-                    size = place.elements * computes[name].out.dtype.itemsize
-                    taken.append((name, place.offset, place.offset + size, mine))
+    taken = [*near, *((*x, mine) for x in received_bytes(stage, plan.body, computes))]
+    taken += [(*x, mine) for x in chip_results(stage, computes, plan.places)]
     for i, (name, low, high, workers) in enumerate(taken):
         for other, low2, high2, others in taken[i + 1 :]:
             if low < high2 and low2 < high and workers & others:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.analysis.uses import Uses
 from monotile.ir.bounds import evaluated
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, map_loads, substitute
 from monotile.ir.intervals import Interval, Ranges
@@ -20,7 +21,6 @@ from monotile.ir.program import (
     ends_of,
     expressions,
     statements,
-    wholes,
 )
 from monotile.transform.rewrite import Body, map_exprs, map_program
 from monotile.transform.simplify.simplify import simplify_compute
@@ -53,10 +53,9 @@ class _Finder:
     def __init__(self, program: Program) -> None:
         self.crops: dict[str, Crop] = {}
         self._reads: dict[str, tuple[Interval, ...]] = {}
-        self._whole = {t.name for t in program.outputs}
-        for s in statements(program.body):
-            self._whole |= {t.name for t in wholes(s)}
-            self._whole |= {t.name for t in ends_of(s)} if isinstance(s, Compute) else set()
+        computes = (s for s in statements(program.body) if isinstance(s, Compute))
+        ends = {t.name for s in computes for t in ends_of(s)}
+        self._whole = Uses(program).whole | ends
 
     def body(self, body: Body) -> None:
         """Backward: what reads a tensor has been cropped when it is looked at."""
