@@ -61,6 +61,22 @@ def test_what_the_first_layer_makes_for_all_is_no_part_of_it() -> None:
     assert len(p.body) == 3
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_two_iterations_stay_for_a_sum_behind_them(joined: bool) -> None:
+    """It joins the second, where a loop would hand its result on through memory."""
+    n = Net()
+    x = n.input(3, 4)
+    for _ in range(4):
+        h = x
+        for _ in range(2):
+            h = n.linear(n.pointwise("tanh", n.pointwise("exp", n.pointwise("abs", h))), n.weight(4, 4))  # fmt: skip
+        x = n.pointwise("add", h, x) if joined else n.linear(h, n.weight(4, 4))
+    p = rolled(n.program(x))
+    (loop,) = [s for s in p.body if isinstance(s, Loop)]
+    assert loop.axis.extent == 4
+    assert any(isinstance(s, Loop) for s in loop.body) is not joined
+
+
 def test_two_stacks_with_masks_of_their_own() -> None:
     """The second reads the first's result in every layer; each layer makes its mask anew."""
     n = Net()

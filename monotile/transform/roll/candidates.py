@@ -6,14 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from monotile.analysis.align import Alignment, Around, Carried, Local, align
+from monotile.analysis.dependence import follows
 from monotile.analysis.repeats import Repeat, repeats
 from monotile.analysis.skeleton import Skeleton
-from monotile.ir.program import Compute, Statement, statements
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute, Statement, defined, statements, used
 
 MIN_SAVING = 3  # minimum number of statements that a Loop must save
 LONG_CHAIN = 64  # length from which a chain without reductions is rolled instead of fused
 ATTEMPTS = 64  # limit of repeats to try, best estimate first
 ROTATIONS = 8  # limit of starts to try in one repeat
+SHORT = (
+    24  # statements of an iteration, up to which two are left as they are for what joins the second
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,9 @@ def _best_rotation(
         kept = [
             a
             for a in align(groups, weights, around)
-            if (a.count - 1) * per_group >= MIN_SAVING and _is_chain(group, groups[0], a)
+            if (a.count - 1) * per_group >= MIN_SAVING
+            and _is_chain(group, groups[0], a)
+            and not _is_joined(body, start + a.first * r.period, r.period, per_group, a)
         ]
         saving = sum((a.count - 1) * per_group for a in kept)
         score = (saving, -sum(_carried(a) for a in kept))
@@ -117,6 +124,24 @@ def _best_rotation(
         if saving == (count - 1) * per_group:
             break  # all of it; later offsets have no fewer crossing tensors
     return best, best_score[0]
+
+
+def _is_joined(
+    body: Sequence[Statement], start: int, period: int, per_group: int, a: Alignment
+) -> bool:
+    """Whether there are only two short iterations, and what the second makes is read element by element by a statement that could follow right
+    behind: the sum of a residual block. Behind a loop it is a pass over memory, and a hand-off, of its own."""
+    if a.count != 2 or per_group > SHORT:
+        return False
+    second, end = start + period, start + 2 * period
+    made = {t.name for s in body[second:end] for t in defined(s)}
+    later = {t.name for s in body[end:] for t in defined(s)}
+    for s in body[end:]:
+        if isinstance(s, Compute) and s.combiner is None:
+            crossing = [x for x in loads(s.body) if x.tensor.name in made]
+            if crossing and follows(s, crossing) and not later & {t.name for t in used(s)}:
+                return True
+    return False
 
 
 def _carried(a: Alignment) -> int:
