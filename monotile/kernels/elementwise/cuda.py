@@ -15,6 +15,7 @@ from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cuda_prefetch import known_ahead, looking_up, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
+from monotile.kernels.elementwise.cuda_turns import Turns
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
 
@@ -126,30 +127,11 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         arrays.append(w.fresh("places"))
         with w.open(f"auto fetch_{arrays[-1]} = [&](idx e)", ["e"], fence=True, tail=";"):
             looked_up = e.held(places, 1, f"{arrays[-1]}[turn]")
-    head = f"for (idx first = {own.thread}; first < {own.groups}; first += {count * own.threads})"
-    with w.open(head, ["first"], fence=True):
-        for array in arrays:
-            w.write(f"decltype(fetch_{array}(0)) {array}[{count}]{{}};")
-        with _each_turn(e, site, own, count):
-            for array in arrays:
-                w.write(f"{array}[turn] = fetch_{array}(e);")
-        with _each_turn(e, site, own, count) as block:
-            block.names.update(looked_up)
-            block.names.update(e.joined(names))
-            with e.vector(own.width):
-                write_element(e, site, point)
 
+    def finish(block: Block) -> None:
+        block.names.update(looked_up)
+        block.names.update(e.joined(names))
+        with e.vector(own.width):
+            write_element(e, site, point)
 
-@contextmanager
-def _each_turn(e: VectorEmitter, site: Site, own: ThreadMap, count: int) -> Generator[Block]:
-    """A block in a loop over turns from `first` on, for the vector `e` of each, where there is one."""
-    w = e.writer
-    head = f"for (idx turn = 0; turn < {count}; ++turn)"
-    with w.open(head, ["turn", "e"], fence=True) as block:
-        block.pragma = "#pragma unroll"
-        w.write(f"const idx e = first + turn * {own.threads};")
-        with (
-            w.open(f"if (e < {own.groups})", fence=True),
-            inside(e, site.ranges, own.element(site.ranges, idx(0))),
-        ):
-            yield block
+    Turns(e, site, own, count, arrays, finish).write()

@@ -14,6 +14,7 @@ from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for what is on its way
 WHOLE = 4  # registers of a whole vector
+LONG = 12  # times as many turns as are taken at once, from which on twice as many are: the longer code is read once
 # Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.
 LARGE = 1 << 15
 
@@ -38,6 +39,8 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return ()
     others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # of whole vectors; their code is written out
+    if turns > LONG * most:
+        most *= 2
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
         if not words:

@@ -1,0 +1,127 @@
+"""Several turns of a map at once: what all of them read is asked for before any of it is used.
+
+In a long walk a turn that has no vector computes the last one again and stores nothing, as without branches the turns hide each other's latency; and
+the next turns' vectors are on their way while these are computed. In a short one warps leave out turns in which they have no vector.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from monotile.codegen.site import Site
+from monotile.codegen.thread_map import ThreadMap
+from monotile.codegen.vector import VectorEmitter
+from monotile.codegen.writer import Block
+from monotile.ir.expr import idx, loads
+from monotile.ir.program import Compute, expressions
+from monotile.kernels.common.cuda_threads import inside
+
+LONG = 2  # rounds of turns, from which on a walk is long
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """count: at once. arrays: names of what the lambda `fetch_NAME` fetches for a vector `e`; `turn` numbers their elements. finish: writes what
+    becomes of a vector in the block."""
+
+    e: VectorEmitter
+    site: Site
+    own: ThreadMap
+    count: int
+    arrays: Sequence[str]
+    finish: Callable[[Block], None]
+
+    def write(self) -> None:
+        """Loops over rounds of turns."""
+        if self.own.groups > LONG * self._step and self._may_repeat():
+            self._write_long()
+        else:
+            self._write_short()
+
+    @property
+    def _step(self) -> int:
+        """Vectors of a round."""
+        return self.count * self.own.threads
+
+    def _may_repeat(self) -> bool:
+        """Whether every task has a vector, and one may be computed twice: that only stores in memory, and looks nothing up that would be checked."""
+        site, e = self.site, self.e
+        if e.sizes or len(site.ranges) != 1 or site.ranges[0].low or site.ranges[0].first:
+            return False
+        return all(
+            isinstance(s, Compute)
+            and not e.hands_on(s.out)
+            and not any(loads(i) for x in expressions(s) for y in loads(x) for i in y.index)
+            for s in (site.anchor, *site.followers)
+        )
+
+    def _write_short(self) -> None:
+        with self._rounds(str(self.own.groups)):
+            self._declare("")
+            with self._each("first"), self._where_inside():
+                self._fetch("")
+            with self._each("first"), self._where_inside() as block:
+                self.finish(block)
+
+    def _write_long(self) -> None:
+        e, w = self.e, self.e.writer
+        groups = self._vectors()
+        self._declare("")
+        with self._each(self.own.thread, groups):
+            self._fetch("")
+        with self._rounds(groups):
+            self._declare("later_")
+            with self._each(f"first + {self._step}", groups):
+                self._fetch("later_")
+            with self._each("first", groups) as block:
+                w.write(f"const bool valid = first + turn * {self.own.threads} < {groups};")
+                e.stored_if = "valid"
+                self.finish(block)
+                e.stored_if = ""
+            for array in self.arrays:
+                w.write("#pragma unroll")
+                w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {array}[turn] = later_{array}[turn];")  # fmt: skip
+
+    def _vectors(self) -> str:
+        """How many this task has."""
+        (r,) = self.site.ranges
+        if r.count == str(r.variable.extent):
+            return str(self.own.groups)
+        name, width = self.e.writer.fresh("groups"), self.own.width
+        self.e.writer.write(f"const idx {name} = ({r.count} + {width - 1}) / {width};")
+        return name
+
+    def _declare(self, prefix: str) -> None:
+        for array in self.arrays:
+            self.e.writer.write(f"decltype(fetch_{array}(0)) {prefix}{array}[{self.count}]{{}};")
+
+    def _fetch(self, prefix: str) -> None:
+        for array in self.arrays:
+            self.e.writer.write(f"{prefix}{array}[turn] = fetch_{array}(e);")
+
+    @contextmanager
+    def _rounds(self, groups: str) -> Generator[None]:
+        head = f"for (idx first = {self.own.thread}; first < {groups}; first += {self._step})"
+        with self.e.writer.open(head, ["first"], fence=True):
+            yield
+
+    @contextmanager
+    def _each(self, first: str, groups: str = "") -> Generator[Block]:
+        """A loop over turns from `first` on, with the vector `e` of each; the last of `groups` where there is none, if that is given."""
+        w = self.e.writer
+        at = f"{first} + turn * {self.own.threads}"
+        head = f"for (idx turn = 0; turn < {self.count}; ++turn)"
+        with w.open(head, ["turn", "e"], fence=True) as block:
+            block.pragma = "#pragma unroll"
+            w.write(f"const idx e = {f'mt_min_idx({at}, {groups} - 1)' if groups else at};")
+            yield block
+
+    @contextmanager
+    def _where_inside(self) -> Generator[Block]:
+        """A condition under which there is the vector `e`."""
+        e, ranges = self.e, self.site.ranges
+        with (
+            e.writer.open(f"if (e < {self.own.groups})", fence=True) as block,
+            inside(e, ranges, self.own.element(ranges, idx(0))),
+        ):
+            yield block
