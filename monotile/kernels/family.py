@@ -191,6 +191,12 @@ def _not_tiled(_c: Compute, _context: Context) -> bool:
     return False
 
 
+def _not_in_one(
+    _first: Step, _second: Step, _statements: Statements, _target: Target
+) -> Step | None:
+    return None
+
+
 def _unbounded(_anchor: Compute, _method: Method, _target: Target) -> bool:
     return False
 
@@ -225,6 +231,7 @@ class Family:
     is asked. in_rows: the same for a step of a task with several, with its seconds.
     finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
     tiled: whether the family computes a statement in tiles of rows and columns, with operands in a pipeline.
+    one_pass: two steps that follow each other in a task as one, where that reads once what both of them read.
     settle: the method of a step with all that is chosen once everything else is known.
     check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
     prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
@@ -247,6 +254,7 @@ class Family:
         _not_pinnable
     )
     tiled: Callable[[Compute, Context], bool] = _not_tiled
+    one_pass: Callable[[Step, Step, Statements, Target], Step | None] = _not_in_one
     settle: Callable[["Settling"], Method] = _as_it_is
     check: Callable[[Checked], None] = _legal
     why_not_late: WhyNot = _not_late

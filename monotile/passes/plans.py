@@ -24,6 +24,7 @@ from monotile.schedule.alternate import alternate
 from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
+from monotile.schedule.one_pass import in_one_pass
 from monotile.schedule.order import decisions_first, streams_first
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
@@ -193,6 +194,12 @@ def list_stages(s: PlanState) -> PlanState:
     """The tree as the Plan's nodes."""
     on_chip = _most_on_chip(s.tree)
     return replace(s, body=stages_of(s.tree, s.target.workers), on_chip=on_chip)
+
+
+def one_pass(s: PlanState) -> PlanState:
+    """Steps that read the same as one."""
+    body, on_chip = in_one_pass(s.body, s.computes, s.on_chip, s.target)
+    return replace(s, body=body, on_chip=on_chip)
 
 
 def _most_on_chip(tree: Tree) -> int:

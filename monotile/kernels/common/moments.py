@@ -5,6 +5,7 @@ know their own sum and squares give those of both together (Chan, Golub and LeVe
 """
 
 import math
+from collections.abc import Mapping
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Const, Expr, Load, substitute
@@ -17,24 +18,33 @@ ROUNDED = 2.0**-22  # how far off 1 / n may be, relative to it
 def moments(found: Rowwise) -> dict[str, str]:
     """Names of the sums of squared distances, and of the sum that gives the mean of each: one for a sum."""
     sums = [s for s in found.evaluated if s.reduce and s.combiner == "sum"]
+    own = {s.out.name: s for s in found.evaluated if not s.reduce and not found.wide(s)}
     out = dict[str, str]()
     for squares in sums:
         for total in sums:
-            if total.out.name not in out.values() and _belong(total, squares, found):
+            kinds = {total.body.dtype, total.out.dtype, squares.body.dtype, squares.out.dtype}
+            if (
+                total.out.name not in out.values()
+                and kinds == {DType.F32}
+                and is_squares(squares, total, own)
+            ):
                 out[squares.out.name] = total.out.name
     return out
 
 
-def _belong(total: Compute, squares: Compute, found: Rowwise) -> bool:
+def is_squares(squares: Compute, total: Compute, values: Mapping[str, Compute]) -> bool:
+    """Whether `squares` sums the squares of what the mean of `total` leaves of its terms, at the same place. values: by name, which may be the
+    mean."""
     body = squares.body
-    if {total.body.dtype, total.out.dtype, body.dtype, squares.out.dtype} != {DType.F32}:
-        return False
     if not (isinstance(body, Binary) and body.op == "mul" and body.a == body.b):
         return False
     distance = body.a
     if not (isinstance(distance, Binary) and distance.op == "sub"):
         return False
-    return distance.a == _at(total, total.body, squares) and _is_mean(distance.b, total, found)
+    if [a.extent for a in squares.reduce] != [a.extent for a in total.reduce]:
+        return False
+    alike = distance.a == _at(total, total.body, squares)
+    return alike and _is_mean(distance.b, total, values)
 
 
 def _at(made: Compute, e: Expr, reader: Compute) -> Expr:
@@ -46,16 +56,15 @@ def _at(made: Compute, e: Expr, reader: Compute) -> Expr:
     return substitute(e, {a.name: b for a, b in axes})
 
 
-def _is_mean(e: Expr, total: Compute, found: Rowwise) -> bool:
-    """Whether `e` is the sum over the length of a row, or a value of the row that is."""
-    own = {s.out.name: s for s in found.evaluated if not s.reduce and not found.wide(s)}
-    if isinstance(e, Load) and e.tensor.name in own:
-        e = own[e.tensor.name].body
+def _is_mean(e: Expr, total: Compute, values: Mapping[str, Compute]) -> bool:
+    """Whether `e` is the sum over the number of its terms, or one of the values that is."""
+    if isinstance(e, Load) and e.tensor.name in values:
+        e = values[e.tensor.name].body
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and isinstance(e.b, Const)):
         return False
     if e.a.tensor.name != total.out.name or not isinstance(e.b.value, float):
         return False
-    n = float(math.prod(found.span))
+    n = float(math.prod(a.extent for a in total.reduce))
     if e.op == "div":
         return e.b.value == n
     return e.op == "mul" and abs(e.b.value * n - 1) <= ROUNDED

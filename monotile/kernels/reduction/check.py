@@ -8,7 +8,8 @@ from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.reduction.cuts import MOST_PARTS
 from monotile.kernels.reduction.form import form_of
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
+from monotile.kernels.reduction.one_pass import why_not_one_pass
 from monotile.kernels.reduction.prefetch import pinnable
 from monotile.kernels.reduction.simd import why_not
 from monotile.kernels.reduction.slots import MOST_SLOTS, why_not_several
@@ -32,8 +33,12 @@ def check(c: Checked) -> None:
     order = r.order or tuple(range(len(anchor.reduce)))
     if sorted(order) != list(range(len(anchor.reduce))):
         fail(f"{stage.name}: the order {r.order} of what {anchor.out.name} sums over")
+    if isinstance(r, ReduceMoments) and (why := why_not_one_pass(step, c.statements)):
+        fail(f"{stage.name}: {anchor.out.name} and its squares cannot be found in one pass: {why}")
     if target.has.lockstep:
         why = "loops are for threads by themselves" if r.simd else _at_once(c, r)
+    elif isinstance(r, ReduceMoments):
+        why = "its lanes are threads of a block"
     else:
         why = why_not(anchor, r, c.view.site(step))
     if why:

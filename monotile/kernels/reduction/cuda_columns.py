@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.ends import own_ends
-from monotile.codegen.base import VALUES
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -16,10 +15,10 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.ir.program import Compute
-from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
 from monotile.kernels.reduction.own_ends import write_ends
 
 
@@ -27,7 +26,7 @@ def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
     anchor, ranges = site.anchor, site.ranges
     if not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
-    op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
+    op = combiner_of(anchor, method)
     threads = e.plan.launch.threads
     across, width = threads // method.lanes, method.outputs
     vectors = region(ranges) // width
@@ -54,7 +53,7 @@ def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
         stack.enter_context(w.open(f"if ({' && '.join(tests)})", fence=True))
         where = spread(Axis("output", vectors * width), ranges)
         stack.enter_context(inside(e, ranges, where))
-        e.finish(site, placed(site.point, where), "mine", anchor.body.dtype)
+        finish(e, site, placed(site.point, where), "mine", anchor.body.dtype)
 
 
 def _accumulate(
@@ -84,11 +83,17 @@ def _accumulate(
         point = placed(site.point, where) | unflatten(Axis("row", rows), axes)
         if not near and (test := is_live(e, site, axes, point)):
             stack.enter_context(w.open(f"if ({test})", fence=True))
+        moments = isinstance(method, ReduceMoments)
+        if moments:  # all outputs of a thread have as many terms
+            w.write(f"const float share = {op}::share(part[0]);")
         with e.vector(width):
             body = anchor.body if ends is None else ends.body
             text, lane = bare(e.body(body, point)), LANE if width > 1 else "0"
             text = f"({there}) ? ({text}) : {op}::identity()" if there else text
-            w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
+            if moments:
+                w.write(f"{op}::add(part[{lane}], {text}, share);")
+            else:
+                w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
 
 
 @contextmanager

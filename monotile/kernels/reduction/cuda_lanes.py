@@ -9,8 +9,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.ends import OwnEnds, own_ends
-from monotile.codegen.base import VALUES
-from monotile.codegen.packs import lane_of
+from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
@@ -26,11 +25,11 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute
-from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_live import dead_round, is_live, live_rounds, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, spread
+from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.form import Form, form_of
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
 from monotile.kernels.reduction.own_ends import LIVE, own_terms, write_ends
 
 
@@ -38,7 +37,7 @@ def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
     """`lanes` neighbouring threads an output, several outputs at the same time."""
     form = form_of(site.anchor, site.step.dims, method, e.plan.launch.threads)
     anchor = form.anchor
-    op = f"mt::{COMBINER[str(anchor.combiner)]}<{VALUES[anchor.body.dtype]}>"
+    op = combiner_of(anchor, method)
     lanes, w = form.lanes, e.writer
     with w.open("", fence=True):
         write_groups(e, form)
@@ -74,6 +73,9 @@ def write_groups(e: VectorEmitter, form: Form) -> None:
 def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
     """Each lane's part of every output."""
     ends = own_ends(form.anchor)
+    if isinstance(site.step.method, ReduceMoments):
+        _accumulate_moments(e, site, form, op)
+        return
     walk = each_vector(e, site, form) if ends is None else _each_own_term(e, site, form, ends)
     with walk as point, e.vector(form.width):
         text = bare(e.body(form.anchor.body if ends is None else ends.body, point))
@@ -88,6 +90,17 @@ def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
         sums = f"{op}::combine(part[{number}], {text})"
         text = sums if ends is None else f"{LIVE} ? {sums} : part[{number}]"
         e.writer.write(f"part[{number}] = {text};")
+
+
+def _accumulate_moments(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
+    """The same of a sum and its squares: a vector's terms know theirs before they are put to the others."""
+    w, terms = e.writer, e.writer.fresh("terms")
+    with each_vector(e, site, form) as point:
+        w.write(f"float {terms}[{form.width}];")
+        with e.vector(form.width):
+            lane = LANE if form.width > 1 else "0"
+            w.write(f"{terms}[{lane}] = {bare(e.body(form.anchor.body, point))};")
+        w.write(f"{op}::add(part[{_number(form, 'v', 'u')}], {terms});")
 
 
 @contextmanager
@@ -211,4 +224,4 @@ def _finish(e: VectorEmitter, site: Site, form: Form) -> None:
         dtype = form.anchor.body.dtype
         if form.anchor.combiner in ("argmax", "argmin"):
             text, dtype = f"(int64_t)mt_max_i32({text}.position, 0)", DType.I64
-        e.finish(site, placed(site.point, where), text, dtype)
+        finish(e, site, placed(site.point, where), text, dtype)

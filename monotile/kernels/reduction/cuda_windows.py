@@ -12,7 +12,6 @@ from monotile.analysis.affine import normalised_indices
 from monotile.analysis.ends import OwnEnds, neutral, own_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.base import VALUES
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
@@ -22,11 +21,11 @@ from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Select, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
 from monotile.kernels.reduction.own_ends import LIVE, own_terms, within, write_ends
 
 
@@ -34,7 +33,7 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
     anchor = site.anchor
     if not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has nothing to reduce")
-    op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
+    op = combiner_of(anchor, method)
     own = thread_map(e, site, method.outputs, method.windows)
     w, parts = e.writer, own.width * own.windows
     with ExitStack() as stack:
@@ -56,6 +55,12 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
                 ]
             if slid:
                 _add_windows(e, site, own, slid[0], op)
+            elif isinstance(method, ReduceMoments):
+                w.write(f"const float share = {op}::share(part[0]);")
+                with e.vector(own.width):
+                    w.write(
+                        f"{op}::add(part[{_number(own, 0)}], {bare(e.root(_term(site, own)))}, share);"
+                    )
             else:
                 _add(e, _term(site, own), _number(own, 0), own, op, LIVE if ends else "")
             for block, a, count in zip(blocks, axes, method.unrolled, strict=False):
@@ -66,7 +71,7 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         window = Axis("window", own.windows)
         point = placed(site.point, own.element(site.ranges, lane_of(own.width), window))
         with e.vector(own.width):
-            e.finish(site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
+            finish(e, site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
 
 
 def _own_walk(

@@ -20,7 +20,7 @@ from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
 from monotile.kernels.reduction.cost import access, each_thread_seconds
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
 from monotile.kernels.reduction.slots import why_not_several
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.model import fitted
@@ -41,6 +41,7 @@ AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value
+MOMENTS_BYTES = 16  # of one of a sum and its squares
 MOST_WORDS = (
     144  # registers of a thread's windows: what is looked at, what that is multiplied with, sums
 )
@@ -256,5 +257,6 @@ def scratch_bytes(method: Reduce, target: Target) -> int:
     """A reduction across warps leaves one partial value (and its position) a warp; of columns, one of each a warp."""
     if method.by_columns:
         across = target.threads // method.lanes
-        return target.threads // target.warp * across * method.outputs * MOST_BYTES
+        each = MOMENTS_BYTES if isinstance(method, ReduceMoments) else MOST_BYTES
+        return target.threads // target.warp * across * method.outputs * each
     return 16 * target.threads if method.lanes > target.warp else 0

@@ -127,3 +127,18 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
                 else ""
             )
         return ", ".join((text, *(p.describe() for p in self.prefetch)))
+
+
+class ReduceMoments(Reduce, frozen=True, tag="reduce_moments"):
+    """A sum, and the sum of the squares of what its mean leaves of the terms, in one pass: parts of the terms that know both are put together.
+
+    The anchor is the sum. squares: name of the other sum, which stands behind what follows the anchor, and before what follows it itself.
+    """
+
+    has_followers: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ("squares",)
+
+    squares: str = ""
+
+    def describe(self) -> str:
+        return f"{super().describe()}, sum and squares in one pass"

@@ -38,7 +38,7 @@ from monotile.kernels.reduction.cuts import (
     SIDE_BY_SIDE,
 )
 from monotile.kernels.reduction.form import Form, differs, form_of
-from monotile.kernels.reduction.method import Reduce
+from monotile.kernels.reduction.method import Reduce, ReduceMoments
 from monotile.kernels.reduction.simd import simd_of
 from monotile.kernels.reduction.slots import cheapest, cycles_of_lanes, why_not_several
 from monotile.plan.nodes import Method
@@ -46,9 +46,8 @@ from monotile.targets.model import fitted
 
 DIVISION = 5  # instructions of one
 MOST_OWN = 8  # terms of an output with ends of its own that a thread has on their way at once
-MOST_LIVE = (
-    8  # outputs of all runs of a group, or rows on their way, where it ends with the last live one
-)
+# Outputs of all runs of a group, or rows on their way, where it ends with the last live one, or where a part is of sum and squares.
+MOST_LIVE = 8
 
 
 def settle(where: Settling) -> Method:
@@ -95,7 +94,7 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
             math.prod(a.extent for a in anchor.reduce) * share_of_terms(anchor) / method.lanes
         )
         most = fitted(where.target.model.reduction).rows
-        most = min(most, MOST_LIVE) if anchor.live else most
+        most = min(most, MOST_LIVE) if anchor.live or isinstance(method, ReduceMoments) else most
         unroll = -(-turns // -(-turns // most)) if turns else 1
         return msgspec.structs.replace(method, outputs=width, exact=True, unroll=unroll)
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
@@ -154,7 +153,8 @@ def _cheapest(
     after = sum(_instructions(value_of(s), site) for s in site.followers)
     best, least = form, float("inf")
     size = min((x.dtype.itemsize for x in read), default=4)
-    for way in _ways(form, size):
+    few = isinstance(method, ReduceMoments)
+    for way in (w for w in _ways(form, size) if w.parts <= MOST_LIVE or not few):
         far = sum(_words(x, site, way) for x in read if not on_chip(x.tensor))
         near = sum(_words(x, site, way) for x in read if on_chip(x.tensor))
         room = MOST_INSTRUCTIONS - way.finishes * after

@@ -63,4 +63,37 @@ __device__ __forceinline__ Moments moments(const float (&x)[COUNT], char* scratc
   return m;
 }
 
+// The same as a combiner. A part knows how many terms it has; the sum is not their mean times that, so that infinite terms have one.
+struct SumAndSquares {
+  struct Part {
+    float count, sum, mean, squares;
+  };
+  static __device__ __forceinline__ Part identity() { return {0, 0, 0, 0}; }
+  static __device__ __forceinline__ Part combine(const Part& a, const Part& b) {
+    const float count = a.count + b.count, share = count > 0 ? b.count * ptx::reciprocal_fast(count) : 0.0f;
+    const float difference = b.mean - a.mean;
+    return {count, a.sum + b.sum, a.mean + difference * share, a.squares + b.squares + difference * difference * (a.count * share)};
+  }
+  // What one more term is of all.
+  static __device__ __forceinline__ float share(const Part& part) { return ptx::reciprocal_fast(part.count + 1); }
+  // One more term, of which `share` was asked.
+  static __device__ __forceinline__ void add(Part& part, float x, float share) {
+    const float difference = x - part.mean;
+    part.count += 1;
+    part.sum += x;
+    part.mean += difference * share;
+    part.squares += difference * (x - part.mean);
+  }
+  template <int COUNT>
+  static __device__ __forceinline__ void add(Part& part, const float (&x)[COUNT]) {
+    Part own{COUNT, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) own.sum += x[i];
+    own.mean = own.sum * (1.0f / COUNT);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) own.squares += (x[i] - own.mean) * (x[i] - own.mean);
+    part = combine(part, own);
+  }
+};
+
 }  // namespace mt
