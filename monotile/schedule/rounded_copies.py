@@ -21,7 +21,7 @@ from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
-SURE = 1.5  # times what a copy takes that products have to gain
+SURE = 1.25  # times what a copy takes that products have to gain
 
 
 @dataclass(slots=True)
