@@ -1,13 +1,19 @@
 """Longer rows for operands of products (`transform/layout/pad_rows.py`), where the cost model finds the whole schedule faster with them."""
 
+from collections.abc import Sequence
+
+import msgspec
+
 from monotile.analysis.states import old_values
 from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import match, tiled
 from monotile.schedule.tree import faster
 from monotile.targets.target import Target
-from monotile.transform.layout.odd_rows import components, odd_product
+from monotile.transform.layout.odd_rows import OddProduct, components, odd_product
 from monotile.transform.layout.pad_rows import pad_rows
+
+SMALL = 1 / 8  # part of the larger operand
 
 
 def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
@@ -26,9 +32,22 @@ def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
     for group in components(program, found):
         now = _computes(program)  # a product of another group may have more columns by now
         products = [now[p.name] for p in group]
-        longer = pad_rows(program, [p for s in products if (p := odd_product(s, target))])
-        program = faster("pad rows", program, longer, products, context)
+        odd = [p for s in products if (p := odd_product(s, target))]
+        before, program = program, faster("pad rows", program, pad_rows(program, odd), products, context)  # fmt: skip
+        if program is before and (small := _small(odd)):
+            program = faster("pad small rows", program, pad_rows(program, small), products, context)
     return program
+
+
+def _small(odd: Sequence[OddProduct]) -> list[OddProduct]:
+    """Of operands of very different sizes the small ones alone, whose longer copies cost little; none where there are no others."""
+    out: list[OddProduct] = []
+    for p in odd:
+        least = SMALL * max(x.tensor.size for x, _ in p.odd)
+        small = tuple((x, rows) for x, rows in p.odd if x.tensor.size <= least)
+        if small:
+            out.append(msgspec.structs.replace(p, odd=small))
+    return out
 
 
 def _computes(program: Program) -> dict[str, Compute]:

@@ -190,6 +190,21 @@ def test_copies_of_many_rows(dtype: torch.dtype, columns: int) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("value", [1.0, torch.inf])
+def test_the_small_operand_alone(dtype: torch.dtype, value: float) -> None:
+    model = nn.Linear(ODD, 64).to(dtype).requires_grad_(False)
+    x = torch.randn(1100, ODD).to(dtype)
+    x[7, ODD - 1] = value
+    small = Prefer("pad rows", lambda taken: not taken, Prefer("pad small rows", bool))
+    run = Emulated(model, (x,), workers=4, chooser=small)
+    assert [t.name for s in run.program.body for t in defined(s) if t.name.endswith("_rows")] == ["p_weight_rows"]  # fmt: skip
+    (method,) = products(run.plan)
+    assert sorted((method.left.vector, method.right.vector))[1] == 16 // dtype.itemsize
+    for found, wanted in zip(run(x), expected(model, (x,)), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+
+
 class Shared(nn.Module):
     """Two products read one input, and one reads what is a result."""
 
