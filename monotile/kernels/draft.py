@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A tensor of which a task holds `box` on chip, at byte `offset`."""
+    """A tensor of which a task holds `box` on chip, at byte `offset`. pitch: elements from row to row."""
 
     offset: int
     box: tuple[BoxDim, ...]
+    pitch: int
 
 
 @dataclass(frozen=True, slots=True)

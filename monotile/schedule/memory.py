@@ -137,8 +137,7 @@ class _Builder:
                 self._allocate(s.out)
             if name in draft.local:
                 here = draft.local[name]
-                pitch = here.box[-1].extent if here.box else 1
-                places.insert(0, Shared(here.offset, here.box, pitch))
+                places.insert(0, Shared(here.offset, here.box, here.pitch))
             if not places:
                 places.append(Register())
             for t in used(s):

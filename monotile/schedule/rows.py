@@ -1,13 +1,13 @@
 """Several steps in a task: it holds a tile of their rows, everything else whole."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Axis
-from monotile.ir.program import used
+from monotile.ir.expr import Axis, Load, axes_of
+from monotile.ir.program import Compute, Scatter, used
 from monotile.kernels.common.cost import ROUNDING
 from monotile.kernels.draft import Context, Draft, Local
 from monotile.kernels.family import RowSite
@@ -15,10 +15,12 @@ from monotile.kernels.group import Group
 from monotile.kernels.registry import cut_in_rows, tiled
 from monotile.plan.nodes import Step
 from monotile.plan.places import BoxDim
+from monotile.targets.target import Target
 
 MOST_ROWS = 128  # of an axis in a task, but for all of it
 FEW = 16  # rows that a task may have whatever it has of the columns
 ALIGN = 128  # bytes between things in on-chip memory
+BANKS = 32  # bytes of a row, of whose multiples lanes that go down the rows find few banks
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 
 
@@ -98,16 +100,14 @@ def _rows_draft(
     for number, step in enumerate(group.steps):
         for s in step:
             name = s.out.name
-            again = any(
-                name in {x.tensor.name for x in loads_of(t)}
-                for later in group.steps[number + 1 :]
-                for t in later
-            )
-            if not again:
+            later = [t for step in group.steps[number + 1 :] for t in step]
+            readers = [t for t in later if name in {x.tensor.name for x in loads_of(t)}]
+            if not readers:
                 continue
             box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
-            local[name] = Local(shared, box)
-            bytes_ = math.prod(b.extent for b in box) * s.out.dtype.itemsize
+            pitch = _pitch(s, box, readers, target)
+            local[name] = Local(shared, box, pitch)
+            bytes_ = math.prod(b.extent for b in box[:-1]) * pitch * s.out.dtype.itemsize
             shared += -(-bytes_ // ALIGN) * ALIGN
     own = frozenset(local)
     steps: list[Step] = []
@@ -140,6 +140,29 @@ def _rows_draft(
     if shared + most > target.shared_bytes:
         return None
     return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
+
+
+def _pitch(
+    s: Compute | Scatter,
+    box: tuple[BoxDim, ...],
+    readers: Sequence[Compute | Scatter],
+    target: Target,
+) -> int:
+    """Elements from row to row of what a task holds of `s`: a vector more than there are, where lanes that reduce down the rows would otherwise
+    meet in the same banks."""
+    row, size = (box[-1].extent if box else 1), s.out.dtype.itemsize
+    if not target.has.lockstep or row * size % BANKS or target.vector_bytes % size:
+        return row
+    down = any(_is_down(x, t) for t in readers for x in loads_of(t) if x.tensor.name == s.out.name)
+    return row + target.vector_bytes // size if down else row
+
+
+def _is_down(x: Load, reader: Compute | Scatter) -> bool:
+    """Whether `reader` reduces `x` along its rows' number alone."""
+    if not isinstance(reader, Compute) or not reader.reduce or len(x.index) < 2:
+        return False
+    *rows, last = (axes_of(i) & {*reader.reduce} for i in x.index)
+    return not last and any(rows)
 
 
 def _in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
