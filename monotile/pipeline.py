@@ -275,8 +275,7 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("place_tensors", plans.place_tensors,
          "Live ranges follow from the order of the stages, which is final.",
          needs=("stages",), sets=("places",), after=("workers shared",)),
-    Pass("list_stages", plans.list_stages,
-         "Tiles are final: later passes change single fields of the Plan's nodes.",
+    Pass("list_stages", plans.list_stages, "Tiles are final: later passes change single fields of the Plan's nodes.",
          needs=("stages",), sets=("nodes",), after=("workers shared",)),
     Pass("one_pass", plans.one_pass,
          "Before anything is laid out beside what stages have on chip: a step of two sums needs more there.",
@@ -326,8 +325,7 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("bound_tasks", plans.bound_tasks,
          "Tasks, places and messages are final. Hand-offs hold for fewer tasks too: none relies on which worker has which of several.",
          needs=("places", "hand-offs"), sets=("tasks bounded",), after=("messages settled",)),
-    Pass("launch", plans.launch,
-         "All sizes of the launch are known.",
+    Pass("launch", plans.launch, "All sizes of the launch are known.",
          needs=("places", "hand-offs"), sets=("plan",), after=("messages settled", "registers", "prefetches", "threads assigned")),
 ), before=PROGRAMS)
 # fmt: on
