@@ -173,7 +173,9 @@ class PackEmitter(PlacedEmitter):
     def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
         """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
         vector = self._vector
-        packs = None if vector is None or self.facts else self._packs(cond, (then, otherwise))
+        packs = None
+        if vector is not None and not self.facts:
+            packs = self._packs(cond, (then, otherwise), choice=is_choice(e))
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
         if is_choice(
@@ -200,14 +202,19 @@ class PackEmitter(PlacedEmitter):
         assert vector is not None
         kind = f"mt::Pack<{STORAGE[e.dtype]}, {vector.lane.extent}>"
         with self.writer.at(vector.outer):
-            if len(packs) > 1 and all(map(self._from_memory, packs)):
+            alike = [self._is_same(x) for x, *_ in packs]
+            if len(packs) > 1 and not any(alike) and all(map(self._from_memory, packs)):
                 starts = [self._start(x, place) for x, place, _ in packs]
                 self.select(pack, e, packs, starts, vector.lane.extent)
                 return pack
             tests = [self._test(when) for _, _, when in packs]
             self.writer.write(f"{kind} {pack}{{}};")
-            for (x, place, _), test in zip(packs, tests, strict=True):
+            for (x, place, _), test, same in zip(packs, tests, alike, strict=True):
                 with self.writer.open(f"if ({test})", fence=True):
+                    if same:
+                        one = self.packed(x.tensor, x.index, place, 1)
+                        self.writer.write(f"{pack} = mt::repeated<{vector.lane.extent}>({one});")
+                        continue
                     first = self._first(x.tensor, x.index, place)  # with its checks
                     assert first is not None
                     read = self.packed(x.tensor, first, place, vector.lane.extent)
@@ -257,9 +264,9 @@ class PackEmitter(PlacedEmitter):
         else:
             self.writer.write(f"const auto {pack} = {load};")
 
-    def _packs(self, cond: Expr, sides: tuple[Expr, Expr]) -> list[Guarded] | None:
+    def _packs(self, cond: Expr, sides: tuple[Expr, Expr], *, choice: bool) -> list[Guarded] | None:
         """What the sides of a condition load as packs, each with what holds where it is read; None where these are none, or where anything else
-        uses them as well. A concatenation is a tree of conditions."""
+        uses them as well. A concatenation is a tree of conditions. choice: between loads, of which some may be of one element for all lanes."""
         vector = self._vector
         assert vector is not None
         found: list[Guarded] = []
@@ -276,10 +283,22 @@ class PackEmitter(PlacedEmitter):
                 continue
             place = readable(self.plan.places[node.tensor.name], own=node.tensor.name in self._own)
             index = self._steady(node.index)
-            if index is None or self._first(node.tensor, index, place) is None:
+            if index is None:
+                return None
+            if self._first(node.tensor, index, place) is None and not (
+                choice and self._is_same(node)
+            ):
                 return None
             found.append((node, place, when))
-        return found
+        return None if found and all(self._is_same(x) for x, *_ in found) else found
+
+    def _is_same(self, x: Load) -> bool:
+        """Whether all lanes read one element, which no data says."""
+        vector = self._vector
+        assert vector is not None
+        if x.tensor.name in self.watched or self.held_of(x.tensor) is not None:
+            return False
+        return not any(loads(i) or self.variables(i) & vector.inner.defines for i in x.index)
 
     def _steady(self, index: Sequence[Expr]) -> tuple[Expr, ...] | None:
         """`index` with a name for each part that data says, which may be read under a condition only; None if one differs from lane to lane."""

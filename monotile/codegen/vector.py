@@ -36,7 +36,9 @@ class VectorEmitter(PackEmitter):
                 if isinstance(x, Select):
                     if self._vector is None:
                         packs |= self._chosen(x)
-                    elif (found := self._packs(x.cond, (x.then, x.otherwise))) is not None:
+                    elif (
+                        found := self._packs(x.cond, (x.then, x.otherwise), choice=True)
+                    ) is not None:
                         packs[x] = self._guarded_pack(found, x)
                     continue
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))

@@ -59,6 +59,20 @@ def test_choices_by_data_within_others() -> None:
     check(Joined(), torch.randn(3, 32), torch.randn(5, 16), torch.tensor([4, 0, 2]))
 
 
+class Pooled(nn.Module):
+    """A signal beside its mean and a value of each row, which are the same at all times."""
+
+    def forward(self, x: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(2, keepdim=True).expand_as(x)
+        return torch.cat([x, mean, level[:, :, None].expand_as(x)], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_parts_that_are_one_element_for_all_lanes(dtype: torch.dtype) -> None:
+    run = check(Pooled(), torch.randn(3, 35, 60).to(dtype), torch.randn(3, 35).to(dtype))
+    assert "mt::repeated<" in run.source.text
+
+
 class Heads(nn.Module):
     """Scores of 7 classes for the boxes of three feature maps, one after the other, as a detector gives them."""
 

@@ -27,3 +27,22 @@ def test_the_last_turns_may_have_no_vector(rows: int, long: bool, dtype: torch.d
         found, right = fast(x, y, seed=seed), Mapped()(x, y)
         for a, b in zip(found, right, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-3)
+
+
+class Turned(nn.Module):
+    """A signal beside its mean, which a convolution reads as rows of channels: a copy that is turned on chip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3072, 16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(torch.cat([x, x.mean(2, keepdim=True).expand_as(x)], 1))
+
+
+def test_neighbouring_threads_store_neighbours_where_the_last_task_has_less() -> None:
+    """Walking block by block is for what data says is live."""
+    model = Turned().half().eval().requires_grad_(False)
+    fast = Emulated(model, (torch.randn(8, 1536, 300).half(),), workers=132)
+    assert "cat_rows" in fast.source.text
+    assert "_block = 0" not in fast.source.text

@@ -58,7 +58,7 @@ def write(e: VectorEmitter, site: Site) -> None:
 
 def _live_block(site: Site, own: ThreadMap) -> int:
     """How much of the last range, of which a part is live, all threads take of all rows at once: one vector each; 0 where they take all."""
-    if not site.ranges or own.groups <= own.threads:
+    if not site.step.bounds or not site.ranges or own.groups <= own.threads:
         return 0
     last = site.ranges[-1]
     rows = own.groups * own.width // last.variable.extent

@@ -39,7 +39,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return ()
     others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # of whole vectors; their code is written out
-    if turns > LONG * most:
+    if turns > LONG * most and len(step.dims) == 1:  # see `cuda_turns.py`
         most *= 2
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)

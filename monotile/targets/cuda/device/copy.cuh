@@ -33,6 +33,15 @@ __device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
   }
 }
 
+// N times the one element.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> repeated(const Pack<T, 1>& x) {
+  Pack<T, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = x[0];
+  return out;
+}
+
 // A predicated store to global memory. With a branch the compiler would skip the whole computation of the value, and the steps of an
 // epilogue could not hide each other's latency.
 template <int N, class T>
