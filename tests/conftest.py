@@ -2,6 +2,8 @@
 
 import ctypes
 import ctypes.util
+import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+FIRST, ONE_OF = 2, 3  # cases of a test that run, and one of how many of the others
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--wide",
         action="store_true",
-        help="also what is marked `wide`: further cases of what others prove, such as more models of one kind",
+        help="all cases of each test, and what is marked `wide`: further cases of what others prove, such as more models of one kind",
     )
 
 
@@ -46,11 +49,24 @@ def _no_gpu() -> str | None:
     return None if count.value else "no CUDA device on this machine"
 
 
+def _further(items: list[pytest.Item]) -> set[pytest.Item]:
+    """What only `--wide` runs: what is marked so, and of a test with many cases most of those behind the first ones, chosen by their names so that no
+    parameter is left out altogether. A machine with a GPU runs all cases of its tests."""
+    out = {item for item in items if item.get_closest_marker("wide")}
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item not in out and not item.get_closest_marker("gpu"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for each in cases.values():
+        out |= {i for i in each[FIRST:] if zlib.crc32(i.nodeid.encode()) % ONE_OF}
+    return out
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--wide"):
-        further = [item for item in items if item.get_closest_marker("wide")]
-        config.hook.pytest_deselected(items=further)
-        items[:] = [item for item in items if item not in set(further)]
+        further = _further(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in further])
+        items[:] = [item for item in items if item not in further]
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and (reason := _no_gpu()):
         for item in marked:
