@@ -1,11 +1,11 @@
 """Linear layers with packed weights, one after the other, beside the dense ones that they were.
 
-    python -m bench.formats [SHAPE:FORMAT:ROWS ...] [--rival eager|int4pack]... [--out FILE]
+    python -m bench.formats [SHAPE:FORMAT:ROWS ...] [--rival eager|int4pack|semi_structured]... [--out FILE]
 
 FORMAT is one of `monotile.pack`'s, with "-asymmetric" for zeros and "-float32" for layers that are not float16.
 
 A case is a chain of layers whose packed weights are more than twice the last-level cache, in one CUDA graph; times are of the whole chain, "layers"
-says of how many. "eager" is the dense chain in PyTorch (cuBLAS), "int4pack" PyTorch's own product of int4 weights. Errors are to a chain of the decoded weights in
+says of how many. "eager" is the dense chain in PyTorch (cuBLAS), "int4pack" PyTorch's own product of int4 weights, "semi_structured" that of 2:4 (cuSPARSELt). Errors are to a chain of the decoded weights in
 float64; that of "eager" is PyTorch's with these.
 """
 
@@ -74,6 +74,8 @@ def entry(name: str, rivals: tuple[str, ...], device: torch.device, rate: float)
         runs["eager"] = dense
     if "int4pack" in rivals and kind == "int4" and hasattr(torch, "_weight_int4pack_mm"):
         runs["int4pack"] = library_int4(packed)
+    if "semi_structured" in rivals and kind == "2:4" and int(rows) % 8 == 0:
+        runs["semi_structured"] = library_sparse(packed)
     right = in_float64(packed, x)
     errors = {"eager": error(packed(x), [right])} if "eager" in rivals else dict[str, float]()
     times = {key: graph_timing(lambda run=run: run(x), device) for key, run in runs.items()}
@@ -112,6 +114,18 @@ def library_int4(packed: nn.Sequential) -> Run:
         for weight, scales in made:
             y = torch.ops.aten._weight_int4pack_mm(y, weight, 128, scales)
         return y
+
+    return run
+
+
+def library_sparse(packed: nn.Sequential) -> Run:
+    """PyTorch's product of weights of which two of each four are not zero."""
+    weights = [torch.sparse.to_sparse_semi_structured(layer.weight) for layer in packed if isinstance(layer, PackedLinear)]
+
+    def run(x: Tensor) -> Tensor:
+        for weight in weights:
+            x = functional.linear(x, weight)
+        return x
 
     return run
 

@@ -40,7 +40,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
-from monotile.runtime.zeros import zeros_of
+from monotile.runtime.zeros import ascending_in, zeros_of
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -53,12 +53,14 @@ Choices = Mapping[Key, Value] | str | Path | None
 @dataclass(frozen=True)
 class Given:
     """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop. facts: what is known of the parameters' values; nothing unless the model is to be specialised."""
+    the body of a loop. facts: what is known of the parameters' values; nothing unless the model is to be specialised. ascending: as of
+    `ProgramState`."""
 
     plan: Plan | None = None
     choices: Spec | None = None
     iterate: Iterate | None = None
     facts: Facts = field(default_factory=dict[str, Zeros])
+    ascending: frozenset[str] = frozenset()
 
 
 class Decided(TypedDict, total=False):
@@ -188,7 +190,7 @@ def _scheduled(
     """The model after all passes from Program to Program, and its Plan."""
     model = _Model(exported, functional(exported), {}, _tf32(target, options))
     captured, orders = _captured(model, target)
-    given = Given(facts=_facts(exported, options))
+    given = Given(facts=_facts(exported, options), ascending=_ascending(exported))
     beginning = _beginning(captured, orders, target, options, given)
     lowered = lower(replace(beginning, chooser=chooser), traces=traces[0])
     state = PlanState.of(lowered.program, target, options, lowered.context)
@@ -207,7 +209,7 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
-        given = replace(given, facts=_facts(exported, options))
+        given = replace(given, facts=_facts(exported, options), ascending=_ascending(exported))
         whole = given.plan or given.choices or options.arrange_parameters
         several = hardware.has.many_workers and not whole
         classes = size_classes(ranges_of(exported)) if several else [{}]
@@ -225,6 +227,11 @@ def _facts(exported: Exported, options: Options) -> Facts:
     return zeros_of(exported.state_dict) if options.specialise else {}
 
 
+def _ascending(exported: Exported) -> frozenset[str]:
+    """Parameters that tensor cores may take for places among four."""
+    return ascending_in(exported.state_dict)
+
+
 def _modules(
     exported: Exported,
     target: Target,
@@ -236,6 +243,7 @@ def _modules(
     cache, backend = Cache.of(options), backend_of(target)
     base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
     base = key(base, given.facts) if base and given.facts else base
+    base = key(base, sorted(given.ascending)) if base and given.ascending else base
     tf32 = _tf32(target, options)
     base = key(base, *tf32) if base and any(tf32) else base
     keys = [key(base, dict(most)) if base and most else base for most in classes]
@@ -355,6 +363,7 @@ def _beginning(
         chooser=_chooser(given.choices),
         iterate=given.iterate,
         facts={n: z.permuted(orders[n]) if n in orders else z for n, z in given.facts.items()},
+        ascending=given.ascending - orders.keys(),
     )
 
 

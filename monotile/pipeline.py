@@ -19,6 +19,7 @@ from monotile.passes.programs import (
     arrange_parameters,
     context_of,
     fold_constants,
+    keep_few,
     repeat,
     rewrite,
     rewrite_by_choice,
@@ -75,7 +76,6 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.shorten import shorten_reductions
 from monotile.transform.simplify.simplify import simplify
 from monotile.transform.sparse.list_nonzeros import list_nonzeros
-from monotile.transform.sparse.one_hot import gather_kept
 
 ROLLING = option("roll")
 SPECIALISING = option("specialise")
@@ -117,7 +117,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("specialise", specialise_parameters,
          "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
          needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),
-    Pass("gather_kept", rewrite(gather_kept),
+    Pass("gather_kept", keep_few,
          "Before weights are decoded where they are read: what few rows multiply is gathered instead. Comparisons are canonical.",
          needs=("views inlined", "simplified"), sets=("kept gathered",)),
     Pass("inline_decoding", rewrite(inline_decoding),

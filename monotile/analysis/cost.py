@@ -20,6 +20,7 @@ _UNARY = {
     "neg": 0.0,
     "tf32": 0.0,
     "is_tf32": 0.0,
+    "ascends": 0.0,
     "abs": 0.0,
     "not": 0.5,
     "isnan": 1.0,

@@ -135,7 +135,7 @@ def unary(op: str, x: str, dtype: DType) -> str:
             return f"(-{x})"
         case "not":
             return f"(!{x})" if dtype is DType.BOOL else convert(f"(~{x})", DType.I32, dtype)
-        case "tf32" | "is_tf32":
+        case "tf32" | "is_tf32" | "ascends":
             return x
         case "isnan":
             return f"({x} != {x})" if dtype.is_float else "false"

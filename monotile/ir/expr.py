@@ -41,9 +41,10 @@ FLOAT_UNARY = frozenset(
 ) | {"logistic", "one_plus_erf"}  # 1 / (1 + exp(-x)), 1 + erf(x)
 # not: logical on bool, bits on integers.
 # Of float32: tf32, the value, of which a product may leave out the last 13 bits; to_tf32, the nearest value without them (ties away from
-# zero); is_tf32, a value that is known to have none.
+# zero); is_tf32, a value that is known to have none. Of uint8: ascends, a byte of two pairs of 2-bit numbers (the first one in the low bits), of which each
+# pair is known to ascend.
 TF32_FACTORS = ("tf32", "is_tf32")
-UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "to_tf32", *TF32_FACTORS}
+UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "to_tf32", "ascends", *TF32_FACTORS}
 
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 

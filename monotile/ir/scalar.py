@@ -90,7 +90,7 @@ def unary(op: str, x: Array, dtype: DType) -> Array:
                 return np.asarray(np.abs(x))
             case "not":
                 return np.asarray(np.logical_not(x) if dtype is DType.BOOL else np.invert(x))
-            case "tf32" | "is_tf32":
+            case "tf32" | "is_tf32" | "ascends":
                 return x
             case "to_tf32":
                 return _to_tf32(x)

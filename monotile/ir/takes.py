@@ -23,6 +23,8 @@ def takes_unary(op: str, dtype: DType) -> bool:
         return dtype.is_float
     if op in TF32_FACTORS or op == "to_tf32":
         return dtype is DType.F32
+    if op == "ascends":
+        return dtype is DType.U8
     if op == "not":
         return not dtype.is_float
     return op in UNARY and dtype is not DType.BOOL

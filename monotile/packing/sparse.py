@@ -5,14 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from monotile.packing.bits import pack_bits, unpack_bits
 from monotile.packing.format import Format, Tensors
 
 
 @dataclass(frozen=True)
 class Sparse(Format):
-    """values: [n, k / group, kept] in the layer's dtype. positions: uint8 of the same shape, each in [0, group), ascending."""
+    """values: [n, k / group, kept] in the layer's dtype. positions: of each its place in the group, ascending, uint8: in as few bits as hold
+    one, if whole bytes of them fill a row ([n, bytes]), else a byte each (the shape of `values`)."""
 
     kept: int
+
+    def _bits(self, values: int) -> int:
+        """Of a position, in rows of so many values."""
+        needed = next(b for b in (1, 2, 4, 8) if self.group is not None and self.group <= 1 << b)
+        return needed if values * needed % 8 == 0 else 8
 
     @property
     def in_dtype(self) -> frozenset[str]:
@@ -28,10 +35,16 @@ class Sparse(Format):
         by_size = w.abs().argsort(dim=-1, descending=True, stable=True)
         positions = by_size[..., : self.kept].sort(-1).values
         values = w.gather(-1, positions)
-        return {"values": values.to(dtype), "positions": positions.to(torch.uint8)}
+        places = positions.to(torch.uint8)
+        bits = self._bits(values[0].numel())
+        packed = places if bits == 8 else pack_bits(places.flatten(-2), bits)
+        return {"values": values.to(dtype), "positions": packed}
 
     def decode(self, tensors: Tensors, dtype: torch.dtype) -> Tensor:
         values, positions = tensors["values"].to(dtype), tensors["positions"]
+        bits = self._bits(values.shape[-2] * values.shape[-1])
+        if bits < 8:
+            positions = unpack_bits(positions, bits).unflatten(-1, (-1, self.kept))
         places = torch.arange(self.group or 0, dtype=torch.uint8, device=values.device)
         here = positions.unsqueeze(-1) == places
         return torch.where(here, values.unsqueeze(-1), 0).sum(-2).flatten(-2)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from monotile.analysis.pruning.facts import Facts, Zeros, facts_of
@@ -30,6 +31,7 @@ from monotile.transform.layout.parameters import arrange
 from monotile.transform.legalise.stack_results import stack_results
 from monotile.transform.simplify.fold import fold
 from monotile.transform.simplify.simplify import simplify
+from monotile.transform.sparse.one_hot import ascending_in, gather_kept
 from monotile.transform.specialise import NOTHING_REMOVED, specialise
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
@@ -48,7 +50,8 @@ class ProgramState:
     chooser:    who is asked where there are several ways.
     iterate:    how the Program is to become the body of a loop; None where it is not to.
     facts:      what is known of the parameters' values, in the order of their dimensions in the Program; nothing where nobody asked.
-    specialised: what was removed because of it.
+    ascending:  parameters of which each byte holds two pairs of 2-bit numbers that ascend.
+    specialised: what was removed because of them, and what that relies on.
     """
 
     program: Program
@@ -62,6 +65,7 @@ class ProgramState:
     chooser: Chooser = MODEL
     iterate: Iterate | None = None
     facts: Facts = field(default_factory=dict[str, Zeros])
+    ascending: frozenset[str] = frozenset()
     specialised: Specialised = NOTHING_REMOVED
 
     def show(self) -> str:
@@ -132,6 +136,17 @@ def specialise_parameters(s: ProgramState) -> ProgramState:
             constants[name] = np.take(constants[name], kept, axis=d)
     report = report.of(s.parameters)
     return replace(s, program=simplify(program, s.options), constants=constants, specialised=report)
+
+
+def keep_few(s: ProgramState) -> ProgramState:
+    """`gather_kept`, which says on which parameters' values it relies."""
+    ascending = s.ascending if s.target is not None and "wgmma.sp" in s.target.instructions else frozenset[str]()
+    program = gather_kept(s.program, ascending)
+    if program is s.program:
+        return s
+    relied = tuple(sorted(ascending_in(program) & s.parameters))
+    report = msgspec.structs.replace(s.specialised, ascending=relied)
+    return replace(s, program=program, specialised=report)
 
 
 def repeat(s: ProgramState) -> ProgramState:

@@ -88,7 +88,7 @@ class CompiledModule:
         self._kernel: Kernel | None = None
         given = {name: parameters[name].detach() for name in artifact.parameters}
         watched = {name: parameters[name].detach() for name in artifact.named}
-        self._watch = Watch(artifact.specialised, watched) if artifact.specialised.removed else None
+        self._watch = Watch.of(artifact.specialised, watched)
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
             self._weights = _Weights(given, (), Held({}, {}))

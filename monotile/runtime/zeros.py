@@ -30,6 +30,28 @@ def zeros_of(tensors: Mapping[str, object]) -> dict[str, Zeros]:
     return found if any(z.bits or 0.0 in z.values for z in found.values()) else {}
 
 
+def ascending_in(tensors: Mapping[str, object]) -> frozenset[str]:
+    """Names of those that `ascends`; a look at their beginnings tells nearly all others."""
+    few = 1 << 12
+    return frozenset(
+        name
+        for name, x in tensors.items()
+        if isinstance(x, torch.Tensor)
+        and x.dtype is torch.uint8
+        and x.dim() > 1
+        and x.device.type != "meta"
+        and ascends(x.detach().flatten()[:few])
+        and ascends(x)
+    )
+
+
+def ascends(x: torch.Tensor) -> bool:
+    """Whether each byte holds two pairs of 2-bit numbers, the first one in the low bits, of which each pair ascends."""
+    x = x.detach()
+    low, high = x & 0x33, x >> 2 & 0x33
+    return bool(((low & 3) < (high & 3)).all()) and bool(((low >> 4) < (high >> 4)).all())
+
+
 def gather(x: torch.Tensor, gathered: Gathered | None) -> torch.Tensor:
     """What the kernel reads of `x`, in new memory; `x` itself where that is all of it."""
     if gathered is None:
@@ -54,9 +76,16 @@ class Watch:
         self._sum = 0
         self.take(given)
 
+    @staticmethod
+    def of(specialised: Specialised, given: Mapping[str, torch.Tensor]) -> "Watch | None":
+        """None where there is nothing to watch."""
+        needed = specialised.removed or specialised.ascending
+        return Watch(specialised, given) if needed else None
+
     def take(self, given: Mapping[str, torch.Tensor]) -> None:
         """Watches these instead of those of the same names."""
-        about = {**self._specialised.relied, **self._specialised.gathered}
+        s = self._specialised
+        about = {*s.relied, *s.gathered, *s.ascending}
         self.tensors |= {n: x for n, x in given.items() if n in about}
         self._see()
 
@@ -85,6 +114,11 @@ class Watch:
 
     def check(self, name: str, x: torch.Tensor) -> None:
         """Raises InputError where `x`, as the parameter `name`, has other values than the kernel relies on."""
+        if name in self._specialised.ascending and not ascends(x):
+            raise InputError(
+                f"parameter {name} no longer has two places in each four neighbours that ascend, which the kernel relies on."
+                " Sort them, and the values with them, or compile again"
+            )
         relied = self._specialised.relied.get(name)
         if relied is None:
             return

@@ -12,10 +12,13 @@ from monotile.frontends.torch.capture import Captured, capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.program import Program
 from monotile.ir.signature import OutputLeaf, TensorLeaf
-from monotile.pipeline import for_target, schedule, transform
+from monotile.passes.programs import ProgramState
+from monotile.passes.table import run
+from monotile.pipeline import ANY_TARGET, for_target, schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.runtime.tensors import from_numpy
+from monotile.runtime.zeros import ascending_in
 from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
@@ -43,9 +46,13 @@ class Emulated:
     ) -> None:
         self.options = Options(workers=workers)
         self.captured = model if isinstance(model, Captured) else capture(model, tuple(args))
-        program, self.constants = transform(
-            self.captured.program, self.captured.constants, self.options, iterate=iterate
-        )
+        ascending = ascending_in(self.captured.parameters)
+        first = ProgramState(
+            self.captured.program, self.options, target if ascending else None, self.captured.constants,
+            frozenset(self.captured.parameters), iterate=iterate, ascending=ascending,
+        )  # fmt: skip
+        done = run(ANY_TARGET, first)
+        program, self.constants = done.program, done.constants
         self.program, context = for_target(program, target, chooser=chooser)
         plan = schedule(self.program, target, self.options, context, chooser)
         self.plan = settle(self.program, plan, target, self.options)

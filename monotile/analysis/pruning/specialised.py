@@ -32,12 +32,14 @@ class Gathered(msgspec.Struct, frozen=True):
 
 
 class Specialised(msgspec.Struct, frozen=True):
-    """removed: in the order of the network. gathered, relied: by the parameter's name: smaller copies, and the values that have to stay.
+    """removed: in the order of the network. gathered, relied: by the parameter's name: smaller copies, and the values that have to stay. ascending:
+    parameters of which each byte has to hold two pairs of 2-bit numbers that ascend (2:4), whether anything was removed or not.
     before, after: the work of a call, dense and now."""
 
     removed: tuple[Removed, ...] = ()
     gathered: dict[str, Gathered] = {}
     relied: dict[str, Zeros] = {}
+    ascending: tuple[str, ...] = ()
     before: Work = NO_WORK
     after: Work = NO_WORK
 
@@ -62,6 +64,7 @@ class Specialised(msgspec.Struct, frozen=True):
             ),
             {n: g for n, g in self.gathered.items() if n in names},
             {n: z for n, z in self.relied.items() if n in names},
+            self.ascending,
             self.before,
             self.after,
         )
@@ -86,7 +89,7 @@ class Specialised(msgspec.Struct, frozen=True):
             else z
             for n, z in self.relied.items()
         }
-        return Specialised(tuple(removed), gathered, relied, self.before, self.after)
+        return Specialised(tuple(removed), gathered, relied, self.ascending, self.before, self.after)
 
     def __str__(self) -> str:
         if not self.removed:

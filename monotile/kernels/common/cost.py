@@ -34,7 +34,7 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
     """The operations of an element, and whether each is costly."""
     for node in walk(value_of(s)):
         match node:
-            case Unary("tf32" | "is_tf32"):
+            case Unary("tf32" | "is_tf32" | "ascends"):
                 pass
             case Unary(op):
                 yield op not in _PLAIN, node

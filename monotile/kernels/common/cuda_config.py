@@ -5,7 +5,7 @@ from collections.abc import Mapping
 # As the headers have them. A field without an entry has no default.
 SIDE: Mapping[str, object] = {
     "k_major": True, "copy": "mt::Copy::ASYNC", "vector": 1, "check_rows": False, "prefetched_chunks": 0, "task_rows": 0,
-    "evict_first": False, "rounded": False,
+    "evict_first": False, "rounded": False, "sparse": False,
 }  # fmt: skip
 PRODUCT: Mapping[str, object] = {
     "kernel": "mt::Kernel::MMA", "warps_m": 1, "warps_n": 1, "slices": 1, "vector": 1, "teams": 1, "groups": 1, "group_k": 1,

@@ -54,11 +54,12 @@ class Side:
     @property
     def text(self) -> str:
         """The type `mt::Side`."""
-        copy = self.operand.copy.upper()
+        sparse = self.operand.copy == "sparse"
+        copy = "ASYNC" if sparse else self.operand.copy.upper()
         fields = config(
             "SideConfig", SIDE, k_major=self.k_major, copy=f"mt::Copy::{copy}", vector=self.operand.vector,
             check_rows=self.check_rows, prefetched_chunks=self.prefetched_chunks, task_rows=self.task_rows,
-            evict_first=self.evict_first, rounded=self.rounded,
+            evict_first=self.evict_first, rounded=self.rounded, sparse=sparse,
         )  # fmt: skip
         return f"mt::Side<{self.kind}, {fields}>"
 

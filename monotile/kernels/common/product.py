@@ -18,6 +18,7 @@ from monotile.analysis.contraction import (
 )
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import Masked, choice, masked
+from monotile.analysis.two_of_four import two_of_four
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import uniform_run
 from monotile.analysis.work import PARTS
@@ -57,6 +58,7 @@ MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as
 ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
 LINE = 8  # elements side by side from which on a line is worth a copy of its own
+SPARSE_VECTOR, SPARSE_CHUNK = 8, 64  # elements of 16 bytes, and of 128
 RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
 
 
@@ -71,7 +73,8 @@ class Product:
     dtype: of the left operand on chip; the right one has as many bytes. passes: products of tensor cores that take the place of one; 0 where they take none.
     part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
     vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory. bounded: how much of k counts is known
-    in the call. rounded: which operands are known to be of TF32.
+    in the call. rounded: which operands are known to be of TF32. sparse: the right one is two of each four values along k, and the target
+    multiplies such as they are.
     """
 
     batch: tuple[int, ...]
@@ -91,6 +94,7 @@ class Product:
     coded: bool = False
     bounded: bool = False
     rounded: tuple[bool, bool] = (False, False)
+    sparse: bool = False
 
 
 def elements_of(left: Expr, right: Expr, c: Compute) -> tuple[DType, DType]:
@@ -114,17 +118,22 @@ def product(
     columns that it has at least.
     """
     found = contraction(c)
-    if found is None or not found.m or not found.n:
+    if found is None or not found.n:
+        return None
+    sparse = _sparse(found, c, target)
+    rows = found.m or (_one_row(found, c) if sparse else ())
+    if not rows:
         return None
     fixed = _table_axes(c, tables)
-    m = tuple(p for p in found.m if c.axes[p] not in fixed)
+    m = tuple(p for p in rows if c.axes[p] not in fixed)
     n = tuple(p for p in found.n if c.axes[p] not in fixed)
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
     grains = dict(found.grains)
     grain_m, grain_n = (next((grains[p] for p in side if p in grains), 0) for side in (m, n))
     if (grain_m and len(m) > 1) or (grain_n and len(n) > 1):
         return None
-    if (grain_m or _extent(c, m)) < least or (grain_n or _extent(c, n)) < least:
+    few = 1 if sparse else least
+    if (grain_m or _extent(c, m)) < few or (grain_n or _extent(c, n)) < least:
         return None
     dtype, _ = elements_of(found.left, found.right, c)
     if target.has.register_tiles and dtype.itemsize == 1 and "vnni" not in target.instructions:
@@ -149,7 +158,22 @@ def product(
     return Product(
         batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
         any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
+        sparse and not grains and left == Operand("k", SPARSE_VECTOR, "async"),
     )  # fmt: skip
+
+
+def _one_row(found: Contraction, c: Compute) -> tuple[int, ...]:
+    """An axis of the batch that has one value, if there is one."""
+    return tuple(p for p in found.batch if c.axes[p].extent == 1)[:1]
+
+
+def _sparse(found: Contraction, c: Compute, target: Target) -> bool:
+    """Whether the right operand is two of each four values along k, in whole chunks, as the target's tensor cores take it."""
+    if "wgmma.sp" not in target.instructions or found.right.dtype not in HALVES or c.live:
+        return False
+    (k, *others) = c.reduce
+    fits = not others and k.extent % SPARSE_CHUNK == 0 and found.left.dtype is found.right.dtype
+    return fits and two_of_four(found.right, k) is not None
 
 
 def product_of(

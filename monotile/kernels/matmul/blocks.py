@@ -9,7 +9,7 @@ import msgspec
 
 from monotile.ir.dtype import DType
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import RUNS_VECTOR, Product
+from monotile.kernels.common.product import RUNS_VECTOR, SPARSE_VECTOR, Product
 from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import Block, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
@@ -59,7 +59,7 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at, and the cost of one."""
-    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded)
+    runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded, p.sparse)
     return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k, _much(size))
 
 
@@ -79,6 +79,8 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     yield from _cuda_blocks(p, size, target, "mma")
     if "wgmma" in target.instructions and _for_warpgroups(p):
         yield from _warpgroup_blocks(p, size, target)
+    if p.sparse:
+        yield from _sparse_blocks(p, size, target)
     if p.runs > 1:
         yield from _run_blocks(p, size, target)
 
@@ -237,6 +239,31 @@ def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul
             yield msgspec.structs.replace(c, depth=depth)
 
 
+def _sparse_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
+    """Warpgroups of 64 columns, or twice these, by rows: as those of rows by columns."""
+    groups = target.threads // (4 * target.warp)
+    deep, right = LINE_BYTES // p.dtype.itemsize, Operand("k", SPARSE_VECTOR, "sparse")
+    shapes = (
+        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
+        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
+    )  # fmt: skip
+    for (slices, teams, across, down, wide), rows in itertools.product(
+        shapes, (8, *_WARPGROUP_COLUMNS)
+    ):
+        block_m, block_n = rows * down, 64 * across * wide
+        if block_m >= 2 * max(size.m, 8) or block_n >= 2 * max(size.n, 64) or wide * rows > MOST_COLUMNS:
+            continue
+        c = Matmul(
+            m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
+            instruction="wgmma", left=p.left, right=right, warps_m=down,
+            warps_n=4 * across, slices=slices, depth=1, tasks_at_once=teams,
+        )  # fmt: skip
+        room = target.shared_bytes // (slices * teams) // chunk_bytes(c, p.dtype.itemsize)
+        depth = min(8, -(-size.k // (deep * slices)) + 1, room)
+        if depth >= (3 if teams > 1 else 2):
+            yield msgspec.structs.replace(c, depth=depth)
+
+
 def _warpgroup_columns(p: Product) -> tuple[int, ...]:
     """What a warpgroup multiplies at once: whole lines, where they lie along the columns; of integers no odd groups of eight beyond 24."""
     if p.right.major == "mn":
@@ -247,7 +274,7 @@ def _warpgroup_columns(p: Product) -> tuple[int, ...]:
 def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
     """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
     that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's. itemsize: bytes of an operand's element."""
-    if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy != "async":
+    if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy not in ("async", "sparse"):
         return c
     if c.instruction not in ("wgmma", "mma"):
         return c

@@ -71,7 +71,7 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     rate = target.flops[kind] / target.workers / c.passes
     deep = padded if tensor_cores else k
     work = (
-        2
+        (1 if c.sparse else 2)
         * c.block_m
         * c.block_n
         * deep
@@ -89,6 +89,9 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
             narrow += lines / side.vector
     scalar = target.flops["fma"] / 2 / target.workers
     down = c.block_m // 64 if c.instruction == "wgmma" else c.warps_m
+    read = c.warps_n * c.block_m + down * c.block_n
+    if c.sparse:
+        read = c.block_n // 64 * c.block_m + int(c.warps_m * c.block_n * c.right_share)
     return Block(
         c,
         p,
@@ -98,7 +101,7 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
         work=work,
         evaluated=model.evaluate * values * deep / scalar,
         copied=model.copy * narrow * k / scalar,
-        read=c.warps_n * c.block_m + down * c.block_n,
+        read=read,
         sums=chip_seconds(c.slices * c.block_m * c.block_n, target),
     )
 
@@ -136,7 +139,7 @@ def rounds_seconds(
         each = again + _in_rounds(c, fill, busy, finish, rounds, model)
         shown = again + rounds * (fill + finish) / c.teams
     itemsize = problem.product.dtype.itemsize
-    least = rounds * (task.m + task.n) * task.k * itemsize / (model.apart * target.worker_bandwidth)
+    least = rounds * (task.m + task.n * c.right_share) * task.k * itemsize / (model.apart * target.worker_bandwidth)
     return max(least, each, _memory_seconds(c, problem.memory, itemsize, target) + shown)
 
 
@@ -152,7 +155,8 @@ def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) ->
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
     latency = fitted(target.model.matmul).memory_latency * target.latency_seconds
     wanted = latency * target.dram_bandwidth / target.workers
-    blocks = zip((memory.left, memory.right), (c.block_m, c.block_n), strict=True)
+    lines = (c.block_m, c.block_n * c.right_share)
+    blocks = zip((memory.left, memory.right), lines, strict=True)
     return sum(
         nbytes / target.dram_bandwidth * max(1.0, wanted / (chunks * block * c.block_k * itemsize))
         for nbytes, block in blocks
@@ -187,7 +191,7 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     along = min(c.block_k, p.near or c.block_k) * c.runs
     rows, columns = min(c.block_m, m), min(c.block_n, n)
     left = rows * c.runs / line_use(c.left, rows, along, itemsize, model)
-    right = columns / line_use(c.right, columns, c.block_k, itemsize, model)
+    right = columns * c.right_share / line_use(c.right, columns, c.block_k, itemsize, model)
     moved = (left + right) * k * itemsize / target.worker_bandwidth
     busy, finish = _products(b, moved, (rows, columns))
     return blocks * b.fill, blocks * (b.evaluated + busy), blocks * finish

@@ -5,6 +5,7 @@ from typing import Literal
 
 from monotile.analysis.contraction import factors, rounded
 from monotile.analysis.masked import masked
+from monotile.analysis.two_of_four import two_of_four
 from monotile.codegen.site import Range, Site, at_start, unflatten
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
@@ -71,7 +72,28 @@ def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "righ
         rounded=rounded(p.anchor, swapped=method.swapped)[name == "right"],
     )
     matrix = Matrix(name, factor, r.variable, p.k)
+    if operand.copy == "sparse":
+        return _write_sparse(e, at_start(p.site, across), matrix, side)
     return write_side(e, at_start(p.site, across), matrix, side)
+
+
+def _write_sparse(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
+    """Two of each four values, which lie side by side along k, and their places."""
+    row, (k,) = matrix.row, matrix.axes
+    found = two_of_four(matrix.factor, k)
+    assert found is not None
+    parts: list[str] = []
+    for x, kind in ((found.values, side.kind), (found.places, "mt::u8")):
+        point = dict(site.point) | {k.name: idx(0)}
+        steps = e.steps(x, point, (row,))
+        if steps is None:
+            raise InternalError(f"the rows of {x.tensor.name} do not follow each other evenly")
+        name = e.writer.fresh(f"{matrix.name}_part")
+        text = e.address_of(x, placed(point, {row.name: idx(0)}))
+        e.writer.write(f"auto {name} = mt::linear<{kind}, {steps[0]}, 1>((const {kind}*)({text}));")
+        parts.append(name)
+    e.writer.write(f"auto {matrix.name} = mt::sparse({', '.join(parts)});")
+    return side.text
 
 
 def _reaches_over(r: Range, block: int) -> bool:

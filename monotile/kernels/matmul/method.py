@@ -20,6 +20,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     of `depth` chunks in shared memory; the slices are added up at the end.
     passes: products of tensor cores for one: 3 where operands are float32, which is two parts of TF32; 1 takes the first parts alone.
     swapped: the left operand is the second factor of the product that the anchor sums, not the first.
+    A sparse right operand takes the place of the left one in the instruction: warpgroups are 64 columns each, `warps_n` in all, and sum the
+    transposed block.
     runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
     the axes before the last of k: the channels of a group. What they read together is copied as one line.
     tasks_at_once: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
@@ -70,6 +72,16 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     def following(self) -> int:
         """Chunks of the next task that are asked for during one."""
         return self.ahead("task")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the right operand is two of each four values along k."""
+        return self.right.copy == "sparse"
+
+    @property
+    def right_share(self) -> float:
+        """How much of a value of the right operand is stored and copied: half of them, and two bits for each."""
+        return 9 / 16 if self.sparse else 1.0
 
     @property
     def in_parts(self) -> bool:

@@ -3,6 +3,7 @@
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import factors
 from monotile.analysis.masked import masked
+from monotile.analysis.two_of_four import two_of_four
 from monotile.codegen.address import WIDEST, alignment, readable
 from monotile.codegen.view import View
 from monotile.ir.dtype import DType
@@ -23,6 +24,9 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     left, right = factors(anchor, swapped=m.swapped)
     elements = elements_of(left, right, anchor)
     rows, columns = step.dims[m.m], step.dims[m.n]
+    if m.sparse:
+        right = _sparse(m.right, right, anchor, view)
+        return exact_operand(m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places), right
     return (
         _lines(m.left, left, elements[0], view)
         if m.runs > 1
@@ -46,6 +50,14 @@ def _lines(wanted: Operand, factor: Expr, element: DType, view: View) -> Operand
         return Operand(wanted.major, 1, "element")
     place = readable(view.places[found.load.tensor.name], own=False)
     return Operand(wanted.major, min(WIDEST, alignment(place)) // element.itemsize, "async")
+
+
+def _sparse(wanted: Operand, factor: Expr, anchor: Compute, view: View) -> Operand:
+    """Of two of each four values and their places: they are copied in vectors of half a line, or the method is not for it."""
+    found = two_of_four(factor, anchor.reduce[0])
+    parts = (found.values, found.places) if found else ()
+    wide = all(alignment(readable(view.places[x.tensor.name], own=False)) >= WIDEST for x in parts)
+    return wanted if parts and wide else Operand("none", 1, "element")
 
 
 def _inner(

@@ -7,10 +7,12 @@ Few rows gather what the values are multiplied by, so that nothing is multiplied
     sum over k of x[k] * w[n, k] = sum over g, j of x[g * M + at[n, g, j]] * value[n, g, j]
 
 For more rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
+So it is for any rows where tensor cores take such weights (2:4) as they are (`analysis.two_of_four`): that each group's positions ascend, which they
+require, is said where these are read.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +21,7 @@ from monotile.analysis.affine import affine
 from monotile.analysis.contraction import contraction, factors
 from monotile.analysis.dead import value_where
 from monotile.analysis.states import steady_weights
+from monotile.analysis.two_of_four import two_of_four
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -27,6 +30,8 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Select,
+    Tensor,
+    Unary,
     add,
     axes_of,
     binary,
@@ -59,9 +64,11 @@ class OneHot(NamedTuple):
     value: Expr
 
 
-def gather_kept(program: Program) -> Program:
-    """`program` with such products; the same object if there are none."""
-    hot = {h.s.out.name: h for h in _one_hot(program)}
+def gather_kept(program: Program, ascending: Set[str] = frozenset()) -> Program:
+    """`program` with such products; the same object if there are none. ascending: weights' parts of which each byte holds two pairs of 2-bit
+    numbers that ascend, where tensor cores take such."""
+    known = {w.tensor for w in program.weights if ascending.issuperset(w.parts)}
+    hot = {h.s.out.name: _marked(h, known) for h in _one_hot(program)}
     if not hot:
         return program
 
@@ -82,6 +89,25 @@ def gather_kept(program: Program) -> Program:
         return _sum_of_terms(h) if h is not None and few else s
 
     return eliminate_dead_code(map_program(program, written_out))
+
+
+def ascending_in(program: Program) -> frozenset[str]:
+    """The weights' parts of which the Program says that their numbers ascend."""
+    said = {
+        x.tensor
+        for s in statements(program.body)
+        if isinstance(s, Compute)
+        for e in walk(s.body)
+        if isinstance(e, Unary) and e.op == "ascends"
+        for x in loads(e)
+    }
+    return frozenset(p for w in program.weights if w.tensor in said for p in w.parts)
+
+
+def _marked(h: OneHot, known: Set[Tensor]) -> OneHot:
+    """`h`, which says where it reads what is known to ascend."""
+    at = map_loads(h.at, lambda x: Unary("ascends", x) if x.tensor in known else x)
+    return h._replace(at=at)
 
 
 def _one_hot(program: Program) -> Iterator[OneHot]:
@@ -154,9 +180,18 @@ def _gathered(c: Compute, hot: Mapping[str, OneHot]) -> Compute:
         own = axes_of(y)
         rows = math.prod(a.extent for a in c.axes if a not in own)
         g = _groups(c, y, h)
-        if g is not None and rows <= FEW:
+        if g is not None and rows <= FEW and not _for_tensor_cores(c, y, h):
             return _sum_of_kept(c, y, h, g)
     return c
+
+
+def _for_tensor_cores(c: Compute, y: Load, h: OneHot) -> bool:
+    """Whether tensor cores take the factor `y` of the product `c` as it is stored."""
+    at = {a.name: i for a, i in zip(h.s.axes, y.index, strict=True)}
+    factor = simplify_expr(substitute(_sum_of_terms(h).body, at))
+    halves = all(x.dtype.is_float and x.dtype.itemsize == 2 for x in factors(c))
+    rows = not {*c.axes} <= axes_of(y)
+    return halves and rows and two_of_four(factor, c.reduce[0]) is not None
 
 
 def _groups(c: Compute, y: Load, h: OneHot) -> int | None:

@@ -76,7 +76,10 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   int warp = ptx::uniform(own / 32), lane = own % 32;
   int slice = warp / S::SLICE_WARPS, member = warp % S::SLICE_WARPS;
   int warp_m = member / S::WARPS_N * S::WARP_M, warp_n = member % S::WARPS_N * S::WARP_N;
-  if constexpr (S::WARPGROUPS) warp_m = member % S::WARPS_M * 16, warp_n = member / S::WARPS_M * S::WARP_N;
+  if constexpr (S::KERNEL == Kernel::SPARSE)
+    warp_n = member % S::WARPS_N * 16, warp_m = member / S::WARPS_N * S::WARP_M;
+  else if constexpr (S::WARPGROUPS)
+    warp_m = member % S::WARPS_M * 16, warp_n = member / S::WARPS_M * S::WARP_N;
   int barrier = 1 + slice;  // the named barrier of a slice
   if constexpr (S::TEAMS > 1) {
     int team = ptx::uniform(all / S::THREADS);

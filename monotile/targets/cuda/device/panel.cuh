@@ -11,6 +11,7 @@
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
 //   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
+//   Sparse     two of these: contract_sparse.cuh
 //   Bounded    one of these, of which only the values of k before `k_end` count
 // The first two need Copy::ASYNC, Copy::DIRECT or Copy::UNALIGNED, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
@@ -35,12 +36,14 @@ struct SideConfig {
   int task_rows = 0;           // rows of a task, where these are fewer than a block's
   bool evict_first = false;    // cache policy: the last-level cache evicts these lines before others
   bool rounded = false;        // float32 that has been rounded to TF32
+  bool sparse = false;         // it has two of each four values along k (2:4): `Sparse`
 };
 
 template <class T_, SideConfig CONFIG>
 struct Side {
   using T = T_;
-  static constexpr bool K_MAJOR = CONFIG.k_major, CHECK_ROWS = CONFIG.check_rows, EVICT_FIRST = CONFIG.evict_first, ROUNDED = CONFIG.rounded;
+  static constexpr bool K_MAJOR = CONFIG.k_major, CHECK_ROWS = CONFIG.check_rows, EVICT_FIRST = CONFIG.evict_first, ROUNDED = CONFIG.rounded,
+                        SPARSE = CONFIG.sparse;
   static constexpr Copy COPY = CONFIG.copy;
   static constexpr int VECTOR = CONFIG.vector, PREFETCHED_CHUNKS = CONFIG.prefetched_chunks;
   static constexpr int TASK_ROWS = CONFIG.task_rows > 0 ? CONFIG.task_rows : 1 << 20;  // else no limit

@@ -4,12 +4,13 @@
 #include "cuda/device/contract_fma.cuh"
 #include "cuda/device/contract_grouped.cuh"
 #include "cuda/device/contract_mma.cuh"
+#include "cuda/device/contract_sparse.cuh"
 #include "cuda/device/contract_wgmma.cuh"
 
 namespace mt {
 
-// How the products of a block are computed: `Mma`, `Fma`, `Wgmma` or `Grouped`.
-enum class Kernel { MMA, FMA, WGMMA, GROUPED };
+// How the products of a block are computed: `Mma`, `Fma`, `Wgmma`, `WgmmaSparse` or `Grouped`.
+enum class Kernel { MMA, FMA, WGMMA, SPARSE, GROUPED };
 
 // A product out[m, n] = sum over k of left[m, k] * right[n, k], cut for one block of threads.
 struct ProductConfig {
@@ -59,11 +60,23 @@ struct Product {
 
   using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR,
                                          .folded = KERNEL == Kernel::GROUPED}>;
-  using RightPanel = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
+  static constexpr CopyConfig RIGHT_COPIES{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K,
+                                           .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS};
+  template <bool SPARSE, class = void>
+  struct RightSide {
+    using OnChip = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
+    using Copies = PanelCopies<OnChip, RIGHT_COPIES>;
+  };
+  template <class V>
+  struct RightSide<true, V> {
+    using OnChip = SparsePanel<typename Right::T, BLOCK_N, BLOCK_K>;
+    using Copies = SparseCopies<OnChip, RIGHT_COPIES>;
+  };
+  static_assert(Right::SPARSE == (KERNEL == Kernel::SPARSE), "Kernel::SPARSE multiplies a sparse right operand, and no other does.");
+  using RightPanel = typename RightSide<Right::SPARSE>::OnChip;
+  using RightCopies = typename RightSide<Right::SPARSE>::Copies;
   using LeftCopies = PanelCopies<LeftPanel, CopyConfig{.copy = Left::COPY, .vector = Left::VECTOR, .rows = ROWS, .k = LEFT_K,
                                                        .threads = SLICE_THREADS, .check_rows = Left::CHECK_ROWS}>;
-  using RightCopies = PanelCopies<RightPanel, CopyConfig{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K,
-                                                         .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS}>;
   static constexpr WarpTile WARP_TILE{.m = WARP_M, .n = WARP_N, .k = BLOCK_K};
 
   template <Kernel, class = void>
@@ -91,6 +104,12 @@ struct Product {
     using type = typename In<CONFIG.passes>::type;
   };
   template <class V>
+  struct Pick<Kernel::SPARSE, V> {
+    static_assert(WARPS_N % 4 == 0, "Kernel::SPARSE needs whole warpgroups: `warps_n` must be a multiple of 4.");
+    static_assert(K % BLOCK_K == 0 && LeftPanel::BYTES % 1024 == 0, "Kernel::SPARSE needs whole chunks, and panels of a multiple of 1024 bytes.");
+    using type = WgmmaSparse<T, WARP_TILE, WARPS_N * 16, LeftPanel, RightPanel>;
+  };
+  template <class V>
   struct Pick<Kernel::GROUPED, V> {
     static_assert(Left::K_MAJOR && Right::K_MAJOR, "Kernel::GROUPED reads operands whose neighbours lie along k.");
     using type = Grouped<T, WARP_TILE, LeftPanel, RightPanel,
@@ -98,7 +117,7 @@ struct Product {
   };
   using Core = typename Pick<KERNEL>::type;
   using Sum = typename Core::Sum;
-  static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA;  // the operands are read by warpgroups
+  static constexpr bool WARPGROUPS = KERNEL == Kernel::WGMMA || KERNEL == Kernel::SPARSE;  // the operands are read by warpgroups
   // Warpgroups read operands as they lie: these are rounded there. Warps round theirs in registers.
   static constexpr bool ROUNDS_TO_TF32 = WARPGROUPS && same<T, float> && CONFIG.passes == 1;
   // What TF32 leaves of a chunk's right operand, behind the ring of its slice: twice, as the chunk before is still multiplied.
@@ -115,7 +134,7 @@ struct Product {
   // Whether the ring has room for all chunks of a slice: then it is filled once.
   static constexpr bool FILLED_ONCE = !EVALUATES_OPERANDS && ceil_div(CHUNKS, SLICES) < DEPTH;
   // How many chunks' products are under way when those of the next begin: their stages are refilled so much later.
-  static constexpr int IN_FLIGHT = WARPGROUPS && !Core::PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
+  static constexpr int IN_FLIGHT = WARPGROUPS && KERNEL != Kernel::SPARSE && !Core::PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
   // Whether the next task's chunks continue this one's in the ring, at its first stage.
   static constexpr bool CONTINUES = NEXT_TASK_CHUNKS > 0 && !FILLED_ONCE && CHUNKS % DEPTH == 0;
   static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT,

@@ -15,6 +15,12 @@ __device__ __forceinline__ u64 panel_descriptor(u32 panel, u32 distance) {
   return u64(LINES | SWIZZLE_128) << 32 | (panel + (distance >> 4));
 }
 
+// The same of a panel whose lines have 64 bytes, each group of eight at a multiple of 512, cells permuted by XOR with bits 7 and 8.
+__device__ __forceinline__ u64 narrow_panel_descriptor(u32 panel, u32 distance) {
+  constexpr u32 LINES = 512 >> 4, SWIZZLE_64 = 2u << 30;
+  return u64(LINES | SWIZZLE_64) << 32 | (panel + (distance >> 4));
+}
+
 // Makes this thread's writes to shared memory visible to its wgmma, and after the next barrier to those of other threads.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -45,12 +51,16 @@ __device__ __forceinline__ void wgmma(Sum (&c)[TN][4], u64 a, u64 b);
 // The same with a in registers, a warp's 16 rows as in `mma`. The lines of b's panel lie along k if T is float; else along its columns.
 template <class T, int TN, bool ADD = true>
 __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 b);
+// c += a * b of a warpgroup, 64xN, over 32 values of k, of whose fours along k a has two each (2:4): its narrow panel holds 16 of them, and `places`
+// where they are: a lane has those of two rows, lane / 4 and 8 more in the high half, and of 16 values of k. Lanes 2 * HALF and the next one of each
+// four are looked at. Both panels' lines lie along k.
 
 #define MT_SUMS_1(R, j) "+" R(c[j][0]), "+" R(c[j][1]), "+" R(c[j][2]), "+" R(c[j][3])
 #define MT_SUMS_2(R, j) MT_SUMS_1(R, j), MT_SUMS_1(R, j + 1)
 #define MT_SUMS_4(R, j) MT_SUMS_2(R, j), MT_SUMS_2(R, j + 2)
 #define MT_SUMS_8(R, j) MT_SUMS_4(R, j), MT_SUMS_4(R, j + 4)
 #define MT_SUMS_16(R, j) MT_SUMS_8(R, j), MT_SUMS_8(R, j + 8)
+#define MT_COLUMNS_8(R) MT_SUMS_1(R, 0)
 #define MT_COLUMNS_16(R) MT_SUMS_2(R, 0)
 #define MT_COLUMNS_24(R) MT_SUMS_2(R, 0), MT_SUMS_1(R, 2)
 #define MT_COLUMNS_32(R) MT_SUMS_4(R, 0)
@@ -80,9 +90,19 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 
                  : MT_COLUMNS_##N("f")                                                                     \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                    \
   }
+#define MT_WGMMA_SPARSE(T, N, REGISTERS, X, Y, A, ...)                                                     \
+  template <int HALF>                                                                                      \
+  __device__ __forceinline__ void wgmma_sparse(T, float(&c)[N / 8][4], u64 a, u64 b, u32 places) {         \
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                               \
+                 "wgmma.mma_async.sp.sync.aligned.m64n" #N "k32.f32." #T "." #T " " REGISTERS              \
+                 ", " A ", p, 1, 1, 0, 0;\n}"                                                              \
+                 : MT_COLUMNS_##N("f")                                                                     \
+                 : "l"(a), "l"(b), "r"(places), "n"(HALF));                                                \
+  }
 #define MT_WGMMA_HALF(T, ...)                                                                              \
   MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, true, eq, __VA_ARGS__)         \
-  MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, false, ne, __VA_ARGS__)
+  MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, false, ne, __VA_ARGS__)        \
+  MT_WGMMA_SPARSE(T, __VA_ARGS__)
 #define MT_WGMMA_FLOATS(...)                                                                               \
   MT_WGMMA_HALF(f16, __VA_ARGS__) MT_WGMMA_HALF(bf16, __VA_ARGS__)                                         \
   MT_WGMMA_OF(float, float, float, "f", "k8.f32.tf32.tf32", ", 1, 1", true, true, eq, __VA_ARGS__)         \
@@ -100,6 +120,8 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 
   MT_WGMMA(__VA_ARGS__)                                                                                    \
   MT_WGMMA_OF(f16, f16, float, "f", "k16.f32.f16.f16", ", 1, 1, 0, 1", false, true, eq, __VA_ARGS__)       \
   MT_WGMMA_OF(bf16, bf16, float, "f", "k16.f32.bf16.bf16", ", 1, 1, 0, 1", false, true, eq, __VA_ARGS__)
+MT_WGMMA_SPARSE(f16, 8, "{%0, %1, %2, %3}", "%4", "%5", "%4, %5, %6, %7")
+MT_WGMMA_SPARSE(bf16, 8, "{%0, %1, %2, %3}", "%4", "%5", "%4, %5, %6, %7")
 MT_WGMMA(16,
          "{%0, %1, %2, %3, %4, %5, %6, %7}", "%8", "%9", "%8, %9, %10, %11", "%12")
 MT_WGMMA(24,
@@ -157,6 +179,8 @@ MT_WGMMA_BOTH(256,
 #undef MT_WGMMA_HALF
 #undef MT_WGMMA_LEFT
 #undef MT_WGMMA_OF
+#undef MT_WGMMA_SPARSE
+#undef MT_COLUMNS_8
 #undef MT_COLUMNS_16
 #undef MT_COLUMNS_24
 #undef MT_COLUMNS_32

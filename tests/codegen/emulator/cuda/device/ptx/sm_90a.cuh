@@ -15,6 +15,7 @@ inline u64 panel_descriptor(u32 panel, u32 distance) {
   if (distance % 32) emulator::fail("misaligned distance along a panel");
   return panel + distance;
 }
+inline u64 narrow_panel_descriptor(u32 panel, u32 distance) { return panel_descriptor(panel, distance); }
 inline void fence_async() {}
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::commit_products(); }
@@ -44,6 +45,34 @@ void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
         if (!ADD) c[j][i] = 0;
         for (int k = 0; k < 32 / int(sizeof(A)); ++k)
           c[j][i] += of_panel<A>(a, row, k) * (B_K ? of_panel<B>(b, column, k) : of_panel<B>(b, k, column));
+      }
+  });
+}
+// The same of lines of 64 bytes.
+template <class T>
+float of_narrow_panel(u64 panel, int line, int k) {
+  u32 address = (u32(panel) & 0x3ffff) + line * 64 + k * sizeof(T);
+  address ^= (address >> 7 & 3) << 4;
+  return factor(*reinterpret_cast<T*>(emulator::shared(address)));
+}
+// A lane's places of two rows are in it and its neighbours.
+template <int HALF, class T, int TN>
+void wgmma_sparse(T, float (&c)[TN][4], u64 a, u64 b, u32 places) {
+  const u32 own[1] = {places};
+  auto all = emulator::exchange(own, 1);
+  int first = int(emulator::lane()) / 4 * 4 + 2 * HALF;
+  std::array<u32, 2> words = {all[0][first], all[0][first + 1]};
+  emulator::multiply([&c, words, a, b] {
+    int lane = int(emulator::lane()), warp = int(threadIdx.x) / 32 % 4;
+    for (int j = 0; j < TN; ++j)
+      for (int i = 0; i < 4; ++i) {
+        int row = warp * 16 + lane / 4 + i / 2 * 8, column = j * 8 + lane % 4 * 2 + i % 2;
+        for (int n = 0; n < 16; ++n) {
+          u32 group = words[n / 8] >> (i / 2 * 16 + n % 8 / 2 * 4);
+          if ((group & 3) >= (group >> 2 & 3)) c[j][i] = NAN;  // of a column that is not stored, or else it is seen
+          int k = n / 2 * 4 + int(group >> n % 2 * 2 & 3);
+          c[j][i] += of_narrow_panel<T>(a, row, n) * of_panel<T>(b, column, k);
+        }
       }
   });
 }
