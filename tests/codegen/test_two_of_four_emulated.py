@@ -54,6 +54,16 @@ def test_blocks(rows: int, number: int) -> None:
     assert error(fast(x, seed=number)[0], right) <= 1.5 * error(model(x), right)
 
 
+@pytest.mark.parametrize("number", [0, 11, 30])
+def test_long_sums(number: int) -> None:
+    """More chunks than a warp holds the places of, also where each slice has some."""
+    model = packed(1344, 136)
+    x = torch.randn(24, 1344, dtype=torch.float16)
+    fast = Emulated(model, (x,), chooser=sparse(number))
+    right = exact(model, (x,))
+    assert error(fast(x, seed=number)[0], right) <= 1.5 * error(model(x), right)
+
+
 @pytest.mark.parametrize("rows", [3, 70])
 def test_layers_in_a_loop(rows: int) -> None:
     """What is rolled reads a table of such weights."""

@@ -10,10 +10,9 @@ CELL = 16  # bytes that one copy of full width moves
 
 
 def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int:
-    """One chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction. Of a sparse one half of
-    the values, and a cell of places for each row."""
-    if operand.copy == "sparse":
-        return extent * (depth // 2 * itemsize + CELL)
+    """One chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction; half of them of a
+    sparse one."""
+    depth = depth // 2 if operand.copy == "sparse" else depth
     inner, outer = (extent, depth) if operand.major == "mn" else (depth, extent)
     cells = -(-inner * itemsize // CELL)
     blocks = operand.major == "mn" and itemsize == 2 and cells % 8 == 0

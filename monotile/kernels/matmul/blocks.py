@@ -251,7 +251,7 @@ def _sparse_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
         shapes, (8, *_WARPGROUP_COLUMNS)
     ):
         block_m, block_n = rows * down, 64 * across * wide
-        if block_m >= 2 * max(size.m, 8) or block_n >= 2 * max(size.n, 64) or wide * rows > MOST_COLUMNS:
+        if block_m >= 2 * max(size.m, 8) or block_n >= 2 * max(size.n, 64) or wide * rows > MOST_SPARSE:
             continue
         c = Matmul(
             m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
@@ -281,6 +281,9 @@ def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
     chunks = -(-k // c.block_k)
     room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, itemsize)
     depth = next((d for d in range(c.depth, max(3, c.depth - 3), -1) if chunks % d == 0), c.depth)
+    import os
+    if os.environ.get("MT_F")=="deep": depth=c.depth
+    if os.environ.get("MT_F")=="none": return c
     if chunks % depth:
         most = min(c.depth - 1, chunks, room)
     else:
@@ -307,6 +310,7 @@ def _shares(warp_m: int, warp_n: int) -> bool:
 
 LINE_BYTES = 128  # of a panel as warpgroups read it
 MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
+MOST_SPARSE = 384  # of a sparse right operand
 _WARPGROUP_COLUMNS = (
     16,
     24,

@@ -209,7 +209,8 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     if not _tensor_cores(c):
         return max(moved, b.work), 2 * b.sums
     read = _read_in_parts(c, tile) if c.in_parts else b.read
-    chip = b.product.dtype.itemsize * b.k * (sum(tile) * c.runs + read) / target.worker_bandwidth
+    written = tile[0] * c.runs + tile[1] * c.right_share * c.runs
+    chip = b.product.dtype.itemsize * b.k * (written + read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)

@@ -147,6 +147,7 @@ inline int __shfl_up_sync(unsigned, int x, int step) {
   return from < 0 ? x : int(all[from]);
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __shfl_sync(unsigned, unsigned x, int lane) { return emulator::exchange(&x, 1)[0][lane]; }
 inline unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return emulator::exchange(&x, 1)[0][emulator::lane() ^ mask]; }
 template <class To, class From>
 To emulator_bits(From x) {

@@ -101,8 +101,13 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   typename Core::Accumulator acc;
   Core::clear(acc);
   char* rest = ring + DEPTH * S::STAGE_BYTES;  // of two, the one of this chunk
+  auto places = places_of<S>(right, n0 + warp_n, n1, slice, lane);
   auto load = [&](const char* chunk) {
     if constexpr (S::RESTS) Core::load(acc, chunk, warp_m, lane);
+    if constexpr (S::KERNEL == Kernel::SPARSE) {
+      places.advance();
+      if (!S::ENDS) places.put(acc);
+    }
   };
   auto multiply = [&](const char* chunk) {
     if constexpr (S::RESTS)
@@ -199,11 +204,14 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   // Sums that are promoted end in the iteration that begins them, while the next chunk arrives: what is carried over while it is under way
   // may be moved, for which ptxas serialises every wgmma (C7515). They are added when the others' products are done as well, while the next
   // fragments are loaded. Behind the last chunk the next one's stage is looked at for nothing.
-  constexpr bool ENDS = S::WARPGROUPS && Core::PROMOTES && FILL == 0 && DEPTH > 1;
+  constexpr bool ENDS = S::ENDS;
+  // What a warp knows of the next chunk before its products are done is no such sum: it is loaded meanwhile, if no stage that they read is refilled.
+  constexpr bool LOADS_FIRST = S::KERNEL == Kernel::SPARSE && (S::IN_FLIGHT > 0 || S::FILLED_ONCE);
   if constexpr (ENDS) {
     arrive(0);
     warps_barrier<S::SLICE_WARPS>(barrier);
     load(ring + from);
+    if constexpr (S::KERNEL == Kernel::SPARSE) places.put(acc);
   }
 #pragma unroll 1
   for (int t = -FILL; t < count; ++t) {
@@ -237,7 +245,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       // Tensor cores that read the ring themselves work while the next copies are issued and waited for.
       if (S::WARPGROUPS && full) multiply(ring + from);
       if (S::WARPGROUPS && FILL > 0 && full) Core::finish(acc);  // with much other code in between ptxas serialises wgmma (C7514)
-      if constexpr (S::IN_FLIGHT > 0) Core::template finish<S::IN_FLIGHT>(acc);
+      if constexpr (S::IN_FLIGHT > 0 && !ENDS) Core::template finish<S::IN_FLIGHT>(acc);
       if (more) begin(ring + to);
       ptx::copy_async_commit();
       if (!S::WARPGROUPS && full) multiply(ring + from);
@@ -246,10 +254,14 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
       if (full) from = from + S::STAGE_BYTES == END ? 0 : from + S::STAGE_BYTES;
       if constexpr (ENDS) {
         arrive(t + 1);
-        Core::wait(acc);
+        if constexpr (!LOADS_FIRST) Core::wait(acc);
         warps_barrier<S::SLICE_WARPS>(barrier);
         load(ring + from);
-        Core::promote(acc);
+        if constexpr (LOADS_FIRST) Core::wait(acc);
+        if constexpr (S::KERNEL == Kernel::SPARSE)
+          places.put(acc);
+        else
+          Core::promote(acc);
       }
     }
   }

@@ -1,6 +1,7 @@
 // How a product's operands come into the pipeline: those of a task before and during its main loop, and the first chunks of the
 // next task. S: the `Product`.
 #pragma once
+#include "cuda/device/contract_sparse.cuh"
 #include "cuda/device/panel.cuh"
 
 namespace mt {
@@ -15,7 +16,7 @@ struct Feed {
 
   __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
       : operand(x), row0(row0), row_end(row_end), k(slice * Copies::CHUNK), thread(thread) {}
-  static constexpr bool WALKS = false, REPLACEABLE = false;
+  static constexpr bool WALKS = false;
   __device__ __forceinline__ void begin(char* panel) {
     if constexpr (Side::COPY == Copy::ASYNC)
       Copies::issue(panel, operand, row0, row_end, k, thread);
@@ -35,7 +36,7 @@ template <class S, class Side, class Copies, class T, int ROW_STEP, int K_STEP>
   requires(Copies::REGULAR && Side::COPY == Copy::ASYNC)
 struct Feed<S, Side, Copies, Linear<T, ROW_STEP, K_STEP>> {
   using Walk = typename Copies::template Walk<Linear<T, ROW_STEP, K_STEP>, Side::EVICT_FIRST>;
-  static constexpr bool WALKS = true, REPLACEABLE = true;
+  static constexpr bool WALKS = true;
   static constexpr int DISTANCE = S::SLICES * Copies::CHUNK;
   Walk walk;
   int thread;
@@ -51,32 +52,11 @@ struct Feed<S, Side, Copies, Linear<T, ROW_STEP, K_STEP>> {
   __device__ __forceinline__ void finish(char*) {}
 };
 
-// Of an operand in two parts.
-template <class S, class Side, class Copies, class Operand>
-  requires(Side::SPARSE)
-struct Feed<S, Side, Copies, Operand> {
-  using Values = Feed<S, mt::Side<typename Side::T, SideConfig{.vector = 8, .evict_first = Side::EVICT_FIRST}>, typename Copies::Values,
-                      typename Operand::Values>;
-  using Places = Feed<S, mt::Side<u8, SideConfig{.vector = 8}>, typename Copies::Places, typename Operand::Places>;
-  static constexpr bool WALKS = false, REPLACEABLE = Values::REPLACEABLE && Places::REPLACEABLE;
-  Values values;
-  Places places;
-
-  __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
-      : values(x.values, row0, row_end, slice, thread), places(x.places, row0, row_end, slice, thread) {}
-  __device__ __forceinline__ void begin(char* panel) {
-    values.begin(panel);
-    places.begin(panel + Copies::PLACES_OFFSET);
-  }
-  __device__ __forceinline__ void skip(int chunks) {
-    values.skip(chunks);
-    places.skip(chunks);
-  }
-  __device__ __forceinline__ void replace_if(bool condition, const Feed& other) {
-    values.replace_if(condition, other.values);
-    places.replace_if(condition, other.places);
-  }
-  __device__ __forceinline__ void finish(char*) {}
+// Of a sparse operand the values: the warps that multiply them look up their places.
+template <class S, class Side, class Copies, class Values, class Places>
+struct Feed<S, Side, Copies, Sparse<Values, Places>> : Feed<S, Side, Copies, Values> {
+  __device__ __forceinline__ Feed(const Sparse<Values, Places>& x, int row0, int row_end, int slice, int thread)
+      : Feed<S, Side, Copies, Values>(x.values, row0, row_end, slice, thread) {}
 };
 
 // How many of an operand's first chunks are copied before `await`. Evaluated operands wait.
@@ -151,7 +131,7 @@ __device__ __forceinline__ void fill(Left& left, Right& right, char* ring, int c
 // (C7515).
 template <class S, class LeftFeed, class RightFeed>
 struct NextTask {
-  static constexpr bool CONTINUES = S::CONTINUES && LeftFeed::REPLACEABLE && RightFeed::REPLACEABLE;
+  static constexpr bool CONTINUES = S::CONTINUES && LeftFeed::WALKS && RightFeed::WALKS;
   char* ring;
   int slice, thread;
   LeftFeed left_feed;

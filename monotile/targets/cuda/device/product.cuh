@@ -60,21 +60,11 @@ struct Product {
 
   using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR,
                                          .folded = KERNEL == Kernel::GROUPED}>;
-  static constexpr CopyConfig RIGHT_COPIES{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K,
-                                           .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS};
-  template <bool SPARSE, class = void>
-  struct RightSide {
-    using OnChip = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K, .k_major = Right::K_MAJOR}>;
-    using Copies = PanelCopies<OnChip, RIGHT_COPIES>;
-  };
-  template <class V>
-  struct RightSide<true, V> {
-    using OnChip = SparsePanel<typename Right::T, BLOCK_N, BLOCK_K>;
-    using Copies = SparseCopies<OnChip, RIGHT_COPIES>;
-  };
   static_assert(Right::SPARSE == (KERNEL == Kernel::SPARSE), "Kernel::SPARSE multiplies a sparse right operand, and no other does.");
-  using RightPanel = typename RightSide<Right::SPARSE>::OnChip;
-  using RightCopies = typename RightSide<Right::SPARSE>::Copies;
+  static constexpr int RIGHT_PART = Right::SPARSE ? 2 : 1;  // of so many values of k one is stored
+  using RightPanel = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K / RIGHT_PART, .k_major = Right::K_MAJOR}>;
+  using RightCopies = PanelCopies<RightPanel, CopyConfig{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K / RIGHT_PART,
+                                                         .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS}>;
   using LeftCopies = PanelCopies<LeftPanel, CopyConfig{.copy = Left::COPY, .vector = Left::VECTOR, .rows = ROWS, .k = LEFT_K,
                                                        .threads = SLICE_THREADS, .check_rows = Left::CHECK_ROWS}>;
   static constexpr WarpTile WARP_TILE{.m = WARP_M, .n = WARP_N, .k = BLOCK_K};
@@ -107,7 +97,7 @@ struct Product {
   struct Pick<Kernel::SPARSE, V> {
     static_assert(WARPS_N % 4 == 0, "Kernel::SPARSE needs whole warpgroups: `warps_n` must be a multiple of 4.");
     static_assert(K % BLOCK_K == 0 && LeftPanel::BYTES % 1024 == 0, "Kernel::SPARSE needs whole chunks, and panels of a multiple of 1024 bytes.");
-    using type = WgmmaSparse<T, WARP_TILE, WARPS_N * 16, LeftPanel, RightPanel>;
+    using type = WgmmaSparse<T, WARP_TILE, WARPS_N * 16, LeftPanel, RightPanel, SLICES, CHUNKS>;
   };
   template <class V>
   struct Pick<Kernel::GROUPED, V> {
@@ -133,8 +123,11 @@ struct Product {
                 "The prefetched chunks of the next task must leave a stage of the ring free, and the task must have as many.");
   // Whether the ring has room for all chunks of a slice: then it is filled once.
   static constexpr bool FILLED_ONCE = !EVALUATES_OPERANDS && ceil_div(CHUNKS, SLICES) < DEPTH;
-  // How many chunks' products are under way when those of the next begin: their stages are refilled so much later.
-  static constexpr int IN_FLIGHT = WARPGROUPS && KERNEL != Kernel::SPARSE && !Core::PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
+  // Whether an iteration of the main loop ends the products that it begins.
+  static constexpr bool ENDS = WARPGROUPS && (Core::PROMOTES || KERNEL == Kernel::SPARSE) && !EVALUATES_OPERANDS && DEPTH > 1;
+  // How many chunks' products are under way when those of the next begin, or when a warp passes the barrier behind which others refill stages:
+  // their stages are refilled so much later.
+  static constexpr int IN_FLIGHT = WARPGROUPS && !Core::PROMOTES && !EVALUATES_OPERANDS && !FILLED_ONCE && DEPTH > 3 ? 1 : 0;
   // Whether the next task's chunks continue this one's in the ring, at its first stage.
   static constexpr bool CONTINUES = NEXT_TASK_CHUNKS > 0 && !FILLED_ONCE && CHUNKS % DEPTH == 0;
   static_assert(!CONTINUES || NEXT_TASK_CHUNKS < DEPTH - IN_FLIGHT,

@@ -38,6 +38,11 @@ __device__ __forceinline__ void register_fence(float (&x)[N][4]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])::"memory");
 }
 template <int N>
+__device__ __forceinline__ void register_fence(u32 (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
+}
+template <int N>
 __device__ __forceinline__ void register_fence(u32 (&x)[N][4]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");

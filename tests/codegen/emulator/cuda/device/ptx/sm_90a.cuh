@@ -25,6 +25,8 @@ void wgmma_wait() {
 }
 template <class X, int N>
 void register_fence(X (&)[N][4]) {}
+template <int N>
+void register_fence(u32 (&)[N]) {}
 
 // An element of a panel of lines of 128 bytes.
 template <class T>
