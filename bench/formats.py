@@ -120,7 +120,11 @@ def library_int4(packed: nn.Sequential) -> Run:
 
 def library_sparse(packed: nn.Sequential) -> Run:
     """PyTorch's product of weights of which two of each four are not zero."""
-    weights = [torch.sparse.to_sparse_semi_structured(layer.weight) for layer in packed if isinstance(layer, PackedLinear)]
+    weights = [
+        torch.sparse.to_sparse_semi_structured(layer.weight)
+        for layer in packed
+        if isinstance(layer, PackedLinear)
+    ]
 
     def run(x: Tensor) -> Tensor:
         for weight in weights:

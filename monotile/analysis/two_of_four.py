@@ -12,7 +12,22 @@ import numpy as np
 from monotile.analysis.affine import Affine, affine, normalised_indices, offset
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Expr, Load, Tensor, Unary, add, axes_of, binary, idx, loads, map_loads, mul, substitute, walk
+from monotile.ir.expr import (
+    Axis,
+    Expr,
+    Load,
+    Tensor,
+    Unary,
+    add,
+    axes_of,
+    binary,
+    idx,
+    loads,
+    map_loads,
+    mul,
+    substitute,
+    walk,
+)
 from monotile.ir.program import Compute, Program
 
 RUN = 8  # neighbours of a byte
@@ -59,7 +74,9 @@ def _in_order(values: list[Load], along: Axis) -> tuple[Load, Load] | None:
         for at, x in (first, second)
         for n in range(RUN)
     )
-    even = first[0].coefficient(run) == VALUES and not any(run in axes_of(a) for a, _ in first[0].terms if a != run)
+    even = first[0].coefficient(run) == VALUES and not any(
+        run in axes_of(a) for a, _ in first[0].terms if a != run
+    )
     return (first[1], second[1]) if beside and steps and even else None
 
 
@@ -75,7 +92,9 @@ def _one_byte(byte: Load, along: Axis) -> bool:
 def _at(x: Load, along: Axis, n: int) -> Affine:
     """The offset of what neighbour `n` of a run reads."""
     place = add(mul(Axis("run", along.extent // RUN), idx(RUN)), idx(n))
-    return offset(Load(x.tensor, tuple(affine(substitute(i, {along.name: place})).expr for i in x.index)))
+    return offset(
+        Load(x.tensor, tuple(affine(substitute(i, {along.name: place})).expr for i in x.index))
+    )
 
 
 def _selects(factor: Expr, along: Axis, values: tuple[Load, Load], byte: Load) -> bool:

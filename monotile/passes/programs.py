@@ -140,7 +140,11 @@ def specialise_parameters(s: ProgramState) -> ProgramState:
 
 def keep_few(s: ProgramState) -> ProgramState:
     """`gather_kept`, which says on which parameters' values it relies."""
-    ascending = s.ascending if s.target is not None and "wgmma.sp" in s.target.instructions else frozenset[str]()
+    ascending = (
+        s.ascending
+        if s.target is not None and "wgmma.sp" in s.target.instructions
+        else frozenset[str]()
+    )
     program = gather_kept(s.program, ascending)
     if program is s.program:
         return s

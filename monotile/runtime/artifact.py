@@ -67,7 +67,9 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def named(self) -> tuple[str, ...]:
         """These, and those whose values the kernel relies on."""
-        return tuple(dict.fromkeys((*self.parameters, *self.specialised.relied, *self.specialised.ascending)))
+        return tuple(
+            dict.fromkeys((*self.parameters, *self.specialised.relied, *self.specialised.ascending))
+        )
 
 
 def encode(artifact: Artifact) -> bytes | None:

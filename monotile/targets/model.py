@@ -88,6 +88,7 @@ class Matmul(_Family, frozen=True):
     sums:            passes over the slices' sums on chip.
     rounding:        passes over on-chip memory that a warpgroup's operands of float32 take to be rounded to TF32.
     parts:           latencies in which a warpgroup takes a chunk of float32 apart and adds its sums.
+    sparse:          of the speed at which others read on-chip memory, that of products of two of each four values.
     evaluate:        operations that a vector of an evaluated operand takes.
     copy:            operations that an asynchronous copy of less than full width takes.
     again:           latencies that each of a worker's further tasks waits.
@@ -111,6 +112,7 @@ class Matmul(_Family, frozen=True):
     sums: float
     rounding: float
     parts: float
+    sparse: float
     evaluate: float
     copy: float
     again: float

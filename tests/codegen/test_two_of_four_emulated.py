@@ -1,5 +1,7 @@
 """Weights that have two of each four values, as sparse tensor cores take them, on the emulator against PyTorch."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -36,7 +38,7 @@ def sparse(number: int) -> Numbered:
 def packed(*sizes: int, dtype: torch.dtype = torch.float16) -> nn.Module:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for k, n in zip(sizes, sizes[1:], strict=False):
+    for k, n in itertools.pairwise(sizes):
         layers += [nn.Linear(k, n, dtype=dtype), nn.GELU()]
     return monotile.pack(nn.Sequential(*layers), "2:4", inplace=True).eval().requires_grad_(False)
 

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 import monotile
+from monotile.errors import InputError
 from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.matmul.method import Matmul
 from monotile.plan.walk import stages_in
 from tests.models.accuracy import error, exact
 
@@ -51,3 +53,48 @@ def test_small_layers(name: str, rows: int) -> None:
     """Less than that."""
     model = packed(name, torch.float16, 256, 384, 192)
     check(model, torch.randn(rows, 256, dtype=torch.float16, device="cuda"))
+
+
+class Block(nn.Module):
+    """A transformer's layer, of whose keys several heads of queries share one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.value = nn.Linear(width, width // 4), nn.Linear(width, width // 4)
+        self.up, self.gate = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+        self.down = nn.Linear(3 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        q, k, v = (
+            f(h).unflatten(-1, (-1, 64)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
+        a = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        x = x + self.out(a.transpose(1, 2).flatten(2))
+        h = self.second(x)
+        return x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
+
+
+@pytest.mark.parametrize("tokens", [1, 70, "any"])
+@torch.no_grad()
+def test_two_of_four_in_layers(tokens: int | str) -> None:
+    """All products of a network, in a loop over its layers, of a fixed number of tokens and of any."""
+    torch.manual_seed(0)
+    dense = nn.Sequential(*(Block(512) for _ in range(3))).half().cuda()
+    model = monotile.pack(dense, "2:4", inplace=True).eval()
+    most = tokens if isinstance(tokens, int) else 96
+    x = torch.randn(2, most, 512, dtype=torch.float16, device="cuda")
+    length = {1: torch.export.Dim("t", min=1, max=96)}
+    fast = monotile.compile(model, (x,), dynamic_shapes=(length,) if tokens == "any" else None)
+    methods = [s.method for stage in stages_in(fast.plan.body) for s in stage.steps]
+    assert sum(isinstance(m, Matmul) and m.sparse for m in methods) >= 5
+    for count in (most,) if tokens != "any" else (1, 17, 96):
+        x = torch.randn(2, count, 512, dtype=torch.float16, device="cuda")
+        right = exact(model, (x,))
+        assert error(fast(x), right) <= 1.5 * error(model(x), right)
+    places = model[0].query.get_buffer("positions")
+    places.fill_(0b01000101)
+    with pytest.raises(InputError, match="positions no longer"):
+        fast(x)

@@ -86,8 +86,12 @@ def times(values: Array, scale: Array) -> Array:
 
 
 def sparse(parts: Mapping[str, Array], of: int) -> Array:
-    n, groups, _ = parts["values"].shape
+    n, groups, kept = parts["values"].shape
+    positions = parts["positions"]
+    if positions.ndim == 2:  # in bits, as many as a byte has room for
+        each = 8 * positions.shape[1] // (groups * kept)
+        positions = np.array([fields(row, each) for row in positions]).reshape(n, groups, kept)
     found = np.zeros((n, groups * of))
     for (row, group, i), value in np.ndenumerate(parts["values"]):
-        found[row, group * of + int(parts["positions"][row, group, i])] = value
+        found[row, group * of + int(positions[row, group, i])] = value
     return found

@@ -179,4 +179,6 @@ def test_positions_are_of_the_largest_and_ascend() -> None:
     weight = torch.tensor([[1.0, -4.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0]])
     tensors = format_named("2:4").encode(weight, torch.float32)
     assert tensors["values"].tolist() == [[[-4.0, 3.0], [5.0, 5.0]]]
-    assert tensors["positions"].tolist() == [[[1, 3], [0, 1]]]
+    assert tensors["positions"].tolist() == [[0b01001101]]  # 1, 3, 0, 1
+    odd = format_named("2:4").encode(weight[:, :4], torch.float32)  # no whole byte
+    assert odd["positions"].tolist() == [[[1, 3]]]

@@ -39,9 +39,9 @@ class Specialised(msgspec.Struct, frozen=True):
     removed: tuple[Removed, ...] = ()
     gathered: dict[str, Gathered] = {}
     relied: dict[str, Zeros] = {}
-    ascending: tuple[str, ...] = ()
     before: Work = NO_WORK
     after: Work = NO_WORK
+    ascending: tuple[str, ...] = ()
 
     @property
     def multiply_adds(self) -> tuple[int, int]:
@@ -64,9 +64,9 @@ class Specialised(msgspec.Struct, frozen=True):
             ),
             {n: g for n, g in self.gathered.items() if n in names},
             {n: z for n, z in self.relied.items() if n in names},
-            self.ascending,
             self.before,
             self.after,
+            self.ascending,
         )
 
     def in_order(self, orders: Mapping[str, Sequence[int]]) -> "Specialised":
@@ -89,7 +89,9 @@ class Specialised(msgspec.Struct, frozen=True):
             else z
             for n, z in self.relied.items()
         }
-        return Specialised(tuple(removed), gathered, relied, self.ascending, self.before, self.after)
+        return Specialised(
+            tuple(removed), gathered, relied, self.before, self.after, self.ascending
+        )
 
     def __str__(self) -> str:
         if not self.removed:

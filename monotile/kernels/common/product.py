@@ -18,7 +18,6 @@ from monotile.analysis.contraction import (
 )
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import Masked, choice, masked
-from monotile.analysis.two_of_four import two_of_four
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import uniform_run
 from monotile.analysis.work import PARTS
@@ -40,6 +39,7 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.sparse import SPARSE_VECTOR, one_row, takes_sparse
 from monotile.kernels.draft import Context
 from monotile.targets.target import Target
 
@@ -58,7 +58,6 @@ MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as
 ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
 LINE = 8  # elements side by side from which on a line is worth a copy of its own
-SPARSE_VECTOR, SPARSE_CHUNK = 8, 64  # elements of 16 bytes, and of 128
 RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
 
 
@@ -120,8 +119,8 @@ def product(
     found = contraction(c)
     if found is None or not found.n:
         return None
-    sparse = _sparse(found, c, target)
-    rows = found.m or (_one_row(found, c) if sparse else ())
+    sparse = takes_sparse(found, c, target)
+    rows = found.m or (one_row(found, c) if sparse else ())
     if not rows:
         return None
     fixed = _table_axes(c, tables)
@@ -160,20 +159,6 @@ def product(
         any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
         sparse and not grains and left == Operand("k", SPARSE_VECTOR, "async"),
     )  # fmt: skip
-
-
-def _one_row(found: Contraction, c: Compute) -> tuple[int, ...]:
-    """An axis of the batch that has one value, if there is one."""
-    return tuple(p for p in found.batch if c.axes[p].extent == 1)[:1]
-
-
-def _sparse(found: Contraction, c: Compute, target: Target) -> bool:
-    """Whether the right operand is two of each four values along k, in whole chunks, as the target's tensor cores take it."""
-    if "wgmma.sp" not in target.instructions or found.right.dtype not in HALVES or c.live:
-        return False
-    (k, *others) = c.reduce
-    fits = not others and k.extent % SPARSE_CHUNK == 0 and found.left.dtype is found.right.dtype
-    return fits and two_of_four(found.right, k) is not None
 
 
 def product_of(

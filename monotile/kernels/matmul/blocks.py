@@ -9,7 +9,8 @@ import msgspec
 
 from monotile.ir.dtype import DType
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import RUNS_VECTOR, SPARSE_VECTOR, Product
+from monotile.kernels.common.product import RUNS_VECTOR, Product
+from monotile.kernels.common.sparse import SPARSE_CHUNK, SPARSE_VECTOR
 from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import Block, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
@@ -242,25 +243,30 @@ def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul
 def _sparse_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 columns, or twice these, by rows: as those of rows by columns."""
     groups = target.threads // (4 * target.warp)
-    deep, right = LINE_BYTES // p.dtype.itemsize, Operand("k", SPARSE_VECTOR, "sparse")
+    right = Operand("k", SPARSE_VECTOR, "sparse")
     shapes = (
         (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
         (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
     )  # fmt: skip
-    for (slices, teams, across, down, wide), rows in itertools.product(
-        shapes, (8, *_WARPGROUP_COLUMNS)
+    for (slices, teams, across, down, wide), rows, block_k in itertools.product(
+        shapes, (8, *_WARPGROUP_COLUMNS), (SPARSE_CHUNK, 2 * SPARSE_CHUNK)
     ):
         block_m, block_n = rows * down, 64 * across * wide
-        if block_m >= 2 * max(size.m, 8) or block_n >= 2 * max(size.n, 64) or wide * rows > MOST_SPARSE:
+        if (
+            block_m >= 2 * max(size.m, 8)
+            or block_n >= 2 * max(size.n, 64)
+            or wide * rows > MOST_SPARSE
+            or size.k % block_k
+        ):
             continue
         c = Matmul(
-            m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=deep,
+            m=0, n=0, k=p.k, block_m=block_m, block_n=block_n, block_k=block_k,
             instruction="wgmma", left=p.left, right=right, warps_m=down,
             warps_n=4 * across, slices=slices, depth=1, tasks_at_once=teams,
         )  # fmt: skip
         room = target.shared_bytes // (slices * teams) // chunk_bytes(c, p.dtype.itemsize)
-        depth = min(8, -(-size.k // (deep * slices)) + 1, room)
-        if depth >= (3 if teams > 1 else 2):
+        depth = min(8, -(-size.k // (block_k * slices)) + 1, room)
+        if depth >= min(3, -(-size.k // block_k) + 1):
             yield msgspec.structs.replace(c, depth=depth)
 
 
@@ -274,16 +280,18 @@ def _warpgroup_columns(p: Product) -> tuple[int, ...]:
 def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
     """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
     that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's. itemsize: bytes of an operand's element."""
-    if c.slices > 1 or c.teams > 1 or c.left.copy != "async" or c.right.copy not in ("async", "sparse"):
+    if (
+        c.slices > 1
+        or c.teams > 1
+        or c.left.copy != "async"
+        or c.right.copy not in ("async", "sparse")
+    ):
         return c
     if c.instruction not in ("wgmma", "mma"):
         return c
     chunks = -(-k // c.block_k)
     room = (target.shared_bytes - sum_bytes(c)) // chunk_bytes(c, itemsize)
     depth = next((d for d in range(c.depth, max(3, c.depth - 3), -1) if chunks % d == 0), c.depth)
-    import os
-    if os.environ.get("MT_F")=="deep": depth=c.depth
-    if os.environ.get("MT_F")=="none": return c
     if chunks % depth:
         most = min(c.depth - 1, chunks, room)
     else:

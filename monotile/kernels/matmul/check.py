@@ -11,8 +11,9 @@ from monotile.kernels.common.epilogue import why_not
 from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.moments import moments
-from monotile.kernels.common.product import PASSES, SPARSE_CHUNK, elements_of
+from monotile.kernels.common.product import PASSES, elements_of
 from monotile.kernels.common.rowwise import rowwise
+from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.prefetch import operands
@@ -42,7 +43,12 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {anchor.out.name} by {m.instruction}: {why}")
     if m.teams > 1 and (len(stage.steps) > 1 or stage.late or m.slices > 1):
         fail(f"{stage.name}: teams of several steps or slices, or that wait late")
-    if m.sparse and (m.instruction != "wgmma" or m.warps_n % 4 or m.block_n % 64 or m.block_k != SPARSE_CHUNK):
+    if m.sparse and (
+        m.instruction != "wgmma"
+        or m.warps_n % 4
+        or m.block_n % 64
+        or m.block_k not in (SPARSE_CHUNK, 2 * SPARSE_CHUNK)
+    ):
         fail(f"{stage.name}: no warpgroups multiply the sparse operand of {anchor.out.name} so")
     if m.runs > 1 and m.left.copy != "async":
         fail(f"{stage.name}: the runs of {anchor.out.name} cannot be copied side by side")

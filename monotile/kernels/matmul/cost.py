@@ -139,7 +139,13 @@ def rounds_seconds(
         each = again + _in_rounds(c, fill, busy, finish, rounds, model)
         shown = again + rounds * (fill + finish) / c.teams
     itemsize = problem.product.dtype.itemsize
-    least = rounds * (task.m + task.n * c.right_share) * task.k * itemsize / (model.apart * target.worker_bandwidth)
+    least = (
+        rounds
+        * (task.m + task.n * c.right_share)
+        * task.k
+        * itemsize
+        / (model.apart * target.worker_bandwidth)
+    )
     return max(least, each, _memory_seconds(c, problem.memory, itemsize, target) + shown)
 
 
@@ -212,6 +218,7 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     written = tile[0] * c.runs + tile[1] * c.right_share * c.runs
     chip = b.product.dtype.itemsize * b.k * (written + read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
+    chip = chip / model.sparse if c.sparse else chip
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
         shown = (

@@ -140,7 +140,9 @@ def _sums(e: VectorEmitter, p: ProductSite) -> Sums:
 def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> None:
     """The type `Product`, and what the Plan took for granted about it."""
     method, w = p.method, e.writer
-    kernel = "GROUPED" if method.runs > 1 else "SPARSE" if method.sparse else KERNEL[method.instruction]
+    kernel = (
+        "GROUPED" if method.runs > 1 else "SPARSE" if method.sparse else KERNEL[method.instruction]
+    )
     fields = config(
         "ProductConfig", PRODUCT, kernel=f"mt::Kernel::{kernel}", k=math.prod(a.extent for a in p.k), block_m=method.block_m,
         block_n=method.block_n, block_k=method.block_k, warps_m=method.warps_m, warps_n=method.warps_n,

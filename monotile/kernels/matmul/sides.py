@@ -26,7 +26,9 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     rows, columns = step.dims[m.m], step.dims[m.n]
     if m.sparse:
         right = _sparse(m.right, right, anchor, view)
-        return exact_operand(m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places), right
+        return exact_operand(
+            m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places
+        ), right
     return (
         _lines(m.left, left, elements[0], view)
         if m.runs > 1

@@ -67,7 +67,7 @@ class OneHot(NamedTuple):
 def gather_kept(program: Program, ascending: Set[str] = frozenset()) -> Program:
     """`program` with such products; the same object if there are none. ascending: weights' parts of which each byte holds two pairs of 2-bit
     numbers that ascend, where tensor cores take such."""
-    known = {w.tensor for w in program.weights if ascending.issuperset(w.parts)}
+    known = {w.tensor for w in program.weights if ascending >= set(w.parts)}
     hot = {h.s.out.name: _marked(h, known) for h in _one_hot(program)}
     if not hot:
         return program

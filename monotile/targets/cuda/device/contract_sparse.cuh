@@ -26,31 +26,33 @@ struct WgmmaSparse {
   using Sum = float;
   static constexpr bool PROMOTES = false;
   static constexpr int TM = Transposed::TM, TN = Transposed::TN, LINE = TILE.k * int(sizeof(T)) / 2;
+  static constexpr int PIECES = TILE.k / 64;  // of a chunk, of 64 values of k: a register has their places
   static_assert(is_float16<T> && LeftPanel::K_MAJOR, "Sparse wgmma multiplies float16 or bfloat16 that lie along k.");
-  static_assert(LINE == 64 && Panel::XOR && LeftPanel::XOR, "A line of a sparse panel for wgmma has 64 bytes.");
+  static_assert((LINE == 64 || LINE == 128) && Panel::XOR && LeftPanel::XOR, "A line of a sparse panel for wgmma has 64 or 128 bytes.");
+  static_assert(LeftPanel::BLOCKS == PIECES, "A block of the left panel has 64 values of k.");
 
   struct Accumulator : Transposed::Accumulator {
-    u32 places[TM];  // of a chunk, until its products are done
+    u32 places[PIECES][TM];  // of a chunk, until its products are done
   };
   static __device__ __forceinline__ void clear(Accumulator& acc) {
     Transposed::clear(acc);
 #pragma unroll
-    for (int i = 0; i < TM; ++i) acc.places[i] = 0;
+    for (int p = 0; p < PIECES; ++p)
+#pragma unroll
+      for (int i = 0; i < TM; ++i) acc.places[p][i] = 0;
   }
 
-  // The places of a warp's columns, chunk after chunk. A chunk has 8 bytes of a column; the four lanes that share two columns hold PERIOD chunks
-  // of these, two each, and ask for as many more ahead: fewer and longer pieces than the values come in.
+  // The places of a warp's columns, chunk after chunk. A piece has 8 bytes of a column; the four lanes that share two columns hold eight pieces
+  // of these, two each, and ask for as many more ahead: larger parts of memory than the values come in.
   template <class Operand>
   struct Places {
-    static constexpr int PERIOD = 8;
-    static constexpr int BYTES = TILE.k / 8;
-    static_assert(BYTES == 8, "A chunk has 64 values of k.");
+    static constexpr int PERIOD = 8 / PIECES, BYTES = 8;  // chunks, and of a piece
     using Words = u32[TM][2][4];
     const Operand& operand;
     int column, last, lane, slice;
-    int t = 0;                      // of the slice's chunks
+    int t = 0;                                    // of the slice's chunks
     Words words, ahead;
-    u32 next[TM], next_lower[TM];   // the words with those of the next chunk, of a column and of that eight columns on
+    u32 next[PIECES][TM], lower[PIECES][TM];      // the words with those of the next chunk, of a column and of that eight columns on
 
     // first: the first column of the warp. end: of the operand's columns.
     __device__ __forceinline__ Places(const Operand& operand, int first, int end, int slice, int lane)
@@ -58,7 +60,9 @@ struct WgmmaSparse {
       ask(words, 0);
       ask(ahead, PERIOD);
 #pragma unroll
-      for (int i = 0; i < TM; ++i) next[i] = next_lower[i] = 0;
+      for (int p = 0; p < PIECES; ++p)
+#pragma unroll
+        for (int i = 0; i < TM; ++i) next[p][i] = lower[p][i] = 0;
     }
     __device__ __forceinline__ void advance() {
       if (t % PERIOD == 0 && t > 0) {
@@ -70,22 +74,28 @@ struct WgmmaSparse {
             for (int w = 0; w < 4; ++w) words[i][row][w] = ahead[i][row][w];
         ask(ahead, t + PERIOD);
       }
-      const int from = (lane & ~3) + t % PERIOD / 2;
-      const bool second = t % 2 != 0, high = lane % 4 >= 2;
-      auto word = [&](const u32(&w)[4]) {
-        const u32 a = __shfl_sync(0xffffffff, second ? w[2] : w[0], from), b = __shfl_sync(0xffffffff, second ? w[3] : w[1], from);
-        return high ? b : a;
-      };
 #pragma unroll
-      for (int i = 0; i < TM; ++i) next[i] = word(words[i][0]), next_lower[i] = word(words[i][1]);
+      for (int p = 0; p < PIECES; ++p) {
+        const int piece = t % PERIOD * PIECES + p, from = (lane & ~3) + piece / 2;
+        const bool second = PIECES == 2 ? p == 1 : piece % 2 != 0, high = lane % 4 >= 2;
+        auto word = [&](const u32(&w)[4]) {
+          const u32 a = __shfl_sync(0xffffffff, second ? w[2] : w[0], from), b = __shfl_sync(0xffffffff, second ? w[3] : w[1], from);
+          return high ? b : a;
+        };
+#pragma unroll
+        for (int i = 0; i < TM; ++i) next[p][i] = word(words[i][0]), lower[p][i] = word(words[i][1]);
+      }
       ++t;
     }
     // Those of the next chunk, once no product reads those of the one before.
     __device__ __forceinline__ void put(Accumulator& acc) {
-      ptx::register_fence(next);  // nothing is made of them before
-      ptx::register_fence(next_lower);
 #pragma unroll
-      for (int i = 0; i < TM; ++i) acc.places[i] = ptx::bytes_of(next[i], next_lower[i], lane % 2 ? 0x7632 : 0x5410);
+      for (int p = 0; p < PIECES; ++p) {
+        ptx::register_fence(next[p]);  // nothing is made of them before
+        ptx::register_fence(lower[p]);
+#pragma unroll
+        for (int i = 0; i < TM; ++i) acc.places[p][i] = ptx::bytes_of(next[p][i], lower[p][i], lane % 2 ? 0x7632 : 0x5410);
+      }
     }
 
    private:
@@ -93,34 +103,47 @@ struct WgmmaSparse {
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int row = 0; row < 2; ++row)
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const int chunk = min_of((from + lane % 4 * 2 + n) * SLICES + slice, CHUNKS - 1);
-            const int at = min_of(column + i * COLUMN_STRIDE + row * 8, last);
-            const uint2 two = ptx::load_constant_8(operand.address(at, chunk * BYTES));
-            to[i][row][2 * n] = two.x, to[i][row][2 * n + 1] = two.y;
+        for (int row = 0; row < 2; ++row) {
+          const int at = min_of(column + i * COLUMN_STRIDE + row * 8, last);
+          auto chunk = [&](int piece) { return min_of((from + piece / PIECES) * SLICES + slice, CHUNKS - 1) * PIECES * BYTES; };
+          u32(&w)[4] = to[i][row];
+          if constexpr (PIECES == 2) {
+            const uint4 x = ptx::load_constant_16(operand.address(at, chunk(lane % 4 * 2)));
+            w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+          } else {
+            const uint2 x = ptx::load_constant_8(operand.address(at, chunk(lane % 4 * 2)));
+            const uint2 y = ptx::load_constant_8(operand.address(at, chunk(lane % 4 * 2 + 1)));
+            w[0] = x.x, w[1] = x.y, w[2] = y.x, w[3] = y.y;
           }
+        }
     }
   };
 
   // Begins the products of a chunk, which `wait` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right, int m0, int n0, int) {
     const u32 a = ptx::panel_address(ptx::shared_address(right) + n0 / 64 * 64 * LINE);
-    const u32 b = ptx::panel_address(ptx::shared_address(left) + m0 * 2 * LINE);
-    ptx::register_fence(acc.places);
+    const u32 b = ptx::panel_address(ptx::shared_address(left) + m0 * 128);
+    auto columns = [&](int i, int bytes) {
+      const int distance = i * COLUMN_STRIDE * LINE + bytes;
+      return LINE == 64 ? ptx::narrow_panel_descriptor(a, distance) : ptx::panel_descriptor(a, distance);
+    };
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) ptx::register_fence(acc.places[p]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      const int rows = i * COLUMN_STRIDE * LINE;
-      ptx::wgmma_sparse<0>(T{}, acc.c[i], ptx::narrow_panel_descriptor(a, rows), ptx::panel_descriptor(b, 0), acc.places[i]);
-      ptx::wgmma_sparse<1>(T{}, acc.c[i], ptx::narrow_panel_descriptor(a, rows + LINE / 2), ptx::panel_descriptor(b, LINE), acc.places[i]);
-    }
+    for (int p = 0; p < PIECES; ++p)
+#pragma unroll
+      for (int i = 0; i < TM; ++i) {
+        const int rows = p * LeftPanel::BLOCK_BYTES;
+        ptx::wgmma_sparse<0>(T{}, acc.c[i], columns(i, p * 64), ptx::panel_descriptor(b, rows), acc.places[p][i]);
+        ptx::wgmma_sparse<1>(T{}, acc.c[i], columns(i, p * 64 + 32), ptx::panel_descriptor(b, rows + 64), acc.places[p][i]);
+      }
     ptx::wgmma_commit();
   }
   static __device__ __forceinline__ void wait(Accumulator& acc) {
     ptx::wgmma_wait();
-    ptx::register_fence(acc.places);
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) ptx::register_fence(acc.places[p]);
   }
   static __device__ __forceinline__ void finish(Accumulator& acc) { wait(acc); }
 

@@ -5,7 +5,7 @@
 // a power of two of cells they are permuted by XOR, else the pitch is odd. Either way the eight lines that one `ldmatrix` or one
 // phase of 16-byte loads reads at one cell lie in different banks. In a FOLDED panel so do the cells that are 128 bytes apart in a
 // line. A line of a multiple of 128 bytes of 16-bit rows is cut in blocks of 128 bytes. The blocks follow each other in memory, as
-// wgmma reads them.
+// wgmma reads them; so is one along k of a BLOCKED panel.
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
@@ -126,6 +126,7 @@ struct PanelConfig {
   int rows = 0, k = 0;    // its extents
   bool k_major = true;
   bool folded = false;
+  bool blocked = false;
 };
 
 template <class T_, PanelConfig CONFIG>
@@ -138,7 +139,7 @@ struct Panel {
   static constexpr int INNER = K_MAJOR ? DEPTH : ROWS;
   static constexpr int OUTER = K_MAJOR ? ROWS : DEPTH;
   static constexpr int WIDTH = ceil_div(INNER, UNIT);  // cells across all blocks
-  static constexpr int BLOCKS = !K_MAJOR && sizeof(T) == 2 && WIDTH % 8 == 0 ? WIDTH / 8 : 1;
+  static constexpr int BLOCKS = (!K_MAJOR || CONFIG.blocked) && sizeof(T) == 2 && WIDTH % 8 == 0 ? WIDTH / 8 : 1;
   static constexpr int CELLS = WIDTH / BLOCKS;  // of a line
   static constexpr bool XOR = is_power_of_two(CELLS);
   static constexpr int PITCH = XOR ? CELLS : CELLS | 1;
@@ -176,9 +177,10 @@ struct PanelCopies {
   static constexpr int BLOCK = Panel::INNER / Panel::BLOCKS;  // elements of a line
   static_assert(BLOCK % VECTOR == 0, "A block of a panel holds whole vectors of its operand.");
   static constexpr int PIECES = BLOCK / VECTOR;
-  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR ? min_of(Panel::LINES, CONFIG.rows) : Panel::LINES) * PIECES;
+  static constexpr int TOTAL = Panel::LINES * PIECES, NEEDED = (K_MAJOR && Panel::BLOCKS == 1 ? min_of(Panel::LINES, CONFIG.rows) : Panel::LINES) * PIECES;
   static constexpr int ROUNDS = ceil_div(NEEDED, THREADS);
-  static constexpr bool CHECKS = CHECK_ROWS || NEEDED < min_of(TOTAL, ROUNDS * THREADS);  // a round may reach over the last row
+  // A round may reach over the last row.
+  static constexpr bool CHECKS = CHECK_ROWS || NEEDED < min_of(TOTAL, ROUNDS * THREADS) || (K_MAJOR && Panel::BLOCKS > 1 && CONFIG.rows < Panel::ROWS);
   static constexpr int CHUNK = DEPTH;
   static constexpr bool K_TAIL = K % DEPTH != 0;
 
@@ -206,8 +208,8 @@ struct PanelCopies {
   }
   // How far round `i` is from the first along the rows and along k, and on chip, where these are constants.
   static constexpr bool UNIFORM = REGULAR && (!Panel::XOR || LINES % 8 == 0);
-  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i * LINES : i / BLOCK_ROUNDS * BLOCK; }
-  static __device__ constexpr int k_to(int i) { return K_MAJOR ? 0 : i % BLOCK_ROUNDS * LINES; }
+  static __device__ constexpr int rows_to(int i) { return K_MAJOR ? i % BLOCK_ROUNDS * LINES : i / BLOCK_ROUNDS * BLOCK; }
+  static __device__ constexpr int k_to(int i) { return K_MAJOR ? i / BLOCK_ROUNDS * BLOCK : i % BLOCK_ROUNDS * LINES; }
   static __device__ constexpr int bytes_to(int i) { return i * (LINES * Panel::PITCH * 16); }
   static __device__ __forceinline__ Piece piece(const Piece& first, int round, int thread) {
     if constexpr (!UNIFORM) return piece(round, thread);

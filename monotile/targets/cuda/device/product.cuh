@@ -59,7 +59,7 @@ struct Product {
   static_assert(SLICE_WARPS == 1 || SLICES < 16, "Slices of several warps need a named barrier each, of which a block has 15.");
 
   using LeftPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = LEFT_BLOCK_K, .k_major = Left::K_MAJOR,
-                                         .folded = KERNEL == Kernel::GROUPED}>;
+                                         .folded = KERNEL == Kernel::GROUPED, .blocked = KERNEL == Kernel::SPARSE}>;
   static_assert(Right::SPARSE == (KERNEL == Kernel::SPARSE), "Kernel::SPARSE multiplies a sparse right operand, and no other does.");
   static constexpr int RIGHT_PART = Right::SPARSE ? 2 : 1;  // of so many values of k one is stored
   using RightPanel = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K / RIGHT_PART, .k_major = Right::K_MAJOR}>;

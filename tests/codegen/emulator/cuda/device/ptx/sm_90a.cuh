@@ -15,7 +15,7 @@ inline u64 panel_descriptor(u32 panel, u32 distance) {
   if (distance % 32) emulator::fail("misaligned distance along a panel");
   return panel + distance;
 }
-inline u64 narrow_panel_descriptor(u32 panel, u32 distance) { return panel_descriptor(panel, distance); }
+inline u64 narrow_panel_descriptor(u32 panel, u32 distance) { return panel_descriptor(panel, distance) | 1ull << 63; }
 inline void fence_async() {}
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::commit_products(); }
@@ -50,9 +50,10 @@ void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
       }
   });
 }
-// The same of lines of 64 bytes.
+// The same of lines of 64 bytes, if it is such a panel.
 template <class T>
-float of_narrow_panel(u64 panel, int line, int k) {
+float of_any_panel(u64 panel, int line, int k) {
+  if (!(panel >> 63)) return of_panel<T>(panel, line, k);
   u32 address = (u32(panel) & 0x3ffff) + line * 64 + k * sizeof(T);
   address ^= (address >> 7 & 3) << 4;
   return factor(*reinterpret_cast<T*>(emulator::shared(address)));
@@ -73,7 +74,7 @@ void wgmma_sparse(T, float (&c)[TN][4], u64 a, u64 b, u32 places) {
           u32 group = words[n / 8] >> (i / 2 * 16 + n % 8 / 2 * 4);
           if ((group & 3) >= (group >> 2 & 3)) c[j][i] = NAN;  // of a column that is not stored, or else it is seen
           int k = n / 2 * 4 + int(group >> n % 2 * 2 & 3);
-          c[j][i] += of_narrow_panel<T>(a, row, n) * of_panel<T>(b, column, k);
+          c[j][i] += of_any_panel<T>(a, row, n) * of_panel<T>(b, column, k);
         }
       }
   });
