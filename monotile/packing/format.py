@@ -12,7 +12,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Format(ABC):
-    """How a weight [n, k] is stored as tensors. Each row is encoded for itself.
+    """How a weight [n, k] is stored as tensors. Each row is encoded for itself, or so many neighbours `together`.
 
     group: how many neighbours along k share a scale; None: a whole row.
     """
@@ -25,13 +25,18 @@ class Format(ABC):
     def in_dtype(self) -> frozenset[str]:
         """Names of the tensors that have the layer's dtype, and change with it. All others keep theirs."""
 
+    @property
+    def together(self) -> int:
+        """Neighbouring rows that are encoded together."""
+        return 1
+
     @abstractmethod
     def refusal(self, k: int) -> str | None:
         """Why rows of k weights cannot be packed, and what to do about it; None: they can."""
 
     @abstractmethod
     def encode(self, weight: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """weight: [rows, k], finite. Each tensor has a row for each row of it."""
+        """weight: [rows, k], finite. Each tensor has a row for each row of it, or for those that are encoded together."""
 
     def tables(self, device: torch.device) -> dict[str, Tensor]:
         """Tensors that decoding needs and that belong to no row."""

@@ -52,11 +52,11 @@ def format_named(name: str, group: Group = "default", symmetric: bool = True) ->
         raise InputError(
             f"{name} has no zero to move: symmetric=False is for {', '.join(ASYMMETRIC)}"
         )
-    if pattern := re.fullmatch(r"(\d+):(\d+)", name):
-        return _sparse(name, int(pattern[1]), int(pattern[2]), group)
+    if pattern := re.fullmatch(r"(\d+):(\d+)(?:x(\d+))?", name):
+        return _sparse(name, (int(pattern[1]), int(pattern[2]), int(pattern[3] or 1)), group)
     if name not in FORMATS:
         raise InputError(
-            f"{name!r} is no format: there are {', '.join(FORMATS)}, and N:M, such as 2:4"
+            f"{name!r} is no format: there are {', '.join(FORMATS)}, and N:M or N:MxV, such as 2:4 and 8:32x64"
         )
     default, make = FORMATS[name]
     size = default if group == "default" else group
@@ -67,9 +67,12 @@ def format_named(name: str, group: Group = "default", symmetric: bool = True) ->
     return make(name, size, symmetric)
 
 
-def _sparse(name: str, kept: int, of: int, group: Group) -> Format:
+def _sparse(name: str, sizes: tuple[int, int, int], group: Group) -> Format:
+    kept, of, vector = sizes
     if not 0 < kept < of <= POSITIONS:
         raise InputError(f"{name} is no format: N:M needs 0 < N < M <= {POSITIONS}, such as 2:4")
     if group != "default" and group != of:
         raise InputError(f"{name} has no scales: leave group out")
-    return Sparse(name, of, kept)
+    if vector < 1:
+        raise InputError(f"{name} is no format: vectors have a row at least, such as 8:32x64")
+    return Sparse(name, of, kept, vector)

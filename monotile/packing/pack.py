@@ -29,7 +29,8 @@ def pack(
 ) -> nn.Module:
     """The model with each `nn.Linear`, and each `Conv1D` of transformers, as a `PackedLinear`; `packing` is its PackingReport.
 
-    format:     "int8", "int4", "int2", "int1", "nf4", "fp8" ("fp8_e4m3"), "fp8_e5m2", "mxfp4", "mxfp8", or N:M such as "2:4".
+    format:     "int8", "int4", "int2", "int1", "nf4", "fp8" ("fp8_e4m3"), "fp8_e5m2", "mxfp4", "mxfp8", N:M such as "2:4", or
+                vector-wise N:M, such as "8:32x64" with the same positions for 64 outputs.
     group:      how many neighbours along the inputs share a scale; None: a whole row. "default": 128, nf4 64.
     symmetric:  False: each group of integers has a zero of its own.
     where:      which layers: (name, module) -> bool, or patterns of names as in a shell: ["*.mlp.*"].
@@ -93,7 +94,11 @@ def _check(name: str, weight: Tensor, format: Format) -> None:
         )
     if weight.is_meta:
         raise InputError(f"{what} has no values, as it is on the meta device: load the model first")
-    if reason := format.refusal(weight.shape[1]):
+    n, k = weight.shape
+    reason = format.refusal(k)
+    if n % format.together:
+        reason = f"its {n} outputs are no vectors of {format.together}: take another format"
+    if reason:
         raise InputError(
             f"{what} cannot be packed as {format.name}: {reason}; or leave it out with where="
         )
@@ -106,7 +111,7 @@ def _packed(name: str, module: nn.Module, format: Format) -> tuple[PackedLinear,
     tables = format.tables(weight.device)
     parts = list[dict[str, Tensor]]()
     lost = whole = 0.0
-    for some in _chunks(weight):
+    for some in _chunks(weight, format.together):
         tensors = format.encode(some, weight.dtype)
         exact = some.to(torch.float64)
         decoded = format.decode({**tensors, **tables}, weight.dtype)
@@ -126,7 +131,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _chunks(weight: Tensor) -> Iterator[Tensor]:
-    """Some rows at a time: encoding needs several times their memory."""
-    for some in weight.split(max(1, CHUNK // weight.shape[1])):
+def _chunks(weight: Tensor, together: int) -> Iterator[Tensor]:
+    """Some rows at a time, those that belong together: encoding needs several times their memory."""
+    for some in weight.split(max(1, CHUNK // weight.shape[1] // together) * together):
         yield some.contiguous()

@@ -10,7 +10,7 @@ import monotile
 from monotile.errors import InputError
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "no such format": ({"format": "int3"}, r"'int3' is no format: there are int8, int4, .*mxfp8, and N:M, such as 2:4"),
+    "no such format": ({"format": "int3"}, r"'int3' is no format: there are int8, int4, .*mxfp8, and N:M or N:MxV, such as 2:4 and 8:32x64"),
     "group": ({"group": 64}, r"up \(8 × 96\) cannot be packed as int4: groups of 64 do not divide its 96 inputs: take group=48 .*where="),
     "default group": ({}, "groups of 128 do not divide its 96 inputs: take group=96"),
     "no group": ({"group": 0}, "group=0: give a number of neighbours, or None"),

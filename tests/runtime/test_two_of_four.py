@@ -45,7 +45,7 @@ def methods(model: nn.Module, rows: int, k: int, target: str) -> list[bool]:
 def test_taken_as_they_are(rows: int) -> None:
     packed = monotile.pack(nn.Sequential(nn.Linear(512, 512)).half(), "2:4")
     assert any(methods(packed, rows, 512, "cuda:sm_90a"))
-    assert any(methods(Own(2048, 2048), rows, 2048, "cuda:sm_90a"))
+    assert any(methods(Own(4096, 4096), rows, 4096, "cuda:sm_90a"))
 
 
 def test_not_by_other_gpus() -> None:

@@ -87,9 +87,9 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _for_warpgroups(p: Product) -> bool:
-    """Whether warpgroups can read the operands where they lie on chip: along k, or 16-bit ones of the right side along its columns."""
+    """Whether warpgroups can read the operands where they lie on chip: along k, or 16-bit ones along their rows or columns."""
     majors = ("k", "mn") if p.dtype.itemsize == 2 else ("k",)
-    return p.left.major == "k" and p.right.major in majors
+    return p.left.major in majors and p.right.major in majors
 
 
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:

@@ -41,9 +41,9 @@ def _check_tiles(c: Checked, m: TransposeTiles) -> None:
         behind[-1:],
     ]:
         fail(f"{stage.name}: {anchor.out.name} is no copy in which these axes change places")
-    elif any(d.tile > m.EXTENT or d.tile % m.vector for d in sides):
+    elif any(d.tile > m.extent or d.tile % m.vector for d in sides):
         fail(
-            f"{stage.name}: tiles of {anchor.out.name} are larger than {m.EXTENT}, or no whole vectors"
+            f"{stage.name}: tiles of {anchor.out.name} are larger than {m.extent}, or no whole vectors"
         )
     elif exact_vector(m, anchor, step.dims, c.view.places) != m.vector:
         fail(f"{stage.name}: vectors of {anchor.out.name} are not {m.vector} wide")

@@ -76,7 +76,7 @@ def write_tiles(e: VectorEmitter, site: Site, method: TransposeTiles) -> None:
     kind, rounded = STORAGE[anchor.out.dtype], anchor.body is not x
     rows, columns = site.ranges[method.rows], site.ranges[method.columns]
     first: dict[str, Expr] = {r.variable.name: idx(0) for r in (rows, columns)}
-    tile = f"mt::TransposeTile<{kind}, {method.EXTENT}, {method.vector}, {e.plan.launch.threads}{', true' if rounded else ''}>"
+    tile = f"mt::TransposeTile<{kind}, {method.extent}, {method.vector}, {e.plan.launch.threads}{', true' if rounded else ''}>"
     w.write(
         f'static_assert({tile}::BYTES <= {site.step.scratch_bytes}, "The Plan gives a tile too little shared memory.");'
     )

@@ -18,6 +18,8 @@ from monotile.plan.nodes import Dim, Stage, Step
 from monotile.transform.layout.channels_last import MOST_BEHIND
 
 LEAST_BYTES = 8  # of a vector in tiles
+TILES = (128, 64)  # rows and columns of a tile: the larger one has more of memory under way
+EACH = 3  # tasks that each worker then has at least
 MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
 
 
@@ -97,13 +99,18 @@ def _in_tiles(group: Group, context: Context) -> Draft | None:
     if not target.has.coalescing or not behind or len(step) > 1:
         return None
     last, other = len(anchor.axes) - 1, behind[-1]
-    size, extent = anchor.out.dtype.itemsize, TransposeTiles.EXTENT
+    size = anchor.out.dtype.itemsize
     sides = [anchor.axes[p].extent for p in (last, other)]
     vector = fitting(target.vector_bytes // size, *sides)
-    if vector * size < LEAST_BYTES or min(sides) < extent // 2:
+    if vector * size < LEAST_BYTES or min(sides) < TILES[-1] // 2:
         return None
     rest = tuple(p for p in range(last) if p != other)
     count = math.prod(anchor.axes[p].extent for p in rest)
+
+    def tasks(extent: int) -> int:
+        return count * math.prod(-(-n // extent) for n in sides)
+
+    extent = next((e for e in TILES[:-1] if tasks(e) >= EACH * target.workers), TILES[-1])
     dims = (
         *((Dim(rest, count, 1, 0),) if rest else ()),
         *(
@@ -112,8 +119,8 @@ def _in_tiles(group: Group, context: Context) -> Draft | None:
         ),
     )
     grid = tuple(-(-d.extent // d.tile) for d in dims)
-    method = TransposeTiles(vector, len(dims) - 1, len(dims) - 2)
-    scratch = extent * (extent + max(1, 4 // size)) * size
+    method = TransposeTiles(vector, len(dims) - 1, len(dims) - 2, extent)
+    scratch = extent * extent * size
     names = tuple(s.out.name for s in step)
     done = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     moved = 2 * extent * extent * size / target.worker_bandwidth

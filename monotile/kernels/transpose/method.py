@@ -32,7 +32,7 @@ class Interleave(Method, Frozen, frozen=True, tag="interleave"):
 
 class TransposeTiles(Method, Frozen, frozen=True, tag="transpose_tiles"):
     """A copy whose last axis and another one, the last of what is read, change places, by way of on-chip memory: a task is a tile of both, which
-    threads read and write in vectors of `vector` neighbours. It is dims `rows`, of the last axis, and `columns`, of the other; the rest are walked one by one."""
+    threads read and write in vectors of `vector` neighbours: of `extent` rows and columns at most. It is dims `rows`, of the last axis, and `columns`, of the other; the rest are walked one by one."""
 
     reads_shared: ClassVar[bool] = False
     sends: ClassVar[bool] = False
@@ -41,8 +41,7 @@ class TransposeTiles(Method, Frozen, frozen=True, tag="transpose_tiles"):
     vector: int
     rows: int
     columns: int
-
-    EXTENT: ClassVar[int] = 64  # of a tile, either way
+    extent: int
 
     def describe(self) -> str:
-        return f"transpose tiles x{self.vector}"
+        return f"transpose tiles of {self.extent} x{self.vector}"

@@ -46,6 +46,7 @@ ENTRY = "monotile_kernel"
 # Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
 # than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
 CALLED, SEPARATE = 24, 44
+WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
 # Registers that such a function leaves as they were. Without a word it saves some fifty, in which a kernel that only calls one
 # stage after the other has next to nothing. Of fewer than 2 ptxas warns: the return address is there.
@@ -158,7 +159,7 @@ class CudaEmitter(BlockEmitter):
             how = "inlined"
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
-        if "mt::Kernel::WGMMA" in f.body:
+        if any(kernel in f.body for kernel in WARPGROUPS):
             return how == "separate"
         alone = "mt::attend<" in f.body and "mt::Copy::DIRECT" not in f.body
         return alone or len(f.callers) > 1 or how != "inlined"

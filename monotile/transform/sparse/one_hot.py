@@ -6,7 +6,7 @@ Few rows gather what the values are multiplied by, so that nothing is multiplied
 
     sum over k of x[k] * w[n, k] = sum over g, j of x[g * M + at[n, g, j]] * value[n, g, j]
 
-For more rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
+So do many rows where vectors of columns share their positions (vector-wise N:M). For other products of many rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
 So it is for any rows where tensor cores take such weights (2:4) as they are (`analysis.two_of_four`): that each group's positions ascend, which they
 require, is said where these are read.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.analysis.affine import affine
-from monotile.analysis.contraction import contraction, factors
+from monotile.analysis.contraction import contraction, factors, grain
 from monotile.analysis.dead import value_where
 from monotile.analysis.states import steady_weights
 from monotile.analysis.two_of_four import two_of_four
@@ -51,6 +51,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify_expr
 
 FEW = 8  # rows that gather
+VECTOR = 32  # columns with the same positions from which on many rows gather
 MOST_KEPT = 4  # values of a group that are written out
 
 
@@ -180,9 +181,17 @@ def _gathered(c: Compute, hot: Mapping[str, OneHot]) -> Compute:
         own = axes_of(y)
         rows = math.prod(a.extent for a in c.axes if a not in own)
         g = _groups(c, y, h)
-        if g is not None and rows <= FEW and not _for_tensor_cores(c, y, h):
+        few = rows <= FEW or _together(c, y, h) >= VECTOR
+        if g is not None and few and not _for_tensor_cores(c, y, h):
             return _sum_of_kept(c, y, h, g)
     return c
+
+
+def _together(c: Compute, y: Load, h: OneHot) -> int:
+    """Neighbours along each axis of the product `c` for which the factor `y` has the same positions."""
+    at: dict[str, Expr] = {a.name: i for a, i in zip(h.s.axes, y.index, strict=True)}
+    where = substitute(h.at, at)
+    return min((grain(where, a) for a in c.axes if a in axes_of(where)), default=1)
 
 
 def _for_tensor_cores(c: Compute, y: Load, h: OneHot) -> bool:

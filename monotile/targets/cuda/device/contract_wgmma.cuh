@@ -7,16 +7,16 @@ namespace mt {
 
 // A warpgroup accumulates 64 rows x TILE.n columns at once, each of its warps 16 of the rows. A thread has the sums that it would
 // have of `mma`. TILE: of a warp. Its 16 rows of one warpgroup product are ROW_STRIDE rows from those of the next. If the
-// right panel is not K_MAJOR its lines lie along the columns, 64 in each of its blocks.
+// right panel is not K_MAJOR its lines lie along the columns, 64 in each of its blocks; those of the left one along the rows.
 // PROMOTED: a chunk's sums are added to the others in float32.
 template <class T, WarpTile TILE, int ROW_STRIDE, class LeftPanel, class RightPanel, bool PROMOTED = false>
 struct Wgmma : Mma<T, TILE, LeftPanel, RightPanel> {
   using Base = Mma<T, TILE, LeftPanel, RightPanel>;
-  static constexpr bool RIGHT_K = RightPanel::K_MAJOR;
+  static constexpr bool LEFT_K = LeftPanel::K_MAJOR, RIGHT_K = RightPanel::K_MAJOR;
   static constexpr int COLUMNS = TILE.n;
   // Tensor cores keep 14 bits of a sum of 8-bit floats.
   static constexpr bool PROMOTES = PROMOTED || same<T, f8e4m3>;
-  static_assert(LeftPanel::K_MAJOR, "wgmma reads a left panel whose lines lie along k.");
+  static_assert(LEFT_K || (is_float16<T> && LeftPanel::CELLS == 8), "A line of a left panel along m has 64 rows of 16 bits for wgmma.");
   static_assert(TILE.k * int(sizeof(T)) == 128 && LeftPanel::XOR && RightPanel::XOR, "A line of a panel for wgmma has 128 bytes.");
   static_assert(RIGHT_K || sizeof(T) == 2, "wgmma turns a right panel of 16-bit elements only.");
   static_assert(RIGHT_K || (RightPanel::CELLS == 8 && COLUMNS % 64 == 0), "A line of a right panel along n has 64 columns for wgmma.");
@@ -37,17 +37,19 @@ struct Wgmma : Mma<T, TILE, LeftPanel, RightPanel> {
   // Begins the products of a chunk, which `finish` waits for. m0, n0: the corner of this warp inside the block.
   static __device__ __forceinline__ void step(Accumulator& acc, const char* left, const char* right,
                                               int m0, int n0, int) {
-    u32 a = ptx::panel_address(ptx::shared_address(left) + m0 / 64 * 64 * 128);
+    u32 a = ptx::panel_address(ptx::shared_address(left) + (LEFT_K ? m0 / 64 * 64 * 128 : m0 / 64 * LeftPanel::BLOCK_BYTES));
     u32 b = right_address(right, n0);
     ptx::wgmma_fence();
 #pragma unroll
     for (int bytes = 0; bytes < 128; bytes += 32)
 #pragma unroll
       for (int i = 0; i < Base::TM; ++i) {
-        const u64 rows = ptx::panel_descriptor(a, i * ROW_STRIDE * 128 + bytes);
+        const u64 rows = ptx::panel_descriptor(a, LEFT_K ? i * ROW_STRIDE * 128 + bytes : i * ROW_STRIDE / 64 * LeftPanel::BLOCK_BYTES + bytes * 64);
         const u64 columns = ptx::panel_descriptor(b, bytes * (RIGHT_K ? 1 : 64));
         using U = typename RightPanel::T;
-        if constexpr (!PROMOTES)
+        if constexpr (!LEFT_K)
+          ptx::wgmma_by_rows<RIGHT_K>(T{}, acc.c[i], rows, columns);
+        else if constexpr (!PROMOTES)
           ptx::wgmma<T, U, COLUMNS / 8, RIGHT_K>(acc.c[i], rows, columns);
         else if (bytes == 0)
           ptx::wgmma<T, U, COLUMNS / 8, RIGHT_K, false>(acc.part.c[i], rows, columns);

@@ -80,7 +80,6 @@ struct Product {
   template <class V>
   struct Pick<Kernel::WGMMA, V> {
     static_assert(WARPS_M % 4 == 0, "Kernel::WGMMA needs whole warpgroups: `warps_m` must be a multiple of 4.");
-    static_assert(Left::K_MAJOR, "Kernel::WGMMA reads a left operand whose neighbours lie along k.");
     static_assert(LeftPanel::BYTES % 1024 == 0 && RightPanel::BYTES % 1024 == 0,
                   "Kernel::WGMMA needs panels of a multiple of 1024 bytes.");
     template <int PASSES, class = void>

@@ -32,47 +32,58 @@ struct Runs {
 };
 
 // A tile of a transposition by way of shared memory: to[c * to_step + r] = from[r * from_step + c] for r < rows, c < columns.
-// EXTENT: rows and columns of a whole tile. VECTOR: neighbours that a thread moves at once, which divide `rows` and `columns`. The pitch is odd in
-// words of four bytes: neither the rows that are written nor the columns that are read meet in one bank often. TO_TF32: rounds float32.
+// EXTENT: rows and columns of a whole tile. VECTOR: neighbours that a thread moves at once, which divide `rows` and `columns`. A column of the tile is a line on
+// chip, of 16-byte cells that are permuted by XOR with the number of the vector that the column is in: threads that write one row, and those that
+// read one column, meet in different banks. Of 16-bit elements those of two rows are written at once. TO_TF32: rounds float32.
 template <class T, int EXTENT, int VECTOR, int THREADS, bool TO_TF32 = false>
 struct TransposeTile {
-  static constexpr int PITCH = EXTENT + max_of(1, 4 / int(sizeof(T)));
-  static constexpr int BYTES = EXTENT * PITCH * int(sizeof(T));
-  static constexpr int PIECES = EXTENT / VECTOR, TOTAL = EXTENT * PIECES, ROUNDS = ceil_div(TOTAL, THREADS);
-  static_assert(EXTENT % VECTOR == 0, "A row of a tile is whole vectors.");
+  static constexpr int CELL = 16 / int(sizeof(T)), CELLS = EXTENT / CELL;  // elements, and of a line
+  static constexpr int BYTES = EXTENT * EXTENT * int(sizeof(T));
+  static constexpr int PIECES = EXTENT / VECTOR, LINES = sizeof(T) == 2 ? 2 : 1;  // rows that a thread reads side by side
+  static constexpr int READS = EXTENT / LINES * PIECES, WRITES = EXTENT * PIECES;
+  static_assert(EXTENT % CELL == 0 && is_power_of_two(CELLS) && CELL % VECTOR == 0, "A row of a tile is whole cells, and these are whole vectors.");
+  static_assert(LINES == 1 || VECTOR % 2 == 0, "Two rows of 16 bits are written at once.");
+
+  static __device__ __forceinline__ int at(int column, int row) {
+    return column * EXTENT + ((row / CELL ^ column / VECTOR) & (CELLS - 1)) * CELL + row % CELL;
+  }
 
   static __device__ __forceinline__ void run(char* shared, const T* from, i64 from_step, T* to, i64 to_step, int rows, int columns) {
     T* const tile = reinterpret_cast<T*>(shared);
-    Pack<T, VECTOR> taken[ROUNDS];
+    constexpr int ROUNDS = ceil_div(READS, THREADS);
+    Pack<T, VECTOR> taken[ROUNDS][LINES];
+    auto each = [&](const auto& f) {
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      int e = i * THREADS + int(threadIdx.x), row = e / PIECES, column = e % PIECES * VECTOR;
-      if (row < rows && column < columns) taken[i] = load<VECTOR>(from + row * from_step + column);
-    }
-    block_barrier();  // the tile before is read
-#pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      int e = i * THREADS + int(threadIdx.x), row = e / PIECES, column = e % PIECES * VECTOR;
-      if (row < rows && column < columns) {
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) {
-          if constexpr (TO_TF32)
-            tile[row * PITCH + column + v] = mt_to_tf32_f32(taken[i][v]);
-          else
-            tile[row * PITCH + column + v] = taken[i][v];
-        }
+      for (int i = 0; i < ROUNDS; ++i) {
+        const unsigned e = i * THREADS + threadIdx.x;
+        const int row = int(e / PIECES) * LINES, column = int(e % PIECES) * VECTOR;
+        if (row < rows && column < columns) f(i, row, column);
       }
-    }
+    };
+    each([&](int i, int row, int column) {
+#pragma unroll
+      for (int l = 0; l < LINES; ++l) taken[i][l] = load<VECTOR>(from + (row + l) * from_step + column);
+    });
+    block_barrier();  // the tile before is read
+    each([&](int i, int row, int column) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        Pack<T, LINES> of_column;
+#pragma unroll
+        for (int l = 0; l < LINES; ++l)
+          if constexpr (TO_TF32)
+            of_column[l] = mt_to_tf32_f32(taken[i][l][v]);
+          else
+            of_column[l] = taken[i][l][v];
+        store(tile + at(column + v, row), of_column);
+      }
+    });
     block_barrier();
 #pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      int e = i * THREADS + int(threadIdx.x), column = e / PIECES, row = e % PIECES * VECTOR;
-      if (row < rows && column < columns) {
-        Pack<T, VECTOR> line;
-#pragma unroll
-        for (int v = 0; v < VECTOR; ++v) line[v] = tile[(row + v) * PITCH + column];
-        store(to + column * to_step + row, line);
-      }
+    for (int i = 0; i < ceil_div(WRITES, THREADS); ++i) {
+      const unsigned e = i * THREADS + threadIdx.x;
+      const int column = int(e / PIECES), row = int(e % PIECES) * VECTOR;
+      if (row < rows && column < columns) store(to + column * to_step + row, load<VECTOR>(tile + at(column, row)));
     }
   }
 };

@@ -56,7 +56,8 @@ __device__ __forceinline__ void wgmma(Sum (&c)[TN][4], u64 a, u64 b);
 // The same with a in registers, a warp's 16 rows as in `mma`. The lines of b's panel lie along k if T is float; else along its columns.
 template <class T, int TN, bool ADD = true>
 __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 b);
-// c += a * b of a warpgroup, 64xN, over 32 values of k, of whose fours along k a has two each (2:4): its narrow panel holds 16 of them, and `places`
+// wgmma_by_rows: the same of 16-bit floats, where the lines of a's panel lie along its rows, 64 to a line.
+// wgmma_sparse: c += a * b of a warpgroup, 64xN, over 32 values of k, of whose fours along k a has two each (2:4): its narrow panel holds 16 of them, and `places`
 // where they are: a lane has those of two rows, lane / 4 and 8 more in the high half, and of 16 values of k. Lanes 2 * HALF and the next one of each
 // four are looked at. Both panels' lines lie along k.
 
@@ -95,6 +96,20 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 
                  : MT_COLUMNS_##N("f")                                                                     \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                    \
   }
+#define MT_WGMMA_ROWS_OF(T, N, REGISTERS, A, B, B_ROWS)                                                    \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                                  \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B     \
+               ", p, 1, 1, 1, " #B_ROWS ";\n}"                                                             \
+               : MT_COLUMNS_##N("f")                                                                       \
+               : "l"(a), "l"(b))
+#define MT_WGMMA_ROWS(T, N, REGISTERS, A, B, ...)                                                          \
+  template <bool B_K>                                                                                      \
+  __device__ __forceinline__ void wgmma_by_rows(T, float(&c)[N / 8][4], u64 a, u64 b) {                    \
+    if constexpr (B_K)                                                                                     \
+      MT_WGMMA_ROWS_OF(T, N, REGISTERS, A, B, 0);                                                          \
+    else                                                                                                   \
+      MT_WGMMA_ROWS_OF(T, N, REGISTERS, A, B, 1);                                                          \
+  }
 #define MT_WGMMA_SPARSE(T, N, REGISTERS, X, Y, A, ...)                                                     \
   template <int HALF>                                                                                      \
   __device__ __forceinline__ void wgmma_sparse(T, float(&c)[N / 8][4], u64 a, u64 b, u32 places) {         \
@@ -107,7 +122,8 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 
 #define MT_WGMMA_HALF(T, ...)                                                                              \
   MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, true, eq, __VA_ARGS__)         \
   MT_WGMMA_OF(T, T, float, "f", "k16.f32." #T "." #T, ", 1, 1, 0, 0", true, false, ne, __VA_ARGS__)        \
-  MT_WGMMA_SPARSE(T, __VA_ARGS__)
+  MT_WGMMA_SPARSE(T, __VA_ARGS__)                                                                          \
+  MT_WGMMA_ROWS(T, __VA_ARGS__)
 #define MT_WGMMA_FLOATS(...)                                                                               \
   MT_WGMMA_HALF(f16, __VA_ARGS__) MT_WGMMA_HALF(bf16, __VA_ARGS__)                                         \
   MT_WGMMA_OF(float, float, float, "f", "k8.f32.tf32.tf32", ", 1, 1", true, true, eq, __VA_ARGS__)         \
@@ -184,6 +200,8 @@ MT_WGMMA_BOTH(256,
 #undef MT_WGMMA_HALF
 #undef MT_WGMMA_LEFT
 #undef MT_WGMMA_OF
+#undef MT_WGMMA_ROWS
+#undef MT_WGMMA_ROWS_OF
 #undef MT_WGMMA_SPARSE
 #undef MT_COLUMNS_8
 #undef MT_COLUMNS_16

@@ -50,6 +50,17 @@ void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
       }
   });
 }
+template <bool B_K, class T, int TN>
+void wgmma_by_rows(T, float (&c)[TN][4], u64 a, u64 b) {
+  emulator::multiply([&c, a, b] {
+    int lane = int(emulator::lane()), warp = int(threadIdx.x) / 32 % 4;
+    for (int j = 0; j < TN; ++j)
+      for (int i = 0; i < 4; ++i) {
+        int row = warp * 16 + lane / 4 + i / 2 * 8, column = j * 8 + lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) c[j][i] += of_panel<T>(a, k, row) * (B_K ? of_panel<T>(b, column, k) : of_panel<T>(b, k, column));
+      }
+  });
+}
 // The same of lines of 64 bytes, if it is such a panel.
 template <class T>
 float of_any_panel(u64 panel, int line, int k) {
