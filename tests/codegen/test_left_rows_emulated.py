@@ -17,9 +17,12 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++
 
 
 def _by_warpgroups(value: Value) -> bool:
+    """Whether a block, or a step of a cut, is of such a product."""
     match value:
-        case {"method": {"instruction": "wgmma", "left": {"major": "mn"}}}:
+        case {"instruction": "wgmma", "left": {"major": "mn"}}:
             return True
+        case {"method": inner} | {"steps": [inner, *_]}:
+            return _by_warpgroups(inner)
         case _:
             return False
 
@@ -40,7 +43,8 @@ class Transposed(nn.Module):
 def check(model: nn.Module, x: Tensor, number: int) -> None:
     whole = Numbered("split", lambda parts: parts == 1, 0)
     model = model.eval().requires_grad_(False)
-    fast = Emulated(model, (x,), chooser=Numbered("blocks", _by_warpgroups, number, whole))
+    blocks = Numbered("blocks", _by_warpgroups, number, whole)
+    fast = Emulated(model, (x,), chooser=Numbered("cut", _by_warpgroups, 0, blocks))
     methods = [s.method for stage in stages_in(fast.plan.body) for s in stage.steps]
     assert any(isinstance(m, Matmul) and m.left.major == "mn" for m in methods)
     right = exact(model, (x,))
@@ -54,7 +58,7 @@ def test_blocks(number: int, along_k: bool) -> None:
     check(Transposed(200, 72, along_k=along_k), torch.randn(200, 136, dtype=torch.float16), number)
 
 
-@pytest.mark.parametrize("rows", [72, 136])
+@pytest.mark.parametrize("rows", [136, 264])
 def test_gathered_lines(rows: int) -> None:
     """Of a weight of which 64 columns have the same few of each 32 values along k."""
     torch.manual_seed(0)

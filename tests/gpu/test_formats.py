@@ -14,7 +14,7 @@ from monotile.plan.walk import stages_in
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.gpu
-FORMATS = ("int8", "int4", "int4 asymmetric", "int2", "int1", "nf4", "fp8", "fp8_e5m2", "mxfp4", "mxfp8", "2:4")  # fmt: skip
+FORMATS = ("int8", "int4", "int4 asymmetric", "int2", "int1", "nf4", "fp8", "fp8_e5m2", "mxfp4", "mxfp8", "2:4", "8:32x64")  # fmt: skip
 
 
 def packed(name: str, dtype: torch.dtype, *sizes: int) -> nn.Module:
@@ -35,7 +35,7 @@ def check(model: nn.Module, x: torch.Tensor) -> monotile.CompiledModule:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", FORMATS[:-1])
+@pytest.mark.parametrize("name", FORMATS[:-2])
 def test_codes_stream(name: str, dtype: torch.dtype) -> None:
     """More than the last-level cache holds."""
     layers = {"int2": 12, "int1": 24, "int8": 4}.get(name, 6)

@@ -182,3 +182,18 @@ def test_positions_are_of_the_largest_and_ascend() -> None:
     assert tensors["positions"].tolist() == [[0b01001101]]  # 1, 3, 0, 1
     odd = format_named("2:4").encode(weight[:, :4], torch.float32)  # no whole byte
     assert odd["positions"].tolist() == [[[1, 3]]]
+
+
+def test_vectors_of_rows_share_their_positions() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(128, 64)
+    format = format_named("4:16x32")
+    tensors = format.encode(weight, torch.float32)
+    assert tensors["values"].shape == (128, 4, 4)
+    assert tensors["positions"].shape == (4, 4, 4)
+    decoded = format.decode(tensors, torch.float32)
+    vectors = (decoded != 0).unflatten(0, (4, 32))
+    assert (vectors == vectors[:, :1]).all()
+    assert ((decoded == weight) | (decoded == 0)).all()
+    kept = weight.unflatten(0, (4, 32)).square().sum(1).unflatten(-1, (-1, 16)).topk(4).indices
+    assert (kept.sort().values == tensors["positions"].long()).all()

@@ -44,6 +44,16 @@ def test_few_rows_gather(name: str, rows: int) -> None:
     torch.testing.assert_close(found, model(x))
 
 
+@pytest.mark.parametrize(("vector", "gathers"), [(16, False), (32, True), (48, True)])
+def test_many_rows_gather_for_vectors(vector: int, gathers: bool) -> None:
+    """Where enough columns share their positions."""
+    torch.manual_seed(0)
+    model = monotile.pack(nn.Sequential(nn.Linear(128, 96)), f"4:16x{vector}")
+    program, found = lowered(model.requires_grad_(False), x := torch.randn(24, 128))
+    assert (32 in sums(program)) == gathers
+    torch.testing.assert_close(found, model(x))
+
+
 class Own(nn.Module):
     """The same by own code. A position that is none of the group's adds nothing."""
 
