@@ -59,17 +59,13 @@ class BatchGenerator:
     batch: sequences at most. capacity: tokens of each, its padding included.
     """
 
-    def __init__(
-        self, model: nn.Module, batch: int, capacity: int, chunk: int, target: str, options: Options
-    ) -> None:
-        if batch < 1:
-            raise InputError(f"a batch of {batch}: give 1 at least")
-        self.batch, self.capacity = batch, capacity
-        self.decoder = Decoder(model, batch, capacity)
-        self._stops, self._pad = stops_of(model), pad_of(model)
+    def __init__(self, decoder: Decoder, chunk: int, target: str, options: Options) -> None:
+        self.decoder = decoder
+        self.batch, self.capacity = decoder.batch, decoder.capacity
+        self._stops, self._pad = stops_of(decoder.model), pad_of(decoder.model)
         self._sequences: list[Tensor] = []
         call = self.call(Rows(torch.zeros(1, 1, dtype=torch.int64), (0,)), 1)
-        how = Iterate(inputs=(0, 1, 2, 3), predicate=2, bound=capacity, unread=False)
+        how = Iterate(inputs=(0, 1, 2, 3), predicate=2, bound=self.capacity, unread=False)
         self.kernel: CompiledModule = compile_loop(
             BatchStep(self.decoder).eval(), call, how, target=target, options=options
         )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from monotile.errors import CaptureError, InputError
+from monotile.generation.packed_cache import check_format, packed_layer, tensors_of
 
 # Of transformers: caches with a row of keys and values for each position. A row that holds a key of a later position is never seen (the
 # mask is causal), and is written again before that position is read. Recurrent states and rolling windows are not like that.
@@ -15,14 +16,18 @@ BY_POSITION = ("StaticLayer",)
 
 
 class Decoder(nn.Module):
-    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's.
+    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. cache: how keys and values are
+    stored, see `packed_cache`; None: as the model makes them.
 
     transformers' TorchExportableModuleWithStaticCache with padding. As there, layers with a sliding window keep all positions, and the
     window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
     """
 
-    def __init__(self, model: nn.Module, batch: int, capacity: int) -> None:
+    def __init__(
+        self, model: nn.Module, batch: int, capacity: int, cache: str | None = None
+    ) -> None:
         super().__init__()
+        check_format(cache)
         config = getattr(model, "config", None)
         longest = getattr(config, "max_position_embeddings", capacity)
         if not 2 <= capacity <= longest:
@@ -33,14 +38,13 @@ class Decoder(nn.Module):
             raise CaptureError(
                 f"{type(model).__name__} takes no position_ids: its sequences cannot be padded to one length"
             )
-        self.model, self.capacity = model, capacity
+        self.model, self.batch, self.capacity = model, batch, capacity
         self.vocabulary = int(getattr(config, "vocab_size", 2**31))
         self.device = next(model.parameters()).device
-        self.cache = _static_cache(model, batch, capacity, self.device)
+        self.cache = _static_cache(model, batch, capacity, cache)
         for i, layer in enumerate(self.cache.layers):
-            self.register_buffer(f"key_cache_{i}", layer.keys, persistent=False)
-            self.register_buffer(f"value_cache_{i}", layer.values, persistent=False)
-            self.register_buffer(f"cumulative_length_{i}", layer.cumulative_length, persistent=False)  # fmt: skip
+            for name, x in tensors_of(layer).items():
+                self.register_buffer(f"{name}_{i}", x, persistent=False)
 
     def forward(
         self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
@@ -69,14 +73,15 @@ def _head_shapes(config: Any) -> tuple[int, int]:
     return getattr(config, "num_key_value_heads", None) or heads, width
 
 
-def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.device) -> Any:
-    """The cache of transformers with its memory."""
+def _static_cache(model: nn.Module, batch: int, capacity: int, packed: str | None) -> Any:
+    """The cache of transformers with its memory, on the model's device."""
     try:
         caches = importlib.import_module("transformers.cache_utils")
         shapes = importlib.import_module("transformers.configuration_utils")
     except ImportError as error:
         raise CaptureError("a generator needs transformers: pip install transformers") from error
     found: Any = model
+    device = next(model.parameters()).device
     try:
         config = found.config.get_text_config()
         cache = caches.StaticCache(config=config, max_cache_len=capacity)
@@ -86,15 +91,21 @@ def _static_cache(model: nn.Module, batch: int, capacity: int, device: torch.dev
                 cache.layers[i] = caches.StaticLayer(capacity)
             elif isinstance(layer, dummy):  # reads another layer's
                 cache.layers[i] = caches.StaticLayer(0)
+        _check_layers(model, cache)
+        if packed is not None:
+            cache.layers = [packed_layer(layer, packed) for layer in cache.layers]
         heads, width = getattr(shapes, "get_head_shapes", _head_shapes)(config)
         cache.early_initialization(batch, heads, width, found.dtype, device)
     except (AttributeError, AssertionError, KeyError, ValueError, TypeError) as error:
         raise CaptureError(
             f"{type(model).__name__} takes no static cache of transformers: {error}"
         ) from error
+    return cache
+
+
+def _check_layers(model: nn.Module, cache: Any) -> None:
     for layer in cache.layers:
         if type(layer).__name__ not in BY_POSITION:
             raise CaptureError(
                 f"{type(model).__name__} takes no static cache of transformers that has a row for each position: a layer has a {type(layer).__name__}"
             )
-    return cache

@@ -29,6 +29,7 @@ def generator(
     *,
     batch: Literal[1] = 1,
     chunk: int = CHUNK,
+    cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
 ) -> "Generator": ...
@@ -41,6 +42,7 @@ def generator(
     *,
     batch: int,
     chunk: int = CHUNK,
+    cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
 ) -> "Generator | BatchGenerator": ...
@@ -52,6 +54,7 @@ def generator(
     *,
     batch: int = 1,
     chunk: int = CHUNK,
+    cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
 ) -> "Generator | BatchGenerator":
@@ -60,13 +63,17 @@ def generator(
     capacity: tokens that prompt and answer may have together; the cache is allocated for them.
     batch: sequences at most; for more than one there is a `BatchGenerator`.
     chunk: how many tokens of a prompt are read at a time; 1: the kernel that writes reads them too, and is the only one.
+    cache: how keys and values are stored: "int8" with a scale for each position and head, "fp8" (float8_e4m3fn), or None, as the model makes them.
     target, options: as `monotile.compile` takes them.
-    Raises InputError where the capacity does not fit the model, CaptureError where the model takes no cache, and else as
+    Raises InputError where the capacity does not fit the model, or there is no such cache, CaptureError where the model takes no cache, and else as
     `monotile.compile` does.
     """
+    if batch < 1:
+        raise InputError(f"a batch of {batch}: give 1 at least")
+    decoder = Decoder(model, batch, capacity, cache)
     if batch != 1:
-        return BatchGenerator(model, batch, capacity, chunk, target, options)
-    return Generator(model, capacity, chunk, target, options)
+        return BatchGenerator(decoder, chunk, target, options)
+    return Generator(decoder, chunk, target, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +96,12 @@ class Generator:
     capacity: in tokens.
     """
 
-    def __init__(self, model: nn.Module, capacity: int, chunk: int, target: str, options: Options) -> None:  # fmt: skip
-        self.decoder = Decoder(model, 1, capacity)
-        self.capacity, self._length = capacity, 0
+    def __init__(self, decoder: Decoder, chunk: int, target: str, options: Options) -> None:
+        self.decoder = decoder
+        self.capacity = capacity = decoder.capacity
+        self._length = 0
         self._writing: Writing | None = None
-        self._stops, self._device = stops_of(model), self.decoder.device
+        self._stops, self._device = stops_of(decoder.model), decoder.device
         self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
         self._unwatched = (torch.zeros_like(self._ids), torch.zeros_like(self._ids[0]))
         step, call = Step(self.decoder, capacity).eval(), self.call(self._ids[:1], 1)

@@ -32,6 +32,7 @@ GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 DIRECT_BLOCKS = (16, 32)
 FEWEST = 2  # rows of a part: the key that they share is read once
+VECTOR = 8  # elements of 16 bytes
 DIRECT_ROWS = 32  # more are worth a ring
 MOST_DIRECT = 176  # registers of a thread for operands, scores and results
 MOST_SUMS = 144  # registers of a thread for scores and results
@@ -198,10 +199,19 @@ def _straight(a: Attend) -> bool:
     return copied and tuple(o.major for o in sides) == ("k", "k", "mn")
 
 
+def _in_lines(a: Attend) -> bool:
+    """The same, where keys and values may be computed in whole vectors."""
+    sides = (a.query, a.key, a.value)
+    wide = all(o.copy == "async" or (o.copy == "element" and o.vector == VECTOR) for o in sides)
+    return wide and a.query.copy == "async" and tuple(o.major for o in sides) == ("k", "k", "mn")
+
+
 def _direct(base: Attend, features: int, columns: int) -> Iterator[Attend]:
-    """`base`, of a part, with operands that warps read into their registers: there are few rows, and the ring through which weights stream
-    (`plan.nodes.Ring`) gets the on-chip memory."""
-    if not base.part or not _straight(base) or features % DIRECT_RUN or columns % DIRECT_RUN:
+    """`base`, of a part, with operands that warps read into their registers, or decode there: there are few rows, and the ring through which weights
+    stream (`plan.nodes.Ring`) gets the on-chip memory."""
+    if not base.part or not _in_lines(base) or features % DIRECT_RUN or columns % DIRECT_RUN:
+        return
+    if base.value.copy == "element" and columns % (8 * VECTOR):
         return
     query, key, value = (
         msgspec.structs.replace(o, copy="direct") for o in (base.query, base.key, base.value)

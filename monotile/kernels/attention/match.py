@@ -96,7 +96,7 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
     for swapped in (mixture.swapped, not mixture.swapped):
         weights, values = factors(result, swapped=swapped)
         weights = uncast(weights)
-        if isinstance(weights, Load) and isinstance(values, Load):
+        if isinstance(weights, Load):
             found = _of(result, weights, values, swapped, computes)
             if found is not None and not _reads_itself(found):
                 return found
@@ -111,7 +111,7 @@ def _reads_itself(found: Attention) -> bool:
 
 
 def _of(
-    result: Compute, weights: Load, values: Load, swapped: bool, computes: Computes
+    result: Compute, weights: Load, values: Expr, swapped: bool, computes: Computes
 ) -> Attention | None:
     weight = computes.get(weights.tensor.name)
     along = result.reduce[0]

@@ -80,9 +80,8 @@ class Matrix:
 
 def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
     """Writes the functor; gives the text of its `mt::Side`."""
-    if side.operand.copy != "element":
-        copied = choice(matrix.factor)
-        assert copied
+    copied = choice(matrix.factor) if side.operand.copy != "element" else None
+    if copied:
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)
         write_addresses(e, point, matrix, copied, side)
     else:

@@ -1,4 +1,5 @@
-"""Products read weights as they are stored: what decodes them becomes part of their factors, so that no decoded copy is ever stored.
+"""Products read weights, and states that are updated in place, as they are stored: what decodes them becomes part of their factors, so that no decoded
+copy is ever stored.
 
 A factor keeps the type that its decoding rounds to, which tensor cores take.
 """
@@ -10,7 +11,7 @@ from monotile.analysis.cost import cost
 from monotile.analysis.reuse import footprint
 from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, loads
-from monotile.ir.program import Compute, Program, Statement, statements
+from monotile.ir.program import Compute, Program, Scatter, Statement, statements
 from monotile.transform.fusion.inline import inline_chosen
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.dce import eliminate_dead_code
@@ -34,7 +35,7 @@ def inline_decoding(program: Program) -> Program:
     whole = inline_chosen(
         program, lambda p, s: isinstance(s, Compute) and {p.out.name, s.out.name} <= made.keys()
     )
-    steady = steady_weights(program)
+    steady = _held(program)
     wanted = {
         s.out.name
         for s in statements(whole.body)
@@ -59,8 +60,8 @@ def inline_decoding(program: Program) -> Program:
 
 
 def _of_weights(program: Program) -> dict[str, Compute]:
-    """By name, what is computed element by element of weights alone that nothing changes."""
-    steady, found = steady_weights(program), dict[str, Compute]()
+    """By name, what is computed element by element of such tensors alone."""
+    steady, found = _held(program), dict[str, Compute]()
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None:
             continue
@@ -68,6 +69,12 @@ def _of_weights(program: Program) -> dict[str, Compute]:
         if read and read <= steady | found.keys():
             found[s.out.name] = s
     return found
+
+
+def _held(program: Program) -> frozenset[str]:
+    """Weights that nothing changes, and states with their new elements (a cache of codes)."""
+    updated = (s.out.name for s in statements(program.body) if isinstance(s, Scatter))
+    return steady_weights(program) | frozenset(updated)
 
 
 def _multiplied(s: Compute) -> Iterator[str]:
@@ -87,7 +94,7 @@ def _behind(names: Set[str], made: Mapping[str, Compute]) -> frozenset[str]:
 
 
 def _decodes(p: Compute, steady: Set[str]) -> bool:
-    """Whether all that `p` is computed of takes fewer bytes than it does. steady: weights that nothing changes."""
+    """Whether all that `p` is computed of takes fewer bytes than it does. steady: as of `_held`."""
     read = set(loads(p.body))
     if not p.out.dtype.is_float or not {x.tensor.name for x in read} <= steady:
         return False

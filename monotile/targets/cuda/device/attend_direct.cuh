@@ -35,6 +35,19 @@ __device__ __forceinline__ void load_pairs(u32 (&to)[N / 2], Source<T> from) {
   }
 }
 
+// The same of neighbours at (row, k) of an operand, which lies in memory or is computed, VECTOR at once.
+template <int VECTOR, int N, class Operand>
+__device__ __forceinline__ void load_pairs(u32 (&to)[N / 2], const Operand& operand, int row, int k) {
+  if constexpr (requires { operand.values(row, k); }) {
+    static_assert(VECTOR == N || N < VECTOR || VECTOR == 8, "A computed operand comes in vectors of 16 bytes.");
+    const auto found = operand.values(row, k);
+#pragma unroll
+    for (int w = 0; w < N / 2; ++w) to[w] = u32(found[2 * w].bits) | u32(found[2 * w + 1].bits) << 16;
+  } else {
+    load_pairs<VECTOR, N>(to, operand.source(row, k));
+  }
+}
+
 // The queries of a warp's rows, as left operands.
 template <class S>
 struct DirectQueries {
@@ -79,7 +92,7 @@ struct DirectChunk {
     for (int j = 0; j < TILES; ++j) {
       const int row = min_of(first + j * 8 + lane / 4, last);
 #pragma unroll
-      for (int p = 0; p < PASSES; ++p) load_pairs<S::Key::VECTOR, 8>(keys[j][p], key.source(row, p * 32 + (lane & 3) * 8));
+      for (int p = 0; p < PASSES; ++p) load_pairs<S::Key::VECTOR, 8>(keys[j][p], key, row, p * 32 + (lane & 3) * 8);
     }
 #pragma unroll
     for (int j = 0; j < TILES; ++j)
@@ -88,7 +101,7 @@ struct DirectChunk {
         const int k = min_of(first + j * 8 + (lane & 3) * 2 + e, last);
 #pragma unroll
         for (int q = 0; q < GROUPS; ++q)
-          load_pairs<S::Value::VECTOR, RUN>(values[j][e][q], value.source((q * 8 + lane / 4) * RUN, k));
+          load_pairs<S::Value::VECTOR, RUN>(values[j][e][q], value, (q * 8 + lane / 4) * RUN, k);
       }
   }
   // Adds the products with the queries.
