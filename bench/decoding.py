@@ -30,13 +30,14 @@ PROMPT, ANSWER = 32, 128  # tokens
 
 class Case(NamedTuple):
     """make: of the model. capacity, position: of the cache, and of the token that is read; position 0: a whole answer; less: a prompt of so many.
-    arranged: parameters lie as our kernel reads them, for rivals too."""
+    arranged: parameters lie as our kernel reads them, for rivals too. cache: how keys and values are stored, for rivals too."""
 
     make: Callable[[torch.dtype], nn.Module]
     dtype: torch.dtype
     capacity: int
     position: int
     arranged: bool = False
+    cache: str | None = None
 
 
 def qwen3(dtype: torch.dtype) -> nn.Module:
@@ -61,6 +62,10 @@ def llama(dtype: torch.dtype) -> nn.Module:
     return llama_1b(dtype, max_position_embeddings=8192)[0]
 
 
+def llama_long(dtype: torch.dtype) -> nn.Module:
+    return llama_1b(dtype, max_position_embeddings=32768)[0]
+
+
 def packed(
     make: Callable[[torch.dtype], nn.Module], kind: str
 ) -> Callable[[torch.dtype], nn.Module]:
@@ -75,6 +80,10 @@ CASES = {
     "llama_1b_fp8": Case(packed(llama, "fp8"), torch.bfloat16, 1024, 511),
     "llama_8b_int4": Case(packed(llama_8b, "int4"), torch.bfloat16, 1024, 511),
     "llama_1b_4000": Case(llama, torch.bfloat16, 4096, 4000),
+    "llama_1b_4000_fp8_cache": Case(llama, torch.bfloat16, 4096, 4000, cache="fp8"),
+    "llama_1b_32000": Case(llama_long, torch.bfloat16, 32768, 32000),
+    "llama_1b_32000_int8_cache": Case(llama_long, torch.bfloat16, 32768, 32000, cache="int8"),
+    "llama_1b_32000_fp8_cache": Case(llama_long, torch.bfloat16, 32768, 32000, cache="fp8"),
     "llama_1b_answer": Case(llama, torch.bfloat16, 1024, 0),
     "llama_1b_prompt": Case(llama, torch.bfloat16, 1024, -128),
     "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
@@ -83,7 +92,7 @@ CASES = {
     "llama_8b": Case(llama_8b, torch.bfloat16, 1024, 511),
     "whisper_base": Case(lambda dtype: whisper_token(dtype)[0], torch.float16, 448, 200),
 }
-CACHES = ("key_cache", "value_cache")
+CACHES = ("key_cache", "value_cache", "key_scales", "value_scales")
 
 
 def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
@@ -104,6 +113,14 @@ def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
     return Floor(total, 2 * held // case.dtype.itemsize, total / rate * 1e6)
 
 
+def _known(name: str, b: torch.Tensor) -> torch.Tensor:
+    """What lies in a cache: normal numbers, as they are stored."""
+    if "scales" in name:
+        return torch.full_like(b, 1 / 32)
+    x = torch.randn(b.shape, device=b.device)
+    return (x * 32).clamp(-127, 127).round() if b.dtype is torch.int8 else x
+
+
 def _apart(model: Any) -> list[torch.Tensor]:
     """An embedding that is not the head's weight as well."""
     weight = model.get_input_embeddings().weight
@@ -114,10 +131,12 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
     """A token at its position, every call in a CUDA graph."""
     with device:
         made = case.make(case.dtype)
-        decoder = made if isinstance(made, WhisperToken) else Decoder(made, 1, case.capacity)
+        decoder = (
+            made if isinstance(made, WhisperToken) else Decoder(made, 1, case.capacity, case.cache)
+        )
     for name, b in decoder.named_buffers():
         if name.startswith(CACHES):
-            b.normal_()
+            b.copy_(_known(name, b))
     call = {
         "input_ids": torch.full((1, 1), 17, device=device),
         "cache_position": torch.tensor([case.position], device=device),
@@ -140,7 +159,7 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
 
 def rebound(wide: Any) -> Any:
     """A copied decoder whose cache has the copied buffers."""
-    own = ("key_cache", "value_cache", "cumulative_length")
+    own = ("key_cache", "value_cache", "cumulative_length", "key_scales", "value_scales")
     if isinstance(wide, WhisperToken):
         _bind(wide, wide.cache.self_attention_cache, own)
         _bind(wide, wide.cache.cross_attention_cache, ("cross_keys", "cross_values"))
@@ -150,10 +169,11 @@ def rebound(wide: Any) -> Any:
 
 
 def _bind(wide: Any, cache: Any, names: tuple[str, ...]) -> None:
-    kinds = ("keys", "values", "cumulative_length")
+    kinds = ("keys", "values", "cumulative_length", "key_scales", "value_scales")
     for i, layer in enumerate(cache.layers):
         for kind, name in zip(kinds, names, strict=False):
-            setattr(layer, kind, getattr(wide, f"{name}_{i}"))
+            if hasattr(layer, kind):
+                setattr(layer, kind, getattr(wide, f"{name}_{i}"))
 
 
 def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:

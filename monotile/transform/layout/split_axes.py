@@ -36,7 +36,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute, Program, Scatter, Statement, statements
 from monotile.transform.rewrite import map_exprs, map_program
-from monotile.transform.simplify.simplify import simplify_expr
+from monotile.transform.simplify.simplify import factors_kept, simplify_compute, simplify_expr
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ class _Split:
         """`s` with its axis split, reading all tensors in their new shapes."""
         if isinstance(s, (Compute, Scatter)) and s.out.name in self.places:
             s = self._with_parts(s)
-        return map_exprs(s, self._reading)
+        return factors_kept(s, self._reading) or map_exprs(s, self._reading)
 
     def aligned(self, program: Program) -> bool:
         """Whether tasks that have all of one part can have some of the other, and of the heads, and read nothing of other tasks."""
@@ -215,7 +215,8 @@ class _Split:
             index, value = tuple(map(moved, s.index)), moved(s.value)
             return msgspec.structs.replace(s, axes=axes, index=index, value=value)
         out = Tensor(s.out.name, shape, s.out.dtype)
-        return msgspec.structs.replace(s, out=out, axes=axes, body=moved(s.body))
+        body = substitute(s.body, names)
+        return simplify_compute(msgspec.structs.replace(s, out=out, axes=axes, body=body))
 
     def _reading(self, e: Expr) -> Expr:
         """`e` with the indices of tensors that have other shapes now."""
