@@ -216,9 +216,12 @@ def _direct(base: Attend, features: int, columns: int) -> Iterator[Attend]:
     query, key, value = (
         msgspec.structs.replace(o, copy="direct") for o in (base.query, base.key, base.value)
     )
+    coded = (base.key.copy == "element") * features + (base.value.copy == "element") * columns
     for block, chunk, depth in itertools.product(DIRECT_BLOCKS, CHUNKS, DIRECT_DEPTHS):
         tiles = block // 16
-        held = depth * chunk * (features + columns) // 64  # words of a lane
+        held = (
+            depth * chunk * (features + columns - coded // 2) // 64
+        )  # words of a lane; a code has 8 bits
         sums = tiles * ((chunk + columns) // 2 + features // 4)
         if held + sums <= MOST_DIRECT:
             yield msgspec.structs.replace(

@@ -10,11 +10,12 @@ from monotile.analysis.index_ranges import index_ranges
 from monotile.analysis.masked import Masked, choice
 from monotile.analysis.rounding import unrounded
 from monotile.analysis.unconditional import TRUE
+from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, idx, substitute
+from monotile.ir.expr import Axis, Expr, axes_of, idx, loads, substitute
 from monotile.kernels.common.cuda_config import SIDE, config
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.operand import Operand
@@ -84,6 +85,8 @@ def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
     if copied:
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)
         write_addresses(e, point, matrix, copied, side)
+    elif side.operand.copy == "direct":
+        _write_decoding(e, site, matrix, side)
     else:
         _write_values(e, site, matrix, side)
     return side.text
@@ -134,17 +137,49 @@ def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
 
 def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
     """The functor of an operand that is computed: a lambda that gives vectors of elements."""
-    row, k, kind, width = matrix.row, matrix.k, side.kind, side.operand.vector
+    row, kind, width = matrix.row, side.kind, side.operand.vector
     head = f"auto {matrix.name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
     with e.writer.open(head, [row.name, "k"], tail=");"):
-        column = neighbours_of(e, k, width) if side.k_major else k
-        line = row if side.k_major else neighbours_of(e, row, width)
-        point = placed(site.point, {row.name: line}) | unflatten(column, matrix.axes)
-        e.writer.write(f"mt::Pack<{kind}, {width}> values;")
-        with e.vector(width):
-            text = bare(e.body(unrounded(matrix.factor), point))
-            e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
-        e.writer.write("return values;")
+        _write_vector(e, matrix, side, _point_of_vector(e, site, matrix, side))
+
+
+def _point_of_vector(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> dict[str, Expr]:
+    """Writes what a lane's place is made of; gives the axes there."""
+    row, k, width = matrix.row, matrix.k, side.operand.vector
+    column = neighbours_of(e, k, width) if side.k_major else k
+    line = row if side.k_major else neighbours_of(e, row, width)
+    return placed(site.point, {row.name: line}) | unflatten(column, matrix.axes)
+
+
+def _write_vector(e: VectorEmitter, matrix: Matrix, side: Side, point: Mapping[str, Expr]) -> None:
+    kind, width = side.kind, side.operand.vector
+    e.writer.write(f"mt::Pack<{kind}, {width}> values;")
+    with e.vector(width):
+        text = bare(e.body(unrounded(matrix.factor), point))
+        e.writer.write(f"values[{'lane' if width > 1 else 0}] = mt::cast<{kind}>({text});")
+    e.writer.write("return values;")
+
+
+def _write_decoding(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
+    """The functor of an operand that is decoded when it is used, long after what it is made of has been asked for: packs of codes, and
+    what is the same for all lanes."""
+    name, row, width, w = matrix.name, matrix.row.name, side.operand.vector, e.writer
+    with w.open(f"auto {name}_codes = [&](idx {row}, idx k)", [row, "k"], tail=";"):
+        point = _point_of_vector(e, site, matrix, side)
+        read = dict.fromkeys(loads(substitute(unrounded(matrix.factor), point)))
+        codes = e.held({x: TRUE for x in read}, width, "codes")
+    shared = [x for x in read if x not in codes and lane_of(width) not in axes_of(x)]
+    with w.open(f"auto {name}_sides = [&](idx {row}, idx k)", [row, "k"], tail=";"):
+        _point_of_vector(e, site, matrix, side)
+        texts = ", ".join(f"(float)({e.root(x)})" for x in shared)
+        w.write(f"return mt::Pack<float, {max(1, len(shared))}>{{{{{texts or '0.0f'}}}}};")
+    given = f"const decltype({name}_codes(0, 0))& codes, const decltype({name}_sides(0, 0))& sides"
+    head = f"auto {name} = mt::coded({name}_codes, {name}_sides, [&](idx {row}, idx k, {given})"
+    with w.open(head, [row, "k"], tail=");") as block:
+        point = _point_of_vector(e, site, matrix, side)
+        block.names.update(codes)
+        block.names.update({x: f"sides[{i}]" for i, x in enumerate(shared)})
+        _write_vector(e, matrix, side, point)
 
 
 def neighbours_of(e: VectorEmitter, first: Axis, width: int) -> Expr:

@@ -35,18 +35,29 @@ __device__ __forceinline__ void load_pairs(u32 (&to)[N / 2], Source<T> from) {
   }
 }
 
-// The same of neighbours at (row, k) of an operand, which lies in memory or is computed, VECTOR at once.
-template <int VECTOR, int N, class Operand>
-__device__ __forceinline__ void load_pairs(u32 (&to)[N / 2], const Operand& operand, int row, int k) {
-  if constexpr (requires { operand.values(row, k); }) {
-    static_assert(VECTOR == N || N < VECTOR || VECTOR == 8, "A computed operand comes in vectors of 16 bytes.");
-    const auto found = operand.values(row, k);
+// N neighbours of an operand in a thread's registers, from when they are asked for: as words of two, or as what is decoded when they are used.
+template <class Operand, int VECTOR, int N>
+struct Neighbours {
+  u32 words[N / 2];
+  __device__ __forceinline__ void ask(const Operand& operand, int row, int k) { load_pairs<VECTOR, N>(words, operand.source(row, k)); }
+  __device__ __forceinline__ void take(u32 (&to)[N / 2], const Operand&, int, int) const {
+#pragma unroll
+    for (int w = 0; w < N / 2; ++w) to[w] = words[w];
+  }
+};
+template <class Operand, int VECTOR, int N>
+  requires(Operand::CODED)
+struct Neighbours<Operand, VECTOR, N> {
+  static_assert(VECTOR == N, "Codes are decoded in whole vectors.");
+  typename Operand::Codes codes;
+  typename Operand::Sides sides;
+  __device__ __forceinline__ void ask(const Operand& operand, int row, int k) { codes = operand.codes(row, k), sides = operand.sides(row, k); }
+  __device__ __forceinline__ void take(u32 (&to)[N / 2], const Operand& operand, int row, int k) const {
+    const auto found = operand.decode(row, k, codes, sides);
 #pragma unroll
     for (int w = 0; w < N / 2; ++w) to[w] = u32(found[2 * w].bits) | u32(found[2 * w + 1].bits) << 16;
-  } else {
-    load_pairs<VECTOR, N>(to, operand.source(row, k));
   }
-}
+};
 
 // The queries of a warp's rows, as left operands.
 template <class S>
@@ -79,35 +90,42 @@ struct DirectQueries {
 };
 
 // The keys and values of a chunk, as right operands.
-template <class S>
+template <class S, class Key, class Value>
 struct DirectChunk {
   static constexpr int PASSES = S::FEATURES / 32, TILES = S::CHUNK / 8;
   static constexpr int RUN = S::COLUMN_RUN, GROUPS = S::COLUMNS / (8 * RUN);
-  u32 keys[TILES][PASSES][4], values[TILES][2][GROUPS][RUN / 2];
+  Neighbours<Key, S::Key::VECTOR, 8> keys[TILES][PASSES];
+  Neighbours<Value, S::Value::VECTOR, RUN> values[TILES][2][GROUPS];
 
-  // From key `first` on; those behind `last` are read as that one: their powers are 0.
-  template <class Key, class Value>
-  __device__ __forceinline__ void load(const Key& key, const Value& value, int first, int last, int lane) {
-#pragma unroll
-    for (int j = 0; j < TILES; ++j) {
-      const int row = min_of(first + j * 8 + lane / 4, last);
-#pragma unroll
-      for (int p = 0; p < PASSES; ++p) load_pairs<S::Key::VECTOR, 8>(keys[j][p], key, row, p * 32 + (lane & 3) * 8);
-    }
+  // Where a lane's keys and features lie, and its columns and the keys of these. Keys behind `last` are read as that one: their powers are 0.
+  struct Where {
+    int first, last, lane;
+    __device__ __forceinline__ int key(int j) const { return min_of(first + j * 8 + lane / 4, last); }
+    __device__ __forceinline__ int feature(int p) const { return p * 32 + (lane & 3) * 8; }
+    __device__ __forceinline__ int column(int q) const { return (q * 8 + lane / 4) * RUN; }
+    __device__ __forceinline__ int key_of_values(int j, int e) const { return min_of(first + j * 8 + (lane & 3) * 2 + e, last); }
+  };
+
+  __device__ __forceinline__ void load(const Key& key, const Value& value, const Where& at) {
 #pragma unroll
     for (int j = 0; j < TILES; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int k = min_of(first + j * 8 + (lane & 3) * 2 + e, last);
+      for (int p = 0; p < PASSES; ++p) keys[j][p].ask(key, at.key(j), at.feature(p));
 #pragma unroll
-        for (int q = 0; q < GROUPS; ++q)
-          load_pairs<S::Value::VECTOR, RUN>(values[j][e][q], value, (q * 8 + lane / 4) * RUN, k);
-      }
+    for (int j = 0; j < TILES; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int q = 0; q < GROUPS; ++q) values[j][e][q].ask(value, at.column(q), at.key_of_values(j, e));
   }
   // Adds the products with the queries.
-  __device__ __forceinline__ void add_scores(typename S::Scores::Accumulator& scores, const DirectQueries<S>& queries) const {
+  __device__ __forceinline__ void add_scores(typename S::Scores::Accumulator& scores, const DirectQueries<S>& queries, const Key& key,
+                                             const Where& at) const {
 #pragma unroll
-    for (int p = 0; p < PASSES; ++p)
+    for (int p = 0; p < PASSES; ++p) {
+      u32 words[TILES][4];
+#pragma unroll
+      for (int j = 0; j < TILES; ++j) keys[j][p].take(words[j], key, at.key(j), at.feature(p));
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -116,31 +134,44 @@ struct DirectChunk {
           queries.operand(a, i, p, half);
 #pragma unroll
           for (int j = 0; j < TILES; ++j) {
-            const u32 b[2] = {keys[j][p][half * 2], keys[j][p][half * 2 + 1]};
+            const u32 b[2] = {words[j][half * 2], words[j][half * 2 + 1]};
             ptx::mma_16816<typename S::T>(scores.c[i][j], a, b);
           }
         }
+    }
   }
   // Adds the values, weighted by the chunk's powers.
-  __device__ __forceinline__ void add_values(OnlineSoftmax<S>& softmax, const typename S::Scores::Accumulator& powers) const {
+  __device__ __forceinline__ void add_values(OnlineSoftmax<S>& softmax, const typename S::Scores::Accumulator& powers, const Value& value,
+                                             const Where& at) const {
 #pragma unroll
-    for (int k = 0; k < S::CHUNK; k += 16)
+    for (int k = 0; k < S::CHUNK; k += 16) {
+      u32 words[2][2][GROUPS][RUN / 2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+#pragma unroll
+          for (int q = 0; q < GROUPS; ++q) {
+            const int tile = k / 8 + j;
+            values[tile][e][q].take(words[j][e][q], value, at.column(q), at.key_of_values(tile, e));
+          }
 #pragma unroll
       for (int i = 0; i < OnlineSoftmax<S>::TM; ++i) {
         u32 a[4];
         softmax.operand(a, powers, i, k);
 #pragma unroll
         for (int n = 0; n < OnlineSoftmax<S>::TN; ++n) {
-          const u32 b[2] = {pair(k / 8, n), pair(k / 8 + 1, n)};
+          const u32 b[2] = {pair(words[0], n), pair(words[1], n)};
           ptx::mma_16816<typename S::T>(softmax.sums[i][n], a, b);
         }
       }
+    }
   }
 
  private:
-  // Of tile `n` of columns, the values of the lane's two keys of tile `j`.
-  __device__ __forceinline__ u32 pair(int j, int n) const {
-    const u32 one = values[j][0][n / RUN][n % RUN / 2], two = values[j][1][n / RUN][n % RUN / 2];
+  // Of tile `n` of columns, the values of the lane's two keys of a tile.
+  static __device__ __forceinline__ u32 pair(const u32 (&words)[2][GROUPS][RUN / 2], int n) {
+    const u32 one = words[0][n / RUN][n % RUN / 2], two = words[1][n / RUN][n % RUN / 2];
     return n % 2 == 0 ? (one & 0xffffu) | two << 16 : one >> 16 | (two & 0xffff0000u);
   }
 };
@@ -155,10 +186,12 @@ __device__ __forceinline__ void stream_direct(OnlineSoftmax<S>& softmax, const T
   const int last = (S::BOUNDED ? key1 : S::KEYS) - 1;
   await();
   const DirectQueries<S> queries(query, m0, m1, lane);
-  DirectChunk<S> chunks[DEPTH];
+  using Chunk = DirectChunk<S, Key, Value>;
+  auto place = [&](int t) { return typename Chunk::Where{role.first(t), last, lane}; };
+  Chunk chunks[DEPTH];
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d)
-    if (d < role.count) chunks[d].load(key, value, role.first(d), last, lane);
+    if (d < role.count) chunks[d].load(key, value, place(d));
 #pragma unroll 1
   for (int t = 0; t < role.count; t += DEPTH) {
 #pragma unroll
@@ -166,12 +199,12 @@ __device__ __forceinline__ void stream_direct(OnlineSoftmax<S>& softmax, const T
       if (t + d >= role.count) break;
       typename S::Scores::Accumulator scores;
       S::Scores::clear(scores);
-      chunks[d].add_scores(scores, queries);
+      chunks[d].add_scores(scores, queries, key, place(t + d));
       to_scores<S>(scores, score, m0, m1, role.first(t + d), lane);
       if (softmax.update_maximum(scores, factor_of(score))) softmax.rescale_sums();
       softmax.exponentiate(scores, factor_of(score));
-      chunks[d].add_values(softmax, scores);
-      if (t + d + DEPTH < role.count) chunks[d].load(key, value, role.first(t + d + DEPTH), last, lane);
+      chunks[d].add_values(softmax, scores, value, place(t + d));
+      if (t + d + DEPTH < role.count) chunks[d].load(key, value, place(t + d + DEPTH));
     }
   }
 }

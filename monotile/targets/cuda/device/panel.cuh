@@ -11,6 +11,7 @@
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
 //   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
 //   Evaluated  f(row, k) gives their values
+//   Coded      codes(row, k), and what they share, sides(row, k), are asked for; decode(row, k, codes, sides) gives the values
 //   Sparse     two of these: contract_sparse.cuh
 //   Bounded    one of these, of which only the values of k before `k_end` count
 // The first two need Copy::ASYNC, Copy::DIRECT or Copy::UNALIGNED, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
@@ -62,7 +63,7 @@ struct Source {
 
 template <class T, int ROW_STEP_, int K_STEP_>
 struct Linear {
-  static constexpr bool LINEAR = true, GUARDED = false;
+  static constexpr bool LINEAR = true, GUARDED = false, CODED = false;
   static constexpr int ROW_STEP = ROW_STEP_, K_STEP = K_STEP_;
   const T* base;
   __device__ __forceinline__ const T* address(int row, int k) const {
@@ -72,7 +73,7 @@ struct Linear {
 };
 template <class T, bool GUARDED_, class F>
 struct Addressed {
-  static constexpr bool LINEAR = false, GUARDED = GUARDED_;
+  static constexpr bool LINEAR = false, GUARDED = GUARDED_, CODED = false;
   static constexpr int ROW_STEP = 0, K_STEP = 0;
   F f;
   __device__ __forceinline__ Source<T> source(int row, int k) const {
@@ -86,6 +87,15 @@ template <class T, int V, class F>
 struct Evaluated {
   F f;
   __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
+};
+template <class CodesOf, class SidesOf, class Decode>
+struct Coded {
+  static constexpr bool CODED = true;
+  CodesOf codes;
+  SidesOf sides;
+  Decode decode;
+  using Codes = decltype(codes(0, 0));
+  using Sides = decltype(sides(0, 0));
 };
 template <class Operand>
 struct Bounded {
@@ -113,6 +123,10 @@ __device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
 template <class T, bool GUARDED = false, class F>
 __device__ __forceinline__ Addressed<T, GUARDED, F> addressed(F f) {
   return {f};
+}
+template <class CodesOf, class SidesOf, class Decode>
+__device__ __forceinline__ Coded<CodesOf, SidesOf, Decode> coded(CodesOf codes, SidesOf sides, Decode decode) {
+  return {codes, sides, decode};
 }
 template <class T, int V, class F>
 __device__ __forceinline__ Evaluated<T, V, F> evaluated(F f) {
