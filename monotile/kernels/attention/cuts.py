@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from monotile.ir.dtype import DType
+from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.attention.cost import attend_seconds
 from monotile.kernels.attention.match import Attention, attention
@@ -121,7 +122,7 @@ def _fitting(found: Attention, target: Target) -> Iterator[tuple[Attend, Dim, in
     )  # fmt: skip
     warps = target.threads // target.warp
     few = found.run * _rows(found) <= DIRECT_ROWS
-    direct = list(_direct(base, features, columns)) if few else []
+    direct = list(_direct(base, found, columns)) if few else []
     several = (ways if found.size == 2 else wide_ways)(base, features, columns, target)
     for block in direct or several:
         for tile in _blocks(found, block.block_m):
@@ -206,9 +207,10 @@ def _in_lines(a: Attend) -> bool:
     return wide and a.query.copy == "async" and tuple(o.major for o in sides) == ("k", "k", "mn")
 
 
-def _direct(base: Attend, features: int, columns: int) -> Iterator[Attend]:
+def _direct(base: Attend, found: Attention, columns: int) -> Iterator[Attend]:
     """`base`, of a part, with operands that warps read into their registers, or decode there: there are few rows, and the ring through which weights
     stream (`plan.nodes.Ring`) gets the on-chip memory."""
+    features = found.products.reduce[0].extent
     if not base.part or not _in_lines(base) or features % DIRECT_RUN or columns % DIRECT_RUN:
         return
     if base.value.copy == "element" and columns % (8 * VECTOR):
@@ -216,12 +218,14 @@ def _direct(base: Attend, features: int, columns: int) -> Iterator[Attend]:
     query, key, value = (
         msgspec.structs.replace(o, copy="direct") for o in (base.query, base.key, base.value)
     )
-    coded = (base.key.copy == "element") * features + (base.value.copy == "element") * columns
+    coded = "element" in (base.key.copy, base.value.copy)
+    scaled = coded and max(len(set(loads(x))) for x in (found.keys, found.values)) > 1
     for block, chunk, depth in itertools.product(DIRECT_BLOCKS, CHUNKS, DIRECT_DEPTHS):
         tiles = block // 16
-        held = (
-            depth * chunk * (features + columns - coded // 2) // 64
-        )  # words of a lane; a code has 8 bits
+        own = chunk * (features + columns) // 64  # words of a lane, of a chunk
+        held = depth * own
+        if coded:  # a byte each, with what keys share; a chunk at a time is decoded
+            held = depth * (own // 2 + scaled * chunk // 2) + own
         sums = tiles * ((chunk + columns) // 2 + features // 4)
         if held + sums <= MOST_DIRECT:
             yield msgspec.structs.replace(

@@ -167,7 +167,7 @@ def _write_decoding(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) ->
     with w.open(f"auto {name}_codes = [&](idx {row}, idx k)", [row, "k"], tail=";"):
         point = _point_of_vector(e, site, matrix, side)
         read = dict.fromkeys(loads(substitute(unrounded(matrix.factor), point)))
-        codes = e.held({x: TRUE for x in read}, width, "codes")
+        codes = e.held(dict.fromkeys(read, TRUE), width, "codes")
     shared = [x for x in read if x not in codes and lane_of(width) not in axes_of(x)]
     with w.open(f"auto {name}_sides = [&](idx {row}, idx k)", [row, "k"], tail=";"):
         _point_of_vector(e, site, matrix, side)

@@ -11,7 +11,7 @@ from monotile.analysis.cost import cost
 from monotile.analysis.reuse import footprint
 from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Load, loads
-from monotile.ir.program import Compute, Program, Scatter, Statement, statements
+from monotile.ir.program import Compute, Program, Scatter, Statement, statements, updates
 from monotile.transform.fusion.inline import inline_chosen
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.dce import eliminate_dead_code
@@ -73,8 +73,8 @@ def _of_weights(program: Program) -> dict[str, Compute]:
 
 def _held(program: Program) -> frozenset[str]:
     """Weights that nothing changes, and states with their new elements (a cache of codes)."""
-    updated = (s.out.name for s in statements(program.body) if isinstance(s, Scatter))
-    return steady_weights(program) | frozenset(updated)
+    made = {s.out.name for s in statements(program.body) if isinstance(s, Scatter)}
+    return steady_weights(program) | {u.result.name for u in updates(program)} & made
 
 
 def _multiplied(s: Compute) -> Iterator[str]:

@@ -49,11 +49,11 @@ template <class Operand, int VECTOR, int N>
   requires(Operand::CODED)
 struct Neighbours<Operand, VECTOR, N> {
   static_assert(VECTOR == N, "Codes are decoded in whole vectors.");
-  typename Operand::Codes codes;
+  Words<typename Operand::Codes> codes;  // not a register for each byte
   typename Operand::Sides sides;
-  __device__ __forceinline__ void ask(const Operand& operand, int row, int k) { codes = operand.codes(row, k), sides = operand.sides(row, k); }
+  __device__ __forceinline__ void ask(const Operand& operand, int row, int k) { codes = words(operand.codes(row, k)), sides = operand.sides(row, k); }
   __device__ __forceinline__ void take(u32 (&to)[N / 2], const Operand& operand, int row, int k) const {
-    const auto found = operand.decode(row, k, codes, sides);
+    const auto found = operand.decode(row, k, codes.whole(), sides);
 #pragma unroll
     for (int w = 0; w < N / 2; ++w) to[w] = u32(found[2 * w].bits) | u32(found[2 * w + 1].bits) << 16;
   }
