@@ -44,7 +44,7 @@ class Cached(nn.Module):
         sizes = [n * self.width for n in (self.heads, self.shared, self.shared)]
         q, k, v = (y.unflatten(-1, (-1, self.width)).transpose(1, 2) for y in x.split(sizes, -1))
         k, v = self.put("keys", k, at), self.put("values", v, at)
-        seen = torch.arange(self.capacity) <= at[:, None]
+        seen = torch.arange(self.capacity, device=x.device) <= at[:, None]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
 
 
