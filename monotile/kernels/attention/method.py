@@ -8,7 +8,7 @@ from monotile.plan.nodes import Method
 from monotile.plan.places import Frozen
 
 DIRECT_RUN = 32  # operands that are read directly have multiples of so many features and columns
-DIRECT_DEPTHS = (1, 2, 4)  # chunks of them in registers
+DIRECT_DEPTHS = (1, 2)  # chunks of them in registers
 
 
 class Attend(Method, Frozen, frozen=True, tag="attend"):
