@@ -36,7 +36,8 @@ def ascending_in(tensors: Mapping[str, object]) -> frozenset[str]:
     return frozenset(
         name
         for name, x in tensors.items()
-        if isinstance(x, torch.Tensor)
+        if type(x) in (torch.Tensor, torch.nn.Parameter)  # of other classes there may be no values
+        and isinstance(x, torch.Tensor)
         and x.dtype is torch.uint8
         and x.dim() > 1
         and x.device.type != "meta"
