@@ -67,31 +67,38 @@ def _in_order(values: list[Load], along: Axis) -> tuple[Load, Load] | None:
     start = [_at(x, along, 0) for x in values]
     first, second = sorted(zip(start, values, strict=True), key=lambda x: x[0].constant)
     beside = first[0].terms == second[0].terms and second[0].constant == first[0].constant + 1
-    run = Axis("run", along.extent // RUN)
     steps = all(
         _at(x, along, n).terms == first[0].terms
         and _at(x, along, n).constant - at.constant == n // 4 * 2
         for at, x in (first, second)
         for n in range(RUN)
     )
-    even = first[0].coefficient(run) == VALUES and not any(
-        run in axes_of(a) for a, _ in first[0].terms if a != run
-    )
+    even = _advances(first[0], along, VALUES)
     return (first[1], second[1]) if beside and steps and even else None
 
 
 def _one_byte(byte: Load, along: Axis) -> bool:
     """Whether each run of eight neighbours reads a byte of its own, one after the other."""
-    run = Axis("run", along.extent // RUN)
     first = _at(byte, along, 0)
     alike = all(_at(byte, along, n) == first for n in range(RUN))
-    inner = any(run in axes_of(a) for a, _ in first.terms if a != run)
-    return byte.dtype is DType.U8 and alike and first.coefficient(run) == 1 and not inner
+    return byte.dtype is DType.U8 and alike and _advances(first, along, 1)
+
+
+def _run(along: Axis) -> Axis:
+    """The number of a run of eight neighbours."""
+    return Axis("run", along.extent // RUN)
+
+
+def _advances(where: Affine, along: Axis, step: int) -> bool:
+    """Whether an offset is so many elements further for each run, and depends on its number in no other way."""
+    run = _run(along)
+    inner = any(run in axes_of(a) for a, _ in where.terms if a != run)
+    return where.coefficient(run) == step and not inner
 
 
 def _at(x: Load, along: Axis, n: int) -> Affine:
     """The offset of what neighbour `n` of a run reads."""
-    place = add(mul(Axis("run", along.extent // RUN), idx(RUN)), idx(n))
+    place = add(mul(_run(along), idx(RUN)), idx(n))
     return offset(
         Load(x.tensor, tuple(affine(substitute(i, {along.name: place})).expr for i in x.index))
     )
@@ -99,7 +106,7 @@ def _at(x: Load, along: Axis, n: int) -> Affine:
 
 def _selects(factor: Expr, along: Axis, values: tuple[Load, Load], byte: Load) -> bool:
     """Whether it is each value at its place, and zero elsewhere, for all bytes that ascend."""
-    run, number, which = Axis("run", along.extent // RUN), Axis("number", RUN), Axis("which", BYTES)
+    number, which = Axis("number", RUN), Axis("which", BYTES)
     given, bytes_ = Tensor("given", (VALUES,), factor.dtype), Tensor("bytes", (BYTES,), DType.U8)
 
     def read(x: Load) -> Expr:
@@ -108,7 +115,7 @@ def _selects(factor: Expr, along: Axis, values: tuple[Load, Load], byte: Load) -
         group = mul(binary("floordiv", number, idx(4)), idx(2))
         return Load(given, (add(group, idx(values.index(x))),))
 
-    put = {along.name: add(mul(run, idx(RUN)), number)}
+    put = {along.name: add(mul(_run(along), idx(RUN)), number)}
     body = normalised_indices(substitute(map_loads(factor, read), put))
     if not axes_of(body) <= {number, which}:
         return False

@@ -10,19 +10,16 @@ from monotile.kernels.matmul.method import Matmul
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
-from tests.codegen.variants import Numbered
+from tests.codegen.variants import product_by
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
 
-def _by_warpgroups(value: Value) -> bool:
-    """Whether a block, or a step of a cut, is of such a product."""
-    match value:
+def _by_warpgroups(method: Value) -> bool:
+    match method:
         case {"instruction": "wgmma", "left": {"major": "mn"}}:
             return True
-        case {"method": inner} | {"steps": [inner, *_]}:
-            return _by_warpgroups(inner)
         case _:
             return False
 
@@ -41,10 +38,8 @@ class Transposed(nn.Module):
 
 
 def check(model: nn.Module, x: Tensor, number: int) -> None:
-    whole = Numbered("split", lambda parts: parts == 1, 0)
     model = model.eval().requires_grad_(False)
-    blocks = Numbered("blocks", _by_warpgroups, number, whole)
-    fast = Emulated(model, (x,), chooser=Numbered("cut", _by_warpgroups, 0, blocks))
+    fast = Emulated(model, (x,), chooser=product_by(_by_warpgroups, number))
     methods = [s.method for stage in stages_in(fast.plan.body) for s in stage.steps]
     assert any(isinstance(m, Matmul) and m.left.major == "mn" for m in methods)
     right = exact(model, (x,))

@@ -12,27 +12,23 @@ from monotile.kernels.matmul.method import Matmul
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
-from tests.codegen.variants import Numbered
+from tests.codegen.variants import Numbered, product_by
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
 
-def _sparse(value: Value) -> bool:
-    """Whether a block, or a step of a cut, is of such a weight."""
-    match value:
-        case {"right": {"copy": copy}}:
-            return copy == "sparse"
-        case {"method": inner} | {"steps": [inner, *_]}:
-            return _sparse(inner)
+def _is_sparse(method: Value) -> bool:
+    match method:
+        case {"right": {"copy": "sparse"}}:
+            return True
         case _:
             return False
 
 
 def sparse(number: int) -> Numbered:
     """The `number`-th of their blocks."""
-    whole = Numbered("split", lambda parts: parts == 1, 0)
-    return Numbered("cut", _sparse, 0, Numbered("blocks", _sparse, number, whole))
+    return product_by(_is_sparse, number)
 
 
 def packed(*sizes: int, dtype: torch.dtype = torch.float16) -> nn.Module:

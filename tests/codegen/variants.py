@@ -59,3 +59,19 @@ class Numbered:
         if not wanted:
             return self.otherwise.choose(question, every)
         return wanted[self.number % len(wanted)]
+
+
+def product_by(holds: Callable[[Value], bool], number: int) -> Numbered:
+    """The `number`-th block of a product whose method `holds`, as a step of whole sums."""
+
+    def of_step(value: Value) -> bool:
+        match value:
+            case {"method": inner} | {"steps": [inner, *_]}:
+                return of_step(inner)
+            case {"type": _}:
+                return holds(value)
+            case _:
+                return False
+
+    whole = Numbered("split", lambda parts: parts == 1, 0)
+    return Numbered("cut", of_step, 0, Numbered("blocks", of_step, number, whole))

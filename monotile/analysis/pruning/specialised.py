@@ -57,16 +57,14 @@ class Specialised(msgspec.Struct, frozen=True):
     def of(self, names: Set[str]) -> "Specialised":
         """Without parameters that have other names."""
         rows = [tuple(p for p in r.parameters if p[0] in names) for r in self.removed]
-        return Specialised(
-            tuple(
+        return msgspec.structs.replace(
+            self,
+            removed=tuple(
                 msgspec.structs.replace(r, parameters=row)
                 for r, row in zip(self.removed, rows, strict=True)
             ),
-            {n: g for n, g in self.gathered.items() if n in names},
-            {n: z for n, z in self.relied.items() if n in names},
-            self.before,
-            self.after,
-            self.ascending,
+            gathered={n: g for n, g in self.gathered.items() if n in names},
+            relied={n: z for n, z in self.relied.items() if n in names},
         )
 
     def in_order(self, orders: Mapping[str, Sequence[int]]) -> "Specialised":
@@ -89,8 +87,8 @@ class Specialised(msgspec.Struct, frozen=True):
             else z
             for n, z in self.relied.items()
         }
-        return Specialised(
-            tuple(removed), gathered, relied, self.before, self.after, self.ascending
+        return msgspec.structs.replace(
+            self, removed=tuple(removed), gathered=gathered, relied=relied
         )
 
     def __str__(self) -> str:

@@ -193,25 +193,26 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
             )
 
 
-def _straight(a: Attend) -> bool:
-    """Whether features, and columns of the values, are neighbours in memory."""
-    sides = (a.query, a.key, a.value)
-    copied = all(o.copy == "async" for o in sides)
-    return copied and tuple(o.major for o in sides) == ("k", "k", "mn")
+def _straight(a: Attend, *, computed: bool = False) -> bool:
+    """Whether features, and columns of the values, are neighbours in memory; computed: or keys and values are made in whole vectors of these."""
 
+    def wide(o: Operand) -> bool:
+        return o.copy == "async" or (computed and o.copy == "element" and o.vector == VECTOR)
 
-def _in_lines(a: Attend) -> bool:
-    """The same, where keys and values may be computed in whole vectors."""
-    sides = (a.query, a.key, a.value)
-    wide = all(o.copy == "async" or (o.copy == "element" and o.vector == VECTOR) for o in sides)
-    return wide and a.query.copy == "async" and tuple(o.major for o in sides) == ("k", "k", "mn")
+    lie = tuple(o.major for o in (a.query, a.key, a.value)) == ("k", "k", "mn")
+    return lie and a.query.copy == "async" and wide(a.key) and wide(a.value)
 
 
 def _direct(base: Attend, found: Attention, columns: int) -> Iterator[Attend]:
     """`base`, of a part, with operands that warps read into their registers, or decode there: there are few rows, and the ring through which weights
     stream (`plan.nodes.Ring`) gets the on-chip memory."""
     features = found.products.reduce[0].extent
-    if not base.part or not _in_lines(base) or features % DIRECT_RUN or columns % DIRECT_RUN:
+    if (
+        not base.part
+        or not _straight(base, computed=True)
+        or features % DIRECT_RUN
+        or columns % DIRECT_RUN
+    ):
         return
     if base.value.copy == "element" and columns % (8 * VECTOR):
         return

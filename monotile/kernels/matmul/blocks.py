@@ -203,20 +203,25 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
     return most
 
 
+def _warpgroup_shapes(target: Target) -> tuple[tuple[int, int, int, int, int], ...]:
+    """How warpgroups may share a block: slices of K, teams, those one above the other along what they have 64 of, those side by side along the other
+    side, and how many times 64 each has."""
+    groups = target.threads // (4 * target.warp)
+    return (
+        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
+        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
+    )  # fmt: skip
+
+
 def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
-    groups = target.threads // (4 * target.warp)
     itemsize = p.dtype.itemsize
     deep = LINE_BYTES // itemsize
     # Of a chunk, and of all: tensor cores keep few bits of them. Left operands in parts are in registers.
     sums = 2 if p.dtype.is_float8 or p.passes > 1 else 1
     most = 1 if p.passes > 1 else 2
-    shapes = (
-        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
-        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
-    )  # fmt: skip
     for (slices, teams, down, across, high), columns in itertools.product(
-        shapes, _warpgroup_columns(p)
+        _warpgroup_shapes(target), _warpgroup_columns(p)
     ):
         block_m, block_n = 64 * down * high, columns * across
         if (
@@ -243,14 +248,9 @@ def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul
 
 def _sparse_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Warpgroups of 64 columns, or twice these, by rows: as those of rows by columns."""
-    groups = target.threads // (4 * target.warp)
     right = Operand("k", SPARSE_VECTOR, "sparse")
-    shapes = (
-        (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
-        (1, groups, 1, 1, 1), (1, groups, 1, 1, 2),
-    )  # fmt: skip
     for (slices, teams, across, down, wide), rows, block_k in itertools.product(
-        shapes, (8, *_WARPGROUP_COLUMNS), (SPARSE_CHUNK, 2 * SPARSE_CHUNK)
+        _warpgroup_shapes(target), (8, *_WARPGROUP_COLUMNS), (SPARSE_CHUNK, 2 * SPARSE_CHUNK)
     ):
         block_m, block_n = rows * down, 64 * across * wide
         if (

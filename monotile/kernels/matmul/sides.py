@@ -24,18 +24,15 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     left, right = factors(anchor, swapped=m.swapped)
     elements = elements_of(left, right, anchor)
     rows, columns = step.dims[m.m], step.dims[m.n]
-    if m.sparse:
-        right = _sparse(m.right, right, anchor, view)
-        return exact_operand(
-            m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places
-        ), right
     return (
         _lines(m.left, left, elements[0], view)
         if m.runs > 1
         else exact_operand(
             m.left, left, elements[0], _inner(anchor, left, m.left, rows, m.block_m, m), view.places
         ),
-        exact_operand(
+        _sparse(m.right, right, anchor, view)
+        if m.sparse
+        else exact_operand(
             m.right,
             right,
             elements[1],
