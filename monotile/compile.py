@@ -190,7 +190,7 @@ def _scheduled(
     """The model after all passes from Program to Program, and its Plan."""
     model = _Model(exported, functional(exported), {}, _tf32(target, options))
     captured, orders = _captured(model, target)
-    given = Given(facts=_facts(exported, options), ascending=_ascending(exported))
+    given = Given(facts=_facts(exported, options), ascending=_ascending(exported, target))
     beginning = _beginning(captured, orders, target, options, given)
     lowered = lower(replace(beginning, chooser=chooser), traces=traces[0])
     state = PlanState.of(lowered.program, target, options, lowered.context)
@@ -209,7 +209,8 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
-        given = replace(given, facts=_facts(exported, options), ascending=_ascending(exported))
+        ascending = _ascending(exported, hardware)
+        given = replace(given, facts=_facts(exported, options), ascending=ascending)
         whole = given.plan or given.choices or options.arrange_parameters
         several = hardware.has.many_workers and not whole
         classes = size_classes(ranges_of(exported)) if several else [{}]
@@ -227,9 +228,9 @@ def _facts(exported: Exported, options: Options) -> Facts:
     return zeros_of(exported.state_dict) if options.specialise else {}
 
 
-def _ascending(exported: Exported) -> frozenset[str]:
-    """Parameters that tensor cores may take for places among four."""
-    return ascending_in(exported.state_dict)
+def _ascending(exported: Exported, target: Target) -> frozenset[str]:
+    """Parameters that the target's tensor cores may take for places among four: none are looked at where it has no such."""
+    return ascending_in(exported.state_dict) if "wgmma.sp" in target.instructions else frozenset()
 
 
 def _modules(

@@ -50,7 +50,7 @@ class ProgramState:
     chooser:    who is asked where there are several ways.
     iterate:    how the Program is to become the body of a loop; None where it is not to.
     facts:      what is known of the parameters' values, in the order of their dimensions in the Program; nothing where nobody asked.
-    ascending:  parameters of which each byte holds two pairs of 2-bit numbers that ascend.
+    ascending:  parameters of which each byte holds two pairs of 2-bit numbers that ascend; none where the target has no use for it.
     specialised: what was removed because of them, and what that relies on.
     """
 
@@ -140,12 +140,7 @@ def specialise_parameters(s: ProgramState) -> ProgramState:
 
 def keep_few(s: ProgramState) -> ProgramState:
     """`gather_kept`, which says on which parameters' values it relies."""
-    ascending = (
-        s.ascending
-        if s.target is not None and "wgmma.sp" in s.target.instructions
-        else frozenset[str]()
-    )
-    program = gather_kept(s.program, ascending)
+    program = gather_kept(s.program, s.ascending)
     if program is s.program:
         return s
     relied = tuple(sorted(ascending_in(program) & s.parameters))

@@ -46,10 +46,11 @@ class Emulated:
     ) -> None:
         self.options = Options(workers=workers)
         self.captured = model if isinstance(model, Captured) else capture(model, tuple(args))
-        ascending = ascending_in(self.captured.parameters)
+        sparse = "wgmma.sp" in target.instructions
+        ascending = ascending_in(self.captured.parameters) if sparse else frozenset[str]()
         first = ProgramState(
-            self.captured.program, self.options, target if ascending else None, self.captured.constants,
-            frozenset(self.captured.parameters), iterate=iterate, ascending=ascending,
+            self.captured.program, self.options, constants=self.captured.constants,
+            parameters=frozenset(self.captured.parameters), iterate=iterate, ascending=ascending,
         )  # fmt: skip
         done = run(ANY_TARGET, first)
         program, self.constants = done.program, done.constants
