@@ -187,8 +187,9 @@ class PackEmitter(PlacedEmitter):
         keys: list[Hashable] = []
         for found in packs:
             key = (PACK, vector.lane.extent, found[0])
-            vector.outer.names[key] = self._guarded_pack([found], found[0])
-            keys.append(key)
+            if self.writer.known(key) is None:  # else a condition around this one has it
+                vector.outer.names[key] = self._guarded_pack([found], found[0])
+                keys.append(key)
         text = self.name(e, e.dtype, self._operation)
         for key in keys:
             del vector.outer.names[key]

@@ -97,3 +97,21 @@ def test_odd_rows_of_several_are_one_load(dtype: torch.dtype) -> None:
     body = body[: body.index("\n}\n")]
     assert body.count("mt::load<1>(at") == 1
     assert body.count("mt::load") == 1
+
+
+class Streams(nn.Module):
+    """Rows beside sums of a row of one table and of rows of another that data chooses, as the streams of ProphetNet's decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams, self.places = nn.Embedding(2, 64), nn.Embedding(40, 64)
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        sums = [(self.streams.weight[k] + self.places(at)) for k in range(2)]
+        return self.norm(torch.cat([x, *sums], 1))
+
+
+def test_sums_within_a_concatenation_are_loaded_once() -> None:
+    torch.manual_seed(0)
+    check(Streams().half(), torch.randn(1, 16, 64).half(), torch.arange(16)[None] + 20)
