@@ -109,6 +109,7 @@ class Builder:
     results: the types of the operator's results by PyTorch, in order.
     tf32:    whether factors of float32 may be rounded to TF32 in products of the current operator.
     weights, constants: constant tensors of the graph, and their values by part name.
+    sizes:   the scalars of symbols that stand for sizes which data decide.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -116,6 +117,7 @@ class Builder:
         self.statements: list[Statement] = []
         self.weights: list[Weight] = []
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
+        self.sizes: dict[str, Tensor] = {}
         self._tables: dict[Hashable, Tensor] = {}
         self.node = ""
         self.origin = ""
@@ -130,7 +132,7 @@ class Builder:
         """A builder for a body inside this one, lowering the same operator."""
         inner = Builder(self.names)
         inner.weights, inner.constants = self.weights, self.constants
-        inner._tables = self._tables
+        inner._tables, inner.sizes = self._tables, self.sizes
         inner.begin(self.node, self.origin, self.results)
         inner.tf32 = self.tf32
         return inner

@@ -45,7 +45,7 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Expr, Load, SizeTensor, Tensor, idx, loads
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, SizeTensor, Tensor, idx, loads
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -94,9 +94,9 @@ class Live(msgspec.Struct, frozen=True, cache_hash=True):
         return not self.at and all(t is None or isinstance(t, SizeTensor) for t in self.ends)
 
     @property
-    def prefix(self) -> SizeTensor | None:
-        """The size of the call that says how much of the axis is live, from its start; None where none does."""
-        return self.last if self.first is None and isinstance(self.last, SizeTensor) else None
+    def prefix(self) -> Tensor | None:
+        """The scalar that says how much of the axis is live, from its start; None where none does."""
+        return self.last if self.first is None and not self.at else None
 
     def part(self, index: Sequence[Expr]) -> "Part | None":
         """What it says of a dimension of a tensor that is read, or written, at `index`; None where `at` is not among that."""
@@ -118,6 +118,15 @@ class Part(NamedTuple):
     def along(self, axis: Axis, axes: Sequence[Axis]) -> Live:
         """The same of a Compute with these axes."""
         return Live(axis, *self.ends, tuple(At(axes[p], run) for p, run in self.at))
+
+
+def held_before(index: Expr) -> Part | None:
+    """What an index reads that is held before a scalar: `min(x, end[] - 1)`, where the scalar is not zero."""
+    match index:
+        case Binary("min", _, Binary("sub", Load(end, ()), Const(1))):
+            return Part((None, end))
+        case _:
+            return None
 
 
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):

@@ -50,10 +50,12 @@ class AliasLeaf:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
-    each with what it is: an expression of Python over symbols."""
+    each with what it is: an expression of Python over symbols. counted: symbols that data decide, each with where the Program gives it: results are
+    as long as these say."""
 
     symbols: tuple[tuple[str, int, int], ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
+    counted: tuple[tuple[str, OutputLeaf], ...] = ()
 
 
 InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf
@@ -80,4 +82,5 @@ class Signature:
             replace(places[x.index], shape=x.shape) if isinstance(x, OutputLeaf) else x
             for x in self.outputs
         )
-        return replace(self, outputs=tuple(now))
+        counted = tuple((name, places[x.index]) for name, x in self.sizes.counted)
+        return replace(self, outputs=tuple(now), sizes=replace(self.sizes, counted=counted))

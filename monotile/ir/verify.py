@@ -34,6 +34,7 @@ from monotile.ir.program import (
     Program,
     Scatter,
     Statement,
+    held_before,
     is_snapshot,
     parts_of,
     statements,
@@ -210,7 +211,7 @@ def _defined(at: Scope, x: Load, live: Sequence[Live]) -> None:
     """What is undefined of the tensor of `x` is not read under these bounds."""
     by_axis: dict[Expr, Part | None] = {y.axis: y.part(x.index) for y in live}
     for i, wanted in zip(x.index, at.partial.get(x.tensor.name, ()), strict=False):
-        bounded = isinstance(i, Axis) and wanted is not None and by_axis.get(i) == wanted
+        bounded = wanted is not None and wanted in (by_axis.get(i), held_before(i))
         at.check(wanted is None or bounded, f"an undefined part of {x.tensor.name!r} may be read")
 
 

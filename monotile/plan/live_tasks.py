@@ -4,22 +4,29 @@ from collections.abc import Mapping
 
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim, LiveTasks, Stage, Step
-from monotile.plan.places import Place, Register
+from monotile.plan.places import Place, Register, Value
 
 Statements = Mapping[str, Compute | Scatter]
 Places = Mapping[str, tuple[Place, ...]]
 
 
 def live_tasks(stage: Stage, statements: Statements, places: Places) -> tuple[LiveTasks, ...]:
-    """Along each tile axis of `stage` that a size of the call bounds, how many tasks there are in the call."""
+    """Along each tile axis of `stage` that a size of the call, or a scalar of an earlier stage, bounds: how many tasks there are in the call."""
+    own = {n for step in stage.steps for n in step.computes}
     if stage.everywhere or any(step.method.slot_bytes for step in stage.steps):
         return ()
     found: list[LiveTasks] = []
     for k, extent in enumerate(stage.grid):
         ways = {_along(step, k, statements, places) for step in stage.steps}
-        if extent > 1 and len(ways) == 1 and (way := ways.pop()) is not None:
+        way = ways.pop() if len(ways) == 1 else None
+        if extent > 1 and way is not None and (is_given(way, places) or way.size not in own):
             found.append(way)
     return tuple(found)
+
+
+def is_given(x: LiveTasks, places: Places) -> bool:
+    """Whether the launch has the size, for which nobody waits."""
+    return any(isinstance(p, Value) for p in places[x.size])
 
 
 def _along(step: Step, k: int, statements: Statements, places: Places) -> LiveTasks | None:

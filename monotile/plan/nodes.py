@@ -179,7 +179,7 @@ class Step(Frozen, frozen=True):
 
 class LiveTasks(Frozen, frozen=True):
     """In a call a stage has fewer tasks along the tile axis `axis`: those that cover the first `size` * `inner` positions, `tile` each. size: a
-    scalar that the launch has by value (`SizeTensor`)."""
+    scalar that the launch has by value (`SizeTensor`), or that is there before the stage begins, which then is not late."""
 
     axis: int
     size: str

@@ -82,7 +82,8 @@ class CompiledModule:
         sizes = artifact.signature.sizes
         known = {n for n, _ in sizes.scalars}
         read = [n for n in inputs if n in known]
-        self._sizes = SizeReader(artifact.signature, read) if sizes.symbols else None
+        sized = sizes.symbols or sizes.counted
+        self._sizes = SizeReader(artifact.signature, read) if sized else None
         self._states = frozenset(artifact.states)
         self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
@@ -134,7 +135,8 @@ class CompiledModule:
             self._launch_stateful(kernel, pointers, weights, inputs, leaves)
         else:
             kernel.launch(pointers, weights.pointers)
-        return self._results.assemble(outputs, leaves, sizes.results)
+        shapes = () if self._sizes is None else self._sizes.results(sizes, outputs)
+        return self._results.assemble(outputs, leaves, shapes)
 
     def beside(self, smaller: "Sequence[CompiledModule]") -> "CompiledModule":
         """This module, with kernels of the same model for smaller sizes, ascending: a call runs the first that is for its sizes."""

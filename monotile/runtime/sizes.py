@@ -15,10 +15,11 @@ Shape = tuple[int, ...]
 
 class CallSizes(NamedTuple):
     """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
-    the results that are numbers, in their order."""
+    the results that are numbers, in their order; where data decide some, see `SizeReader.results`."""
 
     scalars: tuple[int, ...]
     results: tuple[Shape | int, ...]
+    symbols: tuple[int, ...] = ()
 
 
 NO_SIZES = CallSizes((), ())
@@ -58,7 +59,8 @@ class SizeReader:
             names, [_tuple(texts) for _, texts in self._shaped]
         )
         self._scalars = _function(names, [texts[n] for n in wanted])
-        self._results = _function(names, results)
+        self.counted = [place for _, place in signature.sizes.counted]
+        self._results = _function([*names, *(n for n, _ in signature.sizes.counted)], results)
 
     def symbols(self, leaves: Sequence[object]) -> tuple[int, ...]:
         """The values of the symbols, in a call with these argument leaves."""
@@ -75,7 +77,14 @@ class SizeReader:
             if got != wanted:
                 raise self._unrelated(leaf, given, symbols)
         scalars = tuple(_bits(x) if isinstance(x, float) else x for x in self._scalars(*symbols))
-        return CallSizes(scalars, self._results(*symbols))
+        return CallSizes(scalars, () if self.counted else self._results(*symbols), symbols)
+
+    def results(self, sizes: CallSizes, outputs: Sequence[torch.Tensor]) -> tuple[Shape | int, ...]:
+        """`CallSizes.results` of a call that has given `outputs`: waits for it, where data decide sizes."""
+        if not self.counted:
+            return sizes.results
+        counts = [int(outputs[x.index][x.row]) for x in self.counted]
+        return self._results(*sizes.symbols, *counts)
 
     def _found(self, place: _Place, leaves: Sequence[object]) -> int:
         if place.leaf is None:

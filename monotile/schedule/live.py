@@ -106,7 +106,7 @@ def bound_tasks(
             case Repeat() | Choose():
                 return with_bodies(node, lambda inner: tuple(map(bounded, inner)))
 
-    return tuple(map(bounded, body)) if program.by_value else body
+    return tuple(map(bounded, body))
 
 
 def _bound(x: Live) -> Bound:

@@ -14,6 +14,7 @@ from monotile.codegen.view import Views
 from monotile.ir.program import Program
 from monotile.kernels.family import Prefetching
 from monotile.kernels.registry import family_of, why_not_late
+from monotile.plan.live_tasks import is_given, live_tasks
 from monotile.plan.nodes import PlanNode, Repeat, Stage
 from monotile.plan.places import Place
 from monotile.plan.walk import repeats, with_bodies
@@ -63,7 +64,10 @@ class _Prefetcher(msgspec.Struct, frozen=True):
     def _stage(self, stage: Stage, loops: frozenset[str]) -> Stage:
         stage = self._asked(stage, loops, "stage")
         workers = self.target.workers
-        if stage.handoff == "grid" and why_not_late(stage, self.views.statements, workers) is None:
+        sized = live_tasks(stage, self.views.statements, self.views.places)
+        asks = all(is_given(x, self.views.places) for x in sized)  # how many tasks there are
+        late = asks and why_not_late(stage, self.views.statements, workers) is None
+        if stage.handoff == "grid" and late:
             stage = msgspec.structs.replace(stage, late=True)
             stage = self._asked(stage, loops, "handoff")
         return self._asked(stage, loops, "use")

@@ -5,18 +5,21 @@ literals Loads of scalar inputs. Elements at positions that a size leaves out ar
 reductions, Scatters, inputs (whose memory ends there), and indices, which are checked when the kernel runs.
 """
 
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
+import sympy
 
 from monotile.analysis.dead import Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
-from monotile.frontends.torch.sizes import Size, text_of
+from monotile.frontends.torch.sizes import NO_RANGES, Ranges, Size, text_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -63,10 +66,15 @@ class Bound(msgspec.Struct, frozen=True):
     scalars: Mapping[str, str]
 
 
-def bind(program: Program, names: Names) -> Bound:
-    """`program`, whose results and inputs are laid out as in memory: each of the size that it has in the call, row-major. Raises CaptureError for a
+def bind(
+    program: Program,
+    names: Names,
+    ranges: Ranges = NO_RANGES,
+    sizes: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Bound:
+    """ranges: of the symbols of the call. sizes: the scalars of those that data decide. `program`, whose results and inputs are laid out as in memory: each of the size that it has in the call, row-major. Raises CaptureError for a
     state whose size is not fixed."""
-    return _Binder(names).program(program)
+    return _Binder(names, ranges, sizes).program(program)
 
 
 def is_dense(shape: Sequence[int]) -> bool:
@@ -78,8 +86,9 @@ def is_dense(shape: Sequence[int]) -> bool:
 class _Binder:
     """dead: by tensor and dimension, the value of all that a size leaves out there, where it is known."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, ranges: Ranges, sizes: Mapping[str, Tensor]) -> None:
         self.names = names
+        self.ranges, self.sizes = ranges, sizes
         self.scalars: dict[str, SizeTensor] = {}
         self.dead: dict[str, dict[int, Value]] = {}
         self.inputs: dict[Tensor, Tensor] = {}
@@ -105,7 +114,20 @@ class _Binder:
 
     # Sizes.
 
+    def size(self, n: Size) -> Expr:
+        """Its value in the call."""
+        if not _by_data(n, self.sizes):
+            return self.scalar(n)
+        return _computed(n.expr, self._symbol)
+
+    def _symbol(self, name: str) -> Expr:
+        if name in self.sizes:
+            return Load(self.sizes[name], ())
+        low, high = next((low, high) for n, low, high in self.ranges.of if n == name)
+        return self.scalar(Size(sympy.Symbol(name), low, high))
+
     def scalar(self, n: Size) -> Load:
+        """An input of the call."""
         text = text_of(n)
         if text not in self.scalars:
             name = self.names.unique(_word(n))
@@ -121,7 +143,7 @@ class _Binder:
     def inside(self, axes: Sequence[Axis]) -> list[Expr]:
         """That `axes` are within their sizes."""
         return [
-            Binary("lt", self.expr(a), self.scalar(a.extent))
+            Binary("lt", self.expr(a), self.size(a.extent))
             for a in axes
             if isinstance(a.extent, Size)
         ]
@@ -143,7 +165,7 @@ class _Binder:
         def made(x: Expr) -> Expr:
             match x:
                 case Const(Size() as n, dtype):
-                    return cast(self.scalar(n), dtype)
+                    return cast(self.size(n), dtype)
                 case Const(value, dtype) if isinstance(value, SymbolicNumber):
                     return cast(self.number(value.text), dtype)
                 case Axis(name, extent):
@@ -240,26 +262,32 @@ class _Binder:
 
     def _scatter(self, s: Scatter) -> Scatter:
         """Points beyond a size write again what the last one within it writes; what is combined, nothing."""
+        sized = [(a, self.size(a.extent)) for a in s.axes if isinstance(a.extent, Size)]
         last = {
-            a.name: binary(
-                "min", Axis(a.name, int(a.extent)), binary("sub", self.scalar(a.extent), idx(1))
-            )
-            for a in s.axes
-            if isinstance(a.extent, Size)
+            a.name: binary("min", Axis(a.name, int(a.extent)), binary("sub", n, idx(1)))
+            for a, n in sized
         }
+        base, some = (
+            self.tensor(s.base),
+            [Binary("lt", idx(0), n) for a, n in sized if not _least(a.extent)],
+        )
         value = substitute(self.expr(s.value), last)
+        index = [masked(some, substitute(self.expr(e), last), idx(0)) for e in s.index]
+        value = masked(some, value, Load(base, tuple(idx(0) for _ in index)))
         if s.combiner is not None:
             nothing = const(identity(s.combiner, value.dtype), value.dtype)
             value = masked(self.inside(s.axes), value, nothing)
         return msgspec.structs.replace(
-            s, out=self.tensor(s.out), base=self.tensor(s.base), axes=self.axes(s.axes),
-            index=tuple(substitute(self.expr(e), last) for e in s.index), value=value,
+            s, out=self.tensor(s.out), base=base, axes=self.axes(s.axes), index=tuple(index), value=value,
         )  # fmt: skip
 
     def _loop(self, s: Loop) -> Loop:
         n = s.axis.extent
         if isinstance(n, Size) and s.predicate is None and s.count is None:
-            s = msgspec.structs.replace(s, count=self.scalar(n).tensor)
+            count = self.size(n)
+            if not isinstance(count, Load):
+                raise CaptureError(f"a loop of {n.expr} turns, which data decide")
+            s = msgspec.structs.replace(s, count=count.tensor)
         return msgspec.structs.replace(
             s, axis=self.axes([s.axis])[0], body=tuple(self.body(s.body)),
             carried=tuple(Carry(*map(self.tensor, (c.init, c.param, c.result, c.out))) for c in s.carried),
@@ -277,7 +305,8 @@ class _Binder:
     def _partial(self, t: Tensor) -> tuple[str, ...]:
         """The sizes along what the caller gets of `t`. A size that may be 0 bounds nothing."""
         shape = t.shape if is_dense(t.shape) else (_flat_size(t),)
-        sizes = (n if isinstance(n, Size) and n.low else None for n in shape)
+        given = (n if isinstance(n, Size) and n.low else None for n in shape)
+        sizes = (None if n is None or _by_data(n, self.sizes) else n for n in given)
         return tuple(self.scalar(n).tensor.name if n else "" for n in sizes)
 
     def _input(self, t: Tensor, body: list[Statement]) -> Tensor:
@@ -309,6 +338,30 @@ class _Binder:
             compute(flat, lambda _: masked(self.inside([axis]), element, const(0, t.dtype)))
         )
         return flat
+
+
+def _by_data(n: int, sizes: Collection[str]) -> bool:
+    """Whether data decide it. sizes: the symbols of which that is true."""
+    return isinstance(n, Size) and any(str(x) in sizes for x in n.expr.free_symbols)
+
+
+def _least(n: int) -> int:
+    return n.low if isinstance(n, Size) else n
+
+
+_OPERATIONS = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}  # fmt: skip
+
+
+def _computed(e: sympy.Basic, symbol: Callable[[str], Expr]) -> Expr:
+    """An expression over symbols as one of the Program."""
+    if e.is_Symbol:
+        return symbol(str(e))
+    if isinstance(e, sympy.Integer):
+        return idx(int(e))
+    op = _OPERATIONS.get(type(e).__name__)
+    if op is None:
+        raise CaptureError(f"the size {e} depends on data")
+    return functools.reduce(lambda a, b: binary(op, a, b), (_computed(x, symbol) for x in e.args))
 
 
 def _word(n: Size) -> str:

@@ -1,6 +1,6 @@
 """From a PyTorch module to a Program: `torch.export`, then one lowering per operator."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -259,6 +259,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
     states: dict[str, Tensor] = {}
     leaves: list[ResultLeaf] = []
     places: dict[str, int] = {}
+    counted: set[str] = set()  # symbols of results that are as long as data say
     for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value
@@ -269,6 +270,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
             continue
         if isinstance(value, Pair):
             raise CaptureError(f"result {name} is complex: return torch.view_as_real(...) of it")
+        counted |= _unknown_of(value, b.sizes)
         if not isinstance(value, Tensor):
             leaves.append(SizeLeaf(text_of(value)) if isinstance(value, Size) else ValueLeaf(value))
             continue
@@ -279,8 +281,10 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
             outputs.append(_copy(b, value) if value in given or value in outputs else value)
         leaves.append(OutputLeaf(places[name], shape=_texts(value.shape)))
 
+    counts = {name: len(outputs) + k for k, name in enumerate(sorted(counted))}
+    outputs += [b.sizes[name] for name in counts]
     outputs += states.values()
-    body = _live(b.statements, outputs)
+    body = _live(b.statements, [*outputs, *b.sizes.values()])
     read = {t for s in body for t in used(s)}
     weights = tuple(w for w in b.weights if w.tensor in read or w.parts[0] in states)
     parts = {p for w in weights for p in w.parts}
@@ -292,13 +296,14 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         tuple(states),
     )
     parameters = {k: v for k, v in inputs.parameters.items() if k in parts}
-    bound = bind(program, b.names)
+    bound = bind(program, b.names, ranges, b.sizes)
     now = {t.name: t for t in bound.program.inputs}
     given = [
         TensorLeaf(now[x.tensor.name], x.shape) if isinstance(x, TensorLeaf) else x
         for x in inputs.leaves
     ]
-    sizes = Sizes(ranges.of, tuple(bound.scalars.items()))
+    given_by = tuple((name, OutputLeaf(k)) for name, k in counts.items())
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), given_by)
     return Captured(
         bound.program,
         parameters,
@@ -306,6 +311,13 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         replace(_signature(exported, given, leaves), sizes=sizes),
         _tied(exported, parameters),
     )
+
+
+def _unknown_of(value: Any, sizes: Collection[str]) -> set[str]:
+    """The symbols among `sizes`, which data decide, that a result's shape, or a number, is made of."""
+    shape = value.shape if isinstance(value, Tensor) else (value,)
+    named = {str(x) for n in shape if isinstance(n, Size) for x in n.expr.free_symbols}
+    return named.intersection(sizes)
 
 
 def _texts(shape: Sequence[int]) -> tuple[str, ...]:

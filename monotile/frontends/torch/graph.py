@@ -20,9 +20,10 @@ from monotile.frontends.torch.complex.lowering import (
 )
 from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.control import CONTROL
+from monotile.frontends.torch.lower.selected import SELECTING, is_mask
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
-from monotile.frontends.torch.sizes import STATIC, Shapes
+from monotile.frontends.torch.sizes import Shapes
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy
@@ -46,8 +47,6 @@ _DATA_DEPENDENT = frozenset(
     {
         "aten._local_scalar_dense",
         "aten.item",
-        "aten.nonzero",
-        "aten.masked_select",
         "aten._unique2",
         "aten.unique_dim",
         "aten.unique_consecutive",
@@ -59,7 +58,7 @@ _BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_str
 
 
 def lower_graph(
-    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC, tf32: Tf32 = STRICT
+    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes | None = None, tf32: Tf32 = STRICT
 ) -> list[Any]:
     """Lowers every operator of `graph` into `b`; returns the leaves of its output, in order.
 
@@ -68,16 +67,17 @@ def lower_graph(
     numbers.
     """
     problems: list[str] = []
-    found = _walk(graph, values, b, _Lowering(shapes, problems, tf32))
+    found = _walk(graph, values, b, _Lowering(shapes or Shapes(), problems, tf32))
     if problems:
         raise UnsupportedOperatorError(_message(problems))
     return found
 
 
 def survey(
-    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes = STATIC
+    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes | None = None
 ) -> dict[fx.Node, str]:
     """The operators of `graph` that cannot be lowered, with a message for each."""
+    shapes = shapes or Shapes()
     problems: dict[fx.Node, str] = {}
     lost: set[fx.Node] = set()  # nodes without a static type
     asserted = _asserted(graph)
@@ -214,6 +214,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
     maker = None if lowering or control else _maker(node)
     if lowering is None and control is None and maker is None:
         raise Unsupported("")
+    if _packet(node) in SELECTING:
+        _admit(node, values, under_way.shapes)
     results = results_of(node, under_way.shapes)
     b.begin(node.name, origin(node.stack_trace), results)
     b.tf32 = under_way.tf32.allows(node)
@@ -233,6 +235,14 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         found = lowering(b, *args, **kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _admit(node: fx.Node, values: Values, shapes: Shapes) -> None:
+    """The size of the result, which is at most what the mask has elements."""
+    given = [values[n] for n in node.all_input_nodes]
+    masks = [t for t in given if isinstance(t, Tensor) and is_mask(t)]
+    for n in node.meta["val"].shape:
+        shapes.admit(n, int((masks or given)[0].size))
 
 
 def _is_its_storage(node: fx.Node) -> bool:

@@ -268,9 +268,16 @@ def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
 class Shapes:
     """What PyTorch's shapes are: ints, and Sizes within `ranges`. A symbol of one value is that number."""
 
-    def __init__(self, ranges: Ranges) -> None:
-        self._ranges = {n: ValueRanges(low, high) for n, low, high in ranges.of}
-        self._fixed = {n: low for n, low, high in ranges.of if low == high}
+    def __init__(self, ranges: Ranges | None = None) -> None:
+        of = () if ranges is None else ranges.of
+        self._ranges = {n: ValueRanges(low, high) for n, low, high in of}
+        self._fixed = {n: low for n, low, high in of if low == high}
+
+    def admit(self, n: int | torch.SymInt, most: int) -> None:
+        """The symbols of a size that data decide, from here on; `most`: what it is at most."""
+        if isinstance(n, torch.SymInt):
+            for symbol in n.node.expr.free_symbols:
+                self._ranges.setdefault(str(symbol), ValueRanges(0, most))
 
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
         """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
@@ -309,4 +316,4 @@ class Shapes:
 
 
 NO_RANGES = Ranges()
-STATIC = Shapes(NO_RANGES)
+STATIC = Shapes()

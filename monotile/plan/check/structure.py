@@ -21,7 +21,7 @@ from monotile.plan.check.on_chip import check_on_chip
 from monotile.plan.check.races import replay
 from monotile.plan.check.watched import check_watched
 from monotile.plan.invalid import fail
-from monotile.plan.live_tasks import live_tasks
+from monotile.plan.live_tasks import is_given, live_tasks
 from monotile.plan.nodes import Choose, Plan, PlanNode, Repeat, Resident, Stage, Step
 from monotile.plan.places import Pointer, Value
 from monotile.plan.walk import bodies_of, nodes_in, stages_in
@@ -86,7 +86,8 @@ def _check_live(stage: Stage, plan: Plan, computes: dict[str, Compute | Scatter]
     if stage.live:
         allowed = live_tasks(stage, computes, plan.places)
         handed = any(stage in n.body for n in nodes_in(plan.body) if isinstance(n, Repeat) and n.messages)  # fmt: skip
-        if handed or not set(stage.live) <= set(allowed):
+        early = stage.late and not all(is_given(x, plan.places) for x in stage.live)
+        if handed or early or not set(stage.live) <= set(allowed):
             fail(f"{stage.name} leaves out tasks that it needs")
 
 

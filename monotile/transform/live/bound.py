@@ -21,6 +21,7 @@ from monotile.analysis.dead import (
     converted,
     is_low,
     left_out,
+    side_of,
     sides,
     value_where,
 )
@@ -29,6 +30,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
+    Const,
     Expr,
     Load,
     Select,
@@ -39,11 +41,22 @@ from monotile.ir.expr import (
     binary,
     const,
     idx,
+    loads,
     mul,
     rebuild,
     substitute,
 )
-from monotile.ir.program import At, Compute, Ends, Live, Part, Program, Statement, statements
+from monotile.ir.program import (
+    At,
+    Compute,
+    Ends,
+    Live,
+    Part,
+    Program,
+    Scatter,
+    Statement,
+    statements,
+)
 from monotile.transform.live.demand import demands
 from monotile.transform.live.places import START, Place, Places, inserted
 from monotile.transform.names import Names
@@ -74,15 +87,20 @@ def bound_live(
     for s in statements(program.body):
         if isinstance(s, Compute):
             finder.forward(s)
-    while finder.terms or program.partial:
+        elif isinstance(s, Scatter):
+            finder.held(s)
+    if finder.clamps:
+        finder.program = map_program(program, finder.clamped)
+    while finder.terms or finder.clamps or program.partial:
         finder.backward()
         half = finder.half()
         if not half:
             break
         finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
-    if not (finder.terms or program.partial) or not finder.live:
+    if not (finder.terms or finder.clamps or program.partial) or not finder.live:
         return program
     taken = {t for found in finder.live.values() for x in found for t in x.ends}
+    taken |= {x.tensor for e in finder.clamps.values() for x in loads(e)}
     new: dict[Place, list[Compute]] = {}
     for made, place in finder.scalars.items():
         if made.out in taken:
@@ -94,17 +112,18 @@ def bound_live(
             return s
         return msgspec.structs.replace(s, live=tuple(found), body=finder.within(s, found))
 
-    return map_program(inserted(program, new), bounded)
+    return map_program(inserted(finder.program, new), bounded)
 
 
 class _Finder:
-    """terms: bounds of what is combined, by the name of the Compute. live: all bounds that follow from these. scalars: those that there may be, with their places."""
+    """terms: bounds of what is combined, by the name of the Compute. clamps: indices that a bound holds back, and as one that knows. live: all bounds that follow from these. scalars: those that there may be, with their places."""
 
     def __init__(self, program: Program, may: May, apart: Apart) -> None:
         self.program, self.may, self.apart = program, may, apart
         self.places, self.names = Places(program), Names(program)
         self.mixed: set[tuple[str, int]] = set()
         self.terms: dict[str, list[Live]] = {}
+        self.clamps: dict[Expr, Expr] = {}
         self.live: dict[str, list[Live]] = {}
         self.scalars: dict[Compute, Place] = {}
         self._dead: dict[str, dict[int, list[tuple[Part, Value]]]] = {}  # by tensor and dimension
@@ -137,6 +156,31 @@ class _Finder:
                 if value is not None and part is not None:
                     by_axis = self._dead.setdefault(c.out.name, {})
                     by_axis.setdefault(p, []).append((part, value))
+
+    def held(self, s: Scatter) -> None:
+        """Indices of what `s` reads that are held within the points that are written. Where there are none, nothing is read."""
+        for x in loads_of(s):
+            for i, extent in zip(x.index, x.tensor.shape, strict=True):
+                match i:
+                    case Binary("min", Axis() as axis, Binary("sub", n, Const(1))) if loads(
+                        n
+                    ) and not axes_of(n):
+                        side = side_of(Binary("lt", axis, n), axis)
+                        assert side is not None
+                        end = self._end("live_end", clamped(side, 0, extent), (), "max")
+                        self.clamps[i] = Binary("min", axis, Binary("sub", Load(end, ()), idx(1)))
+                    case _:
+                        pass
+
+    def clamped(self, s: Statement) -> Statement:
+        """`s` with these scalars in place of those that may be zero."""
+
+        def go(e: Expr) -> Expr:
+            return self.clamps.get(e) or rebuild(e, go)
+
+        if not isinstance(s, Scatter):
+            return s
+        return msgspec.structs.replace(s, index=tuple(map(go, s.index)), value=go(s.value))
 
     def _inherited(self, c: Compute, axis: Axis) -> list[Dead]:
         """Where what `c` loads is dead along `axis`."""

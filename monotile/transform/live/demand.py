@@ -21,6 +21,7 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     ends_of,
+    held_before,
 )
 from monotile.transform.rewrite import Body
 
@@ -115,7 +116,7 @@ class _Finder:
 
     def _loads(self, s: Compute | Scatter, live: list[Live]) -> None:
         def part(index: Expr, read: Load) -> Part | None:
-            return next((x.part(read.index) for x in live if x.axis == index), None)
+            return next((x.part(read.index) for x in live if x.axis == index), held_before(index))
 
         for x in loads_of(s):
             self._read(x.tensor, tuple(part(i, x) for i in x.index))

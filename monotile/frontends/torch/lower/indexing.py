@@ -17,6 +17,7 @@ from monotile.frontends.builder import (
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scans import scanned
+from monotile.frontends.torch.lower.selected import as_places, is_mask
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.promotion import result_type
 from monotile.ir.dtype import DType
@@ -143,11 +144,11 @@ def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
 
 
 def integer_indices(indices: Indices) -> list[tuple[int, Tensor]]:
-    """The indexed dimensions and their indices; bool masks give data-dependent shapes."""
+    """The indexed dimensions and their indices, of which none is a mask."""
     held = [(d, t) for d, t in enumerate(indices) if t is not None]
     for _, t in held:
-        if t.dtype in (DType.BOOL, DType.U8):
-            raise Unsupported("indexing with a mask gives a data-dependent shape: use torch.where")
+        if is_mask(t):
+            raise Unsupported("a mask beside other indices: use torch.where")
     return held
 
 
@@ -172,9 +173,20 @@ def source_index(
     ]
 
 
+def without_masks(b: Builder, indices: Indices) -> Indices:
+    """`indices`, of which the result is read, with places for masks."""
+    masks = [t for t in indices if t is not None and is_mask(t)]
+    if not masks:
+        return indices
+    each = [t for t in indices for _ in range(len(t.shape) if t is not None and is_mask(t) else 1)]
+    held = [(d, t) for d, t in enumerate(each) if t is not None]
+    rank = max(1 if is_mask(t) else len(t.shape) for _, t in held)
+    return as_places(b, indices, b.shape[where_indexed(held) + rank - 1])
+
+
 def index(b: Builder, x: Tensor, indices: Indices) -> Tensor:
-    """x[indices], with tensors of integers."""
-    held = integer_indices(indices)
+    """x[indices], with tensors of integers, and masks."""
+    held = integer_indices(without_masks(b, indices))
     if not held:
         return x
     return b.result(lambda *i: load(x, source_index(x.shape, held, i)))

@@ -26,7 +26,7 @@ def _position(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
     return flat
 
 
-def _count(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
+def counted(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
     """For each flat position of `mask`, broadcast to `shape`: how often it holds up to there."""
     size = math.prod(shape)
     flat = b.emit(
@@ -41,7 +41,7 @@ def _count(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
 def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The elements of `source`, in order, wherever the mask holds; it has at least that many."""
     shape = b.shape
-    count = _count(b, mask, shape)
+    count = counted(b, mask, shape)
 
     def body(*i: Expr) -> Expr:
         k = s.sub(load(count, [_position(shape, i)]), 1)
@@ -64,7 +64,7 @@ def masked_put(
     listed = selected >= 0 and values.shape[selected] != 1
     if listed and first:
         raise Unsupported("a mask after other dimensions, with one value an element")
-    count = _count(b, mask, mask.shape) if listed else None
+    count = counted(b, mask, mask.shape) if listed else None
     wide = x.dtype.compute
 
     def body(*i: Expr) -> Expr:
@@ -84,7 +84,7 @@ def nonzero_static(b: Builder, x: Tensor, *, size: int, fill_value: int = -1) ->
     if not x.size:
         return b.result(lambda *_: idx(fill_value))
     mask = b.emit(x.shape, DType.BOOL, lambda *i: cast(load(x, i), DType.BOOL), part="nonzero")
-    count = _count(b, mask, x.shape)
+    count = counted(b, mask, x.shape)
 
     def before(k: Expr, r: Expr) -> Expr:  # so many elements stand before number k
         return cast(s.le(load(count, [r]), k), DType.I64)

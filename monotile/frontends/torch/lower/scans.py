@@ -24,8 +24,9 @@ def scanned(
     """Each element combined with those before it along `d`, in the type `dtype.compute`."""
     wide = dtype.compute
     n = x.shape[d]
-    size = n if int(n) <= _DIRECT else math.isqrt(int(n) - 1) + 1
-    blocks = -(-n // size)
+    most = max(int(n), 1)
+    size = most if most <= _DIRECT else math.isqrt(most - 1) + 1
+    blocks = -(-most // size)
     outside = const(identity, wide)
 
     def value(i: Sequence[Expr], k: Expr) -> Expr:
@@ -39,7 +40,7 @@ def scanned(
         return s.select(s.le(r, s.mod(i[d], size)), value(i, s.add(first, r)), outside)
 
     if blocks == 1:
-        return b.emit(x.shape, dtype, within, reduce=(n,), combiner=combiner, part=part)
+        return b.emit(x.shape, dtype, within, reduce=(size,), combiner=combiner, part=part)
     own = b.emit(x.shape, wide, within, reduce=(size,), combiner=combiner, part="within")
 
     def total(*axes: Expr) -> Expr:

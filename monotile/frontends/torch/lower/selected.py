@@ -1,0 +1,114 @@
+"""Operators whose result is as long as data says: what a mask selects, and the places of what is not zero.
+
+Such a length is a `Size` of a symbol that only PyTorch's graph has, at most what the mask has elements. Its value is a scalar that is
+computed in the call (`Builder.sizes`); from there on it is a size like any other (`bind.py`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from monotile.frontends.builder import Builder, Unsupported, load
+from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.masks import counted
+from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.sizes import Size
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Tensor, cast, idx
+
+Lowering = Callable[..., Any]
+
+SELECTING = frozenset({"aten.nonzero", "aten.masked_select", "aten.index"})
+_COMPARED = (
+    1 << 22
+)  # up to so many comparisons are one stage; a prefix sum is written down where there would be more
+
+
+def places(b: Builder, x: Tensor, size: int) -> Tensor:
+    """The flat positions of the elements of `x` that are not zero, ascending: `size` of them."""
+    n = x.size
+    mask = b.emit(x.shape, DType.BOOL, lambda *i: cast(load(x, i), DType.BOOL), part="nonzero")
+    count = counted(b, mask, mask.shape)
+    _define(b, size, mask)
+    if int(n) * int(size) > _COMPARED:
+        return _written(b, mask, count, size)
+
+    def before(k: Expr, r: Expr) -> Expr:  # so many elements stand before number k
+        return cast(s.le(load(count, [r]), k), DType.I64)
+
+    return b.emit((size,), DType.I64, before, reduce=(n,), combiner="sum", part="place")
+
+
+def _define(b: Builder, size: int, mask: Tensor) -> None:
+    """`size` is how often the mask holds."""
+    if isinstance(size, Size) and size.expr.is_Symbol and str(size.expr) not in b.sizes:
+        b.sizes[str(size.expr)] = b.emit(
+            (), DType.I64, lambda *r: cast(load(mask, r), DType.I64), reduce=mask.shape, combiner="sum", part="size",
+        )  # fmt: skip
+
+
+def _written(b: Builder, mask: Tensor, count: Tensor, size: int) -> Tensor:
+    """Each position written where its count says; those of no element to a place behind all."""
+    n = mask.size
+    room = b.emit((int(size) + 1,), DType.I64, lambda _: idx(0), part="room")
+
+    def point(p: Expr) -> tuple[Sequence[Expr], Expr]:
+        holds = load(mask, reshape_index(mask.shape, (n,), (p,)))
+        return [s.select(holds, s.sub(load(count, [p]), 1), idx(int(size)))], p
+
+    found = b.scatter(room, (n,), point, "max", part="places")
+    return b.emit((size,), DType.I64, lambda k: load(found, [k]), part="place")
+
+
+def _coordinate(x: Tensor, flat: Expr, d: int) -> Expr:
+    """Of dimension `d`, of the element at the flat position."""
+    return s.mod(s.floordiv(flat, x.strides[d]), x.shape[d])
+
+
+def nonzero(b: Builder, x: Tensor) -> Tensor:
+    """Places of elements that are not zero, one a row."""
+    found = places(b, x, b.shape[0])
+
+    def body(k: Expr, d: Expr) -> Expr:
+        at: Expr = idx(0)
+        for dim in reversed(range(len(x.shape))):
+            own = _coordinate(x, load(found, [k]), dim)
+            at = own if dim == len(x.shape) - 1 else s.select(s.eq(d, dim), own, at)
+        return at
+
+    return b.result(body)
+
+
+def masked_select(b: Builder, x: Tensor, mask: Tensor) -> Tensor:
+    if x.shape != mask.shape:
+        raise Unsupported("of a mask that is broadcast: expand both to one shape")
+    found = places(b, mask, b.shape[0])
+    return b.result(lambda k: load(x, reshape_index(x.shape, (x.size,), (load(found, [k]),))))
+
+
+def is_mask(t: Tensor) -> bool:
+    return t.dtype in (DType.BOOL, DType.U8)
+
+
+def as_places(b: Builder, indices: Sequence[Tensor | None], size: int) -> list[Tensor | None]:
+    """`indices` with the places of each mask, a tensor for each of its dimensions."""
+    out: list[Tensor | None] = []
+    for t in indices:
+        if t is None or not is_mask(t):
+            out.append(t)
+            continue
+        found = places(b, t, size)
+
+        def at(k: Expr, d: int, t: Tensor = t, found: Tensor = found) -> Expr:
+            return _coordinate(t, load(found, [k]), d)
+
+        out += [
+            b.emit((size,), DType.I64, partial(at, d=d), part="at") for d in range(len(t.shape))
+        ]
+    return out
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    "aten.nonzero": nonzero,
+    "aten.masked_select": masked_select,
+}
