@@ -62,6 +62,52 @@ class Added(Loop):
         return out.view(x.shape)
 
 
+class Hit(Loop):
+    """A loop over the experts that are chosen, as in transformers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.view(-1, 64)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(flat)
+        mask = F.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        for k in hit:
+            k = k[0]
+            if k == len(self.experts):
+                continue
+            place, rows = torch.where(mask[k])
+            found = self.experts[k](flat[rows]) * weights[rows, place, None]
+            out.index_add_(0, rows, found)
+        return out.view(x.shape)
+
+
+class Skipped(Loop):
+    """Experts that nothing chooses are left out, by how many rows there are or by a list of counts."""
+
+    def __init__(self, *, lists: bool) -> None:
+        super().__init__()
+        self.lists = lists
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.view(-1, 64)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(flat)
+        if self.lists:
+            counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
+            for k, expert in enumerate(self.experts):
+                if counts[k] == 0:
+                    continue
+                rows, place = torch.where(chosen == k)
+                out[rows] += expert(flat[rows]) * weights[rows, place, None]
+        else:
+            for k, expert in enumerate(self.experts):
+                rows, place = torch.where(chosen == k)
+                if rows.numel() == 0:
+                    continue
+                out[rows] += expert(flat[rows]) * weights[rows, place, None]
+        return out.view(x.shape)
+
+
 class Kept(nn.Module):
     """Attention among the tokens that a mask keeps."""
 
@@ -109,6 +155,9 @@ def two(tokens: int) -> Args:
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Args]]] = {
     "loop": (Loop, one),
     "added": (Added, one),
+    "hit": (Hit, one),
+    "skipped": (lambda: Skipped(lists=False), one),
+    "skipped by a list": (lambda: Skipped(lists=True), one),
     "kept": (Kept, two),
     "reduced": (Reduced, two),
     "results": (Results, two),
@@ -133,11 +182,12 @@ def _leaves(x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_on_the_cpu(name: str) -> None:
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_on_the_cpu(name: str, tokens: int) -> None:
     model, args = made(name)
-    fast = monotile.compile(model, args(9), target="cpu")
+    fast = monotile.compile(model, args(tokens), target="cpu")
     for _ in range(3):
-        given = args(9)
+        given = args(tokens)
         check(model, fast(*given), given)
 
 
@@ -151,7 +201,7 @@ def test_masks_of_nothing_and_of_all(name: str, kept: float) -> None:
     check(model, fast(x, mask), (x, mask))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["loop", "hit", "kept", "reduced", "results"])
 def test_open_numbers_of_tokens(name: str) -> None:
     model, args = made(name)
     tokens = Dim("tokens", min=1, max=40)
@@ -163,7 +213,7 @@ def test_open_numbers_of_tokens(name: str) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-@pytest.mark.parametrize("name", ["loop", "added", "kept", "reduced"])
+@pytest.mark.parametrize("name", ["loop", "added", "hit", "kept", "reduced"])
 def test_on_the_emulator(name: str) -> None:
     model, args = made(name)
     model.half()

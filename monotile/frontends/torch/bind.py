@@ -5,10 +5,9 @@ literals Loads of scalar inputs. Elements at positions that a size leaves out ar
 reductions, Scatters, inputs (whose memory ends there), and indices, which are checked when the kernel runs.
 """
 
-import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -17,6 +16,7 @@ import sympy
 from monotile.analysis.dead import Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
+from monotile.frontends.torch.data_sizes import by_data, computed
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
 from monotile.frontends.torch.sizes import NO_RANGES, Ranges, Size, text_of
@@ -116,9 +116,9 @@ class _Binder:
 
     def size(self, n: Size) -> Expr:
         """Its value in the call."""
-        if not _by_data(n, self.sizes):
+        if not by_data(n, self.sizes):
             return self.scalar(n)
-        return _computed(n.expr, self._symbol)
+        return computed(n.expr, self._symbol)
 
     def _symbol(self, name: str) -> Expr:
         if name in self.sizes:
@@ -306,7 +306,7 @@ class _Binder:
         """The sizes along what the caller gets of `t`. A size that may be 0 bounds nothing."""
         shape = t.shape if is_dense(t.shape) else (_flat_size(t),)
         given = (n if isinstance(n, Size) and n.low else None for n in shape)
-        sizes = (None if n is None or _by_data(n, self.sizes) else n for n in given)
+        sizes = (None if n is None or by_data(n, self.sizes) else n for n in given)
         return tuple(self.scalar(n).tensor.name if n else "" for n in sizes)
 
     def _input(self, t: Tensor, body: list[Statement]) -> Tensor:
@@ -340,28 +340,8 @@ class _Binder:
         return flat
 
 
-def _by_data(n: int, sizes: Collection[str]) -> bool:
-    """Whether data decide it. sizes: the symbols of which that is true."""
-    return isinstance(n, Size) and any(str(x) in sizes for x in n.expr.free_symbols)
-
-
 def _least(n: int) -> int:
     return n.low if isinstance(n, Size) else n
-
-
-_OPERATIONS = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}  # fmt: skip
-
-
-def _computed(e: sympy.Basic, symbol: Callable[[str], Expr]) -> Expr:
-    """An expression over symbols as one of the Program."""
-    if e.is_Symbol:
-        return symbol(str(e))
-    if isinstance(e, sympy.Integer):
-        return idx(int(e))
-    op = _OPERATIONS.get(type(e).__name__)
-    if op is None:
-        raise CaptureError(f"the size {e} depends on data")
-    return functools.reduce(lambda a, b: binary(op, a, b), (_computed(x, symbol) for x in e.args))
 
 
 def _word(n: Size) -> str:

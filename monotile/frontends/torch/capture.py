@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -248,18 +248,24 @@ def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> 
     return {name: known for name, known in found if known not in (None, name)}
 
 
-def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
-    b, shapes = Builder(), Shapes(ranges)
-    inputs = _Inputs(exported, b, shapes)
-    found = lower_graph(exported.graph, inputs.values, b, shapes, tf32)
+class _Results(NamedTuple):
+    """outputs: of the Program, without states. leaves: what is made of them. counts: where they have what data decide, by symbol."""
+
+    outputs: list[Tensor]
+    states: dict[str, Tensor]
+    leaves: list[ResultLeaf]
+    counts: dict[str, int]
+
+
+def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b: Builder) -> _Results:  # fmt: skip
+    """found: the values of the graph's results."""
     given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
     given |= {w.tensor for w in b.weights}
-
     outputs: list[Tensor] = []
     states: dict[str, Tensor] = {}
     leaves: list[ResultLeaf] = []
     places: dict[str, int] = {}
-    counted: set[str] = set()  # symbols of results that are as long as data say
+    counted: set[str] = set()
     for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value
@@ -280,10 +286,17 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
             places[name] = len(outputs)
             outputs.append(_copy(b, value) if value in given or value in outputs else value)
         leaves.append(OutputLeaf(places[name], shape=_texts(value.shape)))
-
     counts = {name: len(outputs) + k for k, name in enumerate(sorted(counted))}
     outputs += [b.sizes[name] for name in counts]
-    outputs += states.values()
+    return _Results(outputs, states, leaves, counts)
+
+
+def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
+    b, shapes = Builder(), Shapes(ranges)
+    inputs = _Inputs(exported, b, shapes)
+    found = lower_graph(exported.graph, inputs.values, b, shapes, tf32)
+    results, states, leaves, counts = _results(exported, found, inputs, b)
+    outputs = [*results, *states.values()]
     body = _live(b.statements, [*outputs, *b.sizes.values()])
     read = {t for s in body for t in used(s)}
     weights = tuple(w for w in b.weights if w.tensor in read or w.parts[0] in states)
@@ -302,8 +315,8 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         TensorLeaf(now[x.tensor.name], x.shape) if isinstance(x, TensorLeaf) else x
         for x in inputs.leaves
     ]
-    given_by = tuple((name, OutputLeaf(k)) for name, k in counts.items())
-    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), given_by)
+    counted = tuple((name, OutputLeaf(k)) for name, k in counts.items())
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted)
     return Captured(
         bound.program,
         parameters,

@@ -21,21 +21,23 @@ behind the `if` is first moved into the other side. Conditional expressions are 
 import ast
 import inspect
 import textwrap
-from collections import Counter
 from types import CodeType
 
-from monotile.frontends.torch.exits import FLAG, RESULT, without_continue, without_exits
+from monotile.frontends.torch.exits import FLAG, RESULT, fold, without_continue, without_exits
 from monotile.frontends.torch.sides import (
     OWN,
     Body,
     assigned,
+    bound_by,
     guarded,
+    like,
     lines_of,
     loads,
     may_run,
+    read_before,
 )
 
-_HELPERS = ("Choice", "both", "either", "opposite", "MISSING")
+_HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
 
 
 def converted(old: CodeType, lines: frozenset[int]) -> CodeType | None:
@@ -70,6 +72,13 @@ def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
     return any(isinstance(x, kinds) for x in ast.walk(node))
 
 
+def _inside(made: ast.FunctionDef) -> list[ast.stmt]:
+    """The functions in it, which may read its names whenever they are called."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    found = (x for s in made.body for x in ast.walk(s) if isinstance(x, kinds))
+    return [ast.Expr(x) if isinstance(x, ast.Lambda) else x for x in found]
+
+
 def _inner(codes: list[CodeType]) -> list[CodeType]:
     """The functions defined directly inside."""
     return [x for code in codes for x in code.co_consts if isinstance(x, CodeType)]
@@ -83,14 +92,13 @@ class _Convert:
         self.made, self.lines, self.count = made, lines, 0
         self.found: set[int] = set()
         self.possible = True
-        self.loads: Counter[str] = Counter()
+        self.closed = frozenset(n for f in _inside(made) for n in loads(f))
 
     def all(self) -> bool:
         """Whether everything at `lines` is converted."""
         made = self.made
         without_exits(made, self.lines)
-        self.loads = loads(made)
-        made.body = self._statements(made.body, looped=False)
+        made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)
         made.body = [expressions.visit(s) for s in made.body]
         return self.possible and frozenset(self.found) == self.lines
@@ -106,32 +114,49 @@ class _Convert:
         self.count += 1
         return f"{OWN}choice{self.count}"
 
-    def _statements(self, body: Body, *, looped: bool) -> Body:
-        return [new for s in body for new in self._statement(s, looped=looped)]
+    def _statements(self, body: Body, after: frozenset[str]) -> Body:
+        """after: names that may be read behind `body`, as it leaves them."""
+        rests = [body[k + 1 :] for k in range(len(body))]
+        behind = [read_before(rest) | (after - bound_by(rest)) for rest in rests]
+        return [new for s, names in zip(body, behind, strict=True) for new in self._statement(s, names)]  # fmt: skip
 
-    def _statement(self, s: ast.stmt, *, looped: bool) -> Body:
+    def _statement(self, s: ast.stmt, after: frozenset[str]) -> Body:
         if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return [s]
         test = s.test if isinstance(s, ast.If) and not _has(s.test, ast.NamedExpr) else None
         if isinstance(s, ast.If) and test and (line := self.wanted(test)) is not None:
-            return self._choice(s, line, looped=looped)
-        loop = isinstance(s, (ast.For, ast.While))
+            return self._choice(s, line, after)
+        if isinstance(s, ast.For) and not s.orelse and (line := self.wanted(s.iter)) is not None:
+            return self._hits(s, line, after)
         if isinstance(s, (ast.For, ast.While)):
+            after |= read_before([s])
             s.body = without_continue(s.body, self.lines)
+        if isinstance(s, ast.Try):
+            after |= loads(s).keys()
         for name in ("body", "orelse", "finalbody", "handlers"):
             inner = getattr(s, name, None)
             if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
-                setattr(s, name, self._statements(inner, looped=looped or loop))
+                setattr(s, name, self._statements(inner, after))
         return [s]
 
-    def _choice(self, s: ast.If, line: int, *, looped: bool) -> Body:
+    def _hits(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
+        """A loop over the places of what is not zero: over all places, with an `if` (`hits.py`)."""
+        hit, row = (f"{self.name()}_{x}" for x in ("hit", "row"))
+        body = fold(s.body, {ast.Continue: lambda _: []}, self.lines, anywhere=True) or s.body
+        taken = ast.Assign([s.target], ast.Name(row, ast.Load()))
+        inner = like(ast.If(ast.Name(hit, ast.Load()), [taken, *body], []), s.iter)
+        after |= read_before([taken, *body])
+        target = ast.Tuple([ast.Name(x, ast.Store()) for x in (hit, row)], ast.Store())
+        given = ast.Call(ast.Name(f"{OWN}hits", ast.Load()), [s.iter], [])
+        return [like(ast.For(target, given, self._choice(inner, line, after), []), s.iter)]
+
+    def _choice(self, s: ast.If, line: int, after: frozenset[str]) -> Body:
         self.possible &= may_run([*s.body, *s.orelse])
         choice = self.name()
-        inside = Counter[str]() if looped else loads(s)
         names = sorted(assigned([*s.body, *s.orelse]))
-        live = {n for n in names if n == RESULT or self.loads[n] > inside[n]}
+        live = {*names} & (after | self.closed | {RESULT})
         ways = {
-            way: self._statements(guarded(body, choice), looped=looped) or [ast.Pass()]
+            way: self._statements(guarded(body, choice), after) or [ast.Pass()]
             for way, body in (("THEN", s.body), ("ELSE", s.orelse))
         }
         first = ast.Assign([ast.Name(choice, ast.Store())], _choice_of(s.test, line))

@@ -7,7 +7,7 @@ traced again with it true. What the two have in common is followed by a `torch.c
 
 import dis
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch import marks
 from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
 from monotile.frontends.torch.choices import Choices, choices
+from monotile.frontends.torch.hits import Hits, as_tensor, is_unknown, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.merge import Course, merge
 from monotile.frontends.torch.origin import describe_frame, is_users, raised_at
@@ -113,11 +114,16 @@ class _Trace:
     @contextmanager
     def asked(self) -> Generator[None]:
         """Within, the truth of a traced tensor is asked here, and `item()` of one gives a tensor."""
-        truth, item = FakeTensor.__bool__, FakeTensor.item
+        truth, item, symbol = FakeTensor.__bool__, FakeTensor.item, torch.SymBool.__bool__
 
         def bool_(x: FakeTensor) -> bool:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             return self._answer(x, frame) if _is_asked(x, frame) else truth(x)
+
+        def symbol_(x: torch.SymBool) -> bool:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            asked = is_unknown(x) and not _is_tracers(frame)
+            return self._answer(as_tensor(x), frame) if asked else symbol(x)
 
         def item_(x: FakeTensor) -> Any:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -126,6 +132,21 @@ class _Trace:
             wide = torch.float64 if x.is_floating_point() else torch.int64
             return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
 
+        def tolist_(x: FakeTensor) -> Any:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            known = all(type(n) is int for n in x.shape)
+            if not _is_asked(x, frame) or not known or x.is_complex():
+                return tolist(x)
+            rows: list[Any] = list(x.unbind(0)) if x.ndim else []
+            return [tolist_(row) for row in rows] if x.ndim else item_(x)
+
+        def iter_(x: FakeTensor) -> Iterator[Any]:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            if mask_of(x) is not None and self._conversions.convert(frame.f_code, frame.f_lineno):
+                raise _Again
+            return iterate(x)
+
+        iterate, tolist = FakeTensor.__iter__, FakeTensor.tolist
         assign = torch.nn.Module.__setattr__
 
         def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
@@ -137,8 +158,12 @@ class _Trace:
             assign(module, name, value)
 
         with (
+            Hits(),
+            patch.object(FakeTensor, "__iter__", iter_),
             patch.object(FakeTensor, "__bool__", bool_),
             patch.object(FakeTensor, "item", item_),
+            patch.object(FakeTensor, "tolist", tolist_),
+            patch.object(torch.SymBool, "__bool__", symbol_),
             patch.object(torch.nn.Module, "__setattr__", setattr_),
         ):
             yield

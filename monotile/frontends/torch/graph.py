@@ -20,7 +20,7 @@ from monotile.frontends.torch.complex.lowering import (
 )
 from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.control import CONTROL
-from monotile.frontends.torch.lower.selected import SELECTING, is_mask
+from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sizes import Shapes
@@ -201,6 +201,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
     value = node.meta.get("val")
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return under_way.shapes.number(value)
+    if isinstance(value, torch.SymBool):
+        return None  # whoever uses it has it in its own expression
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
     if is_complex(node):
@@ -228,7 +230,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
             return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, under_way)
 
         found = control(b, subgraph, *args, **kwargs)
-    elif len(results) == 1 and 0 in results[0].shape:
+    elif len(results) == 1 and _is_empty(results[0]):
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
@@ -239,10 +241,14 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
 
 def _admit(node: fx.Node, values: Values, shapes: Shapes) -> None:
     """The size of the result, which is at most what the mask has elements."""
-    given = [values[n] for n in node.all_input_nodes]
-    masks = [t for t in given if isinstance(t, Tensor) and is_mask(t)]
+    given = [t for t in (values[n] for n in node.all_input_nodes) if isinstance(t, Tensor)]
     for n in node.meta["val"].shape:
-        shapes.admit(n, int((masks or given)[0].size))
+        shapes.admit(n, most(_packet(node), given))
+
+
+def _is_empty(t: Type) -> bool:
+    """Whether it has no elements, and no size that has to be found."""
+    return 0 in t.shape and all(type(n) is int for n in t.shape)
 
 
 def _is_its_storage(node: fx.Node) -> bool:

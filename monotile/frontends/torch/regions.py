@@ -171,7 +171,7 @@ class _Outliner:
             with self.graph.inserting_before(region.marks[2]):
                 held.append(self.graph.get_attr(name))
         with self.graph.inserting_before(region.marks[2]):
-            given = (region.test, *held, tuple(operands))
+            given = (region.test, *held, tuple(self._apart(operands, region)))
             cond = self.graph.call_function(torch.ops.higher_order.cond, given)
             cond.meta = dict(region.marks[0].meta) | {"val": tuple(values)}
             places = [*region.joins, *region.updated]
@@ -183,6 +183,23 @@ class _Outliner:
                 else:
                     back = self.graph.call_function(aten.copy_.default, (place, made))
                     back.meta = dict(region.marks[0].meta) | {"val": place.meta["val"]}
+
+    def _apart(self, operands: Sequence[fx.Node], region: _Region) -> Iterator[fx.Node]:
+        """`operands` with copies where one shares memory with another, which `torch.cond` refuses."""
+        seen = {self._groups.of(x) for x in region.updated}
+        for x in operands:
+            group = self._groups.of(x)
+            if (
+                group in seen
+                and x not in region.updated
+                and isinstance(x.meta.get("val"), torch.Tensor)
+            ):
+                made = self.graph.call_function(aten.clone.default, (x,))
+                made.meta = dict(x.meta)
+                yield made
+            else:
+                seen.add(group)
+                yield x
 
 
 def _outer(region: _Region) -> list[fx.Node]:

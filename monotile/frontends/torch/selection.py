@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from monotile.frontends.torch.hits import as_tensor, is_unknown
+from monotile.frontends.torch.hits import hits as hits
 from monotile.frontends.torch.marks import choose, side, truth
 
 MISSING = object()  # value of an unassigned name
@@ -25,6 +27,7 @@ class Choice:
     """One `if` at a time. undecided: whether its test is a tensor, so that both sides run. line: where the test is. open: whether a side runs."""
 
     def __init__(self, test: Any, line: int) -> None:
+        test = as_tensor(test) if is_unknown(test) else test
         self.undecided = isinstance(test, torch.Tensor)
         self.line, self.open = line, self.undecided
         self._test: Any = truth(test) if self.undecided else bool(test)

@@ -31,6 +31,56 @@ def loads(s: ast.stmt) -> Counter[str]:
     return found
 
 
+def read_before(body: Body, bound: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The names that may be read before they are bound. bound: those that are already."""
+    found = frozenset[str]()
+    for s in body:
+        match s:
+            case ast.If(test, first, second):
+                found |= loads(ast.Expr(test)).keys() - bound
+                found |= read_before(first, bound) | read_before(second, bound)
+            case ast.With(items, inner):
+                found |= {n for x in items for n in loads(ast.Expr(x.context_expr))} - bound
+                found |= read_before(inner, bound | _with_names(s))
+            case ast.Assign() | ast.Expr() | ast.AugAssign() | ast.AnnAssign() | ast.Return():
+                found |= loads(s).keys() - bound
+            case ast.For(target, iterable, inner, orelse):
+                found |= loads(ast.Expr(iterable)).keys() - bound
+                own = bound | assigned([ast.Assign([target], iterable)])
+                found |= read_before(inner, own) | read_before(orelse, bound)
+            case _:  # of what it binds, a part of it may be read first
+                found |= (loads(s).keys() | assigned([s])) - bound
+        bound |= _bound(s)
+    return found
+
+
+def bound_by(body: Body) -> frozenset[str]:
+    """The names that are bound behind `body`, if it is not left before its end."""
+    found = frozenset[str]()
+    for s in body:
+        if any(isinstance(x, (ast.Break, ast.Continue)) for x in ast.walk(s)):
+            break
+        found |= _bound(s)
+    return found
+
+
+def _bound(s: ast.stmt) -> frozenset[str]:
+    """The names that are bound behind `s`, whichever way it takes."""
+    match s:
+        case ast.If(_, first, second):
+            return bound_by(first) & bound_by(second)
+        case ast.With(_, inner):
+            return _with_names(s) | bound_by(inner)
+        case ast.Assign() | ast.Expr() | ast.AugAssign() | ast.AnnAssign():
+            return frozenset(assigned([s]))
+        case _:
+            return frozenset()
+
+
+def _with_names(s: ast.With) -> frozenset[str]:
+    return frozenset(assigned(ast.Expr(x.optional_vars) for x in s.items if x.optional_vars))
+
+
 def may_run(body: Iterable[ast.stmt], *, looped: bool = False) -> bool:
     """Whether `body` changes nothing but local names and tensors, as far as its text says. looped: it is in a loop of the same side."""
     return all(_may_run(s, looped) for s in body)

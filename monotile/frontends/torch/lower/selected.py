@@ -4,11 +4,12 @@ Such a length is a `Size` of a symbol that only PyTorch's graph has, at most wha
 computed in the call (`Builder.sizes`); from there on it is a size like any other (`bind.py`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from monotile.frontends.builder import Builder, Unsupported, load
+from monotile.frontends.builder import Builder, broadcast_shape, element, load
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.masks import counted
 from monotile.frontends.torch.lower.reshape import reshape_index
@@ -19,14 +20,15 @@ from monotile.ir.expr import Expr, Tensor, cast, idx
 Lowering = Callable[..., Any]
 
 SELECTING = frozenset({"aten.nonzero", "aten.masked_select", "aten.index"})
-_COMPARED = (
-    1 << 22
-)  # up to so many comparisons are one stage; a prefix sum is written down where there would be more
+_COMPARED = 1 << 22  # comparisons in one stage; were there more, each place would be written
 
 
 def places(b: Builder, x: Tensor, size: int) -> Tensor:
     """The flat positions of the elements of `x` that are not zero, ascending: `size` of them."""
     n = x.size
+    if not x.shape:
+        scalar = x
+        x = b.emit((1,), x.dtype, lambda _: load(scalar, ()), part="row")
     mask = b.emit(x.shape, DType.BOOL, lambda *i: cast(load(x, i), DType.BOOL), part="nonzero")
     count = counted(b, mask, mask.shape)
     _define(b, size, mask)
@@ -80,10 +82,25 @@ def nonzero(b: Builder, x: Tensor) -> Tensor:
 
 
 def masked_select(b: Builder, x: Tensor, mask: Tensor) -> Tensor:
-    if x.shape != mask.shape:
-        raise Unsupported("of a mask that is broadcast: expand both to one shape")
+    shape = broadcast_shape(x.shape, mask.shape)
+    if mask.shape != shape:
+        own = mask
+        mask = b.emit(shape, DType.BOOL, lambda *i: element(own, i, DType.BOOL), part="mask")
     found = places(b, mask, b.shape[0])
-    return b.result(lambda k: load(x, reshape_index(x.shape, (x.size,), (load(found, [k]),))))
+
+    def body(k: Expr) -> Expr:
+        return element(
+            x, [_coordinate(mask, load(found, [k]), d) for d in range(len(shape))], x.dtype
+        )
+
+    return b.result(body)
+
+
+def most(op: str, given: Sequence[Tensor]) -> int:
+    """How many elements an operator of these tensors may select."""
+    masks = [t.shape for t in given if is_mask(t)] or [given[0].shape]
+    shape = broadcast_shape(*(t.shape for t in given)) if op == "aten.masked_select" else masks[0]
+    return math.prod(map(int, shape))
 
 
 def is_mask(t: Tensor) -> bool:

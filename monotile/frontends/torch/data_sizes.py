@@ -1,0 +1,49 @@
+"""Sizes that data decide, as expressions of the Program: what PyTorch computes from the symbols that stand for them."""
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
+
+import sympy
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.sizes import Size
+from monotile.ir.expr import Expr, Select, binary, idx
+
+
+def by_data(n: int, sizes: Collection[str]) -> bool:
+    """Whether data decide it. sizes: the symbols of which that is true."""
+    return isinstance(n, Size) and any(str(x) in sizes for x in n.expr.free_symbols)
+
+
+_OPERATIONS = {"Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}  # fmt: skip
+
+
+_COMPARISONS = {"Equality": "eq", "Unequality": "ne", "StrictLessThan": "lt", "LessThan": "le", "StrictGreaterThan": "gt", "GreaterThan": "ge"}  # fmt: skip
+
+
+def computed(e: Any, symbol: Callable[[str], Expr]) -> Expr:
+    """An expression over symbols as one of the Program."""
+    if e.is_Symbol:
+        return symbol(str(e))
+    if isinstance(e, sympy.Integer):
+        return idx(int(e))
+    if isinstance(e, sympy.Piecewise):
+        return _either(e, symbol)
+    op = _OPERATIONS.get(type(e).__name__)
+    if op is None:
+        raise CaptureError(f"the size {e} depends on data")
+    return functools.reduce(lambda a, b: binary(op, a, b), (computed(x, symbol) for x in e.args))
+
+
+def _either(e: sympy.Piecewise, symbol: Callable[[str], Expr]) -> Expr:
+    """The value of the first case that holds, of which the last always does."""
+    *cases, (last, _) = (tuple(x.args) for x in e.args)
+    found = computed(last, symbol)
+    for value, test in reversed(cases):
+        op = _COMPARISONS.get(type(test).__name__)
+        if op is None:
+            raise CaptureError(f"the size {e} depends on data")
+        holds = binary(op, *(computed(x, symbol) for x in test.args))
+        found = Select(holds, computed(value, symbol), found)
+    return found

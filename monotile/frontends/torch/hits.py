@@ -1,0 +1,90 @@
+"""Loops over the places of what is not zero, `for k in counts.nonzero():`, while a model is traced.
+
+How many there are is not known then, but each of all places may be one: `conversion.py` makes it a loop over these, with an `if` on
+whether it is. So the number of the place is known in the loop's body, as a model needs it that has a module for each.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+_MASK = "_monotile_nonzero"  # of a tensor of places: of what
+_SAME = {"squeeze", "flatten", "reshape", "view", "ravel", "contiguous", "clone", "detach", "to", "long", "int", "__getitem__"}  # fmt: skip
+
+
+class Hits(TorchFunctionMode):
+    """Within, a tensor of the places in a vector remembers the vector."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        named = kwargs or {}
+        first = args[0] if args else None
+        name = getattr(func, "__name__", "")
+        if not isinstance(first, torch.Tensor):
+            return func(*args, **named)
+        if name == "bincount" and (least := _least(args, named)):
+            return _counted(first, least, named.get("weights", args[1] if len(args) > 1 else None))
+        if (name == "where" and len(args) == 1) or named.get("as_tuple"):
+            found = first.nonzero().unbind(1)  # as one operator they would share memory unseen
+        else:
+            found = func(*args, **named)
+        if name in ("nonzero", "where") and len(args) == 1 and first.ndim == 1:
+            for x in found if isinstance(found, tuple) else (found,):
+                setattr(x, _MASK, first)
+        elif name in _SAME and (mask := mask_of(first)) is not None and _as_many(found, first):
+            setattr(found, _MASK, mask)
+        return found
+
+
+def _least(args: Sequence[Any], named: Mapping[str, Any]) -> int:
+    found = named.get("minlength", args[2] if len(args) > 2 else 0)
+    return found if isinstance(found, int) else 0
+
+
+def _counted(x: torch.Tensor, length: int, weights: torch.Tensor | None) -> torch.Tensor:
+    """`torch.bincount` of numbers below `length`: of others the index is checked when the kernel runs."""
+    given = torch.ones_like(x, dtype=torch.int64) if weights is None else weights
+    wide = given.dtype if weights is None or weights.dtype is torch.float32 else torch.float64
+    return torch.zeros(length, dtype=wide, device=x.device).index_add(0, x, given.to(wide))
+
+
+def mask_of(x: Any) -> torch.Tensor | None:
+    """The vector whose places `x` holds, one a row."""
+    return getattr(x, _MASK, None) if isinstance(x, torch.Tensor) else None
+
+
+def is_unknown(x: Any) -> bool:
+    """Whether `x` compares sizes that data decide."""
+    if not isinstance(x, torch.SymBool):
+        return False
+    named: Any = x.node.expr.free_symbols
+    return any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)
+
+
+def as_tensor(x: torch.SymBool) -> torch.Tensor:
+    """The bool, in a graph that is traced."""
+    return torch.full((), torch.sym_ite(x, 1, 0), dtype=torch.int64) != 0
+
+
+def _as_many(found: Any, x: torch.Tensor) -> bool:
+    if not isinstance(found, torch.Tensor) or found.ndim not in (1, 2):
+        return False
+    sizes = [str(t.shape[0]) for t in (found, x)]
+    return sizes[0] == sizes[1] and (found.ndim == 1 or found.shape[1] == 1)
+
+
+def hits(x: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
+    """What a loop over `x` gives, each with whether it does: of places, all that there may be."""
+    mask = mask_of(x)
+    if mask is None:
+        return ((True, row) for row in x)
+    assert isinstance(x, torch.Tensor)
+    numbers = (
+        [k] if x.ndim == 2 else k for k in range(mask.shape[0])
+    )  # known while the body is traced
+    return ((mask[k] != 0, torch.tensor(n, dtype=x.dtype)) for k, n in enumerate(numbers))
