@@ -2,7 +2,8 @@
 
     python -m bench.experts [CASE ...] [--rival eager|compile]... [--out FILE]
 
-"ours" is the layer in transformers' own form, "ours_batched" with a gathered matrix for each row. A rival is each of its forms, "grouped_mm",
+"ours" is the layer in transformers' own form, "ours_batched" with a gathered matrix for each row, "ours_loop" with a loop over the experts that are
+chosen, of few experts. A rival is each of its forms, "grouped_mm",
 "batched_mm", and "loop", which asks the host for what each expert has to do and cannot be in a CUDA graph. All others are in one.
 An answer is compared with the loop in float32 first.
 """
@@ -37,6 +38,7 @@ SIZES: dict[str, dict[str, int]] = {
     # as of Qwen3-30B-A3B: many small experts, 1.2 GB
     "many": {"hidden_size": 2048, "intermediate_size": 768, "num_local_experts": 128, "num_experts_per_tok": 8},
 }  # fmt: skip
+FEW = 16  # experts whose loop is traced
 FORMS = {"loop": "eager", "grouped_mm": "grouped_mm", "batched_mm": "batched_mm"}
 
 
@@ -92,7 +94,8 @@ def entry(
     forms = {f: m for f, m in made.items() if f != "loop"}
     runs: dict[str, Run] = {}
     took: dict[str, float] = {}
-    for form, key in (("grouped_mm", "ours"), ("batched_mm", "ours_batched")):
+    ours = [("grouped_mm", "ours"), ("batched_mm", "ours_batched"), ("loop", "ours_loop")]
+    for form, key in ours if SIZES[name]["num_local_experts"] <= FEW else ours[:-1]:
         runs[key], took[key] = timed(lambda form=form: monotile.compile(made[form], (x,)))
     runs |= {f"{r} {f}": rival(r, m) for r in rivals for f, m in forms.items()}
     times: dict[str, Timing] = {}

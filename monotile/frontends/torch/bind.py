@@ -267,14 +267,24 @@ class _Binder:
             a.name: binary("min", Axis(a.name, int(a.extent)), binary("sub", n, idx(1)))
             for a, n in sized
         }
-        base, some = (
-            self.tensor(s.base),
-            [Binary("lt", idx(0), n) for a, n in sized if not _least(a.extent)],
-        )
-        value = substitute(self.expr(s.value), last)
-        index = [masked(some, substitute(self.expr(e), last), idx(0)) for e in s.index]
-        value = masked(some, value, Load(base, tuple(idx(0) for _ in index)))
-        if s.combiner is not None:
+        base, value = self.tensor(s.base), substitute(self.expr(s.value), last)
+        some = [Binary("lt", idx(0), n) for a, n in sized if not _least(a.extent)]
+        index: list[Expr] = []
+        nowhere: list[Expr] = []  # written with what is there where there are no points at all
+        for e, extent in zip(s.index, base.shape, strict=True):
+            own = substitute(self.expr(e), last)
+            moving = [a for a, _ in sized if a in axes_of(e)]
+            if (
+                s.combiner is not None and moving
+            ):  # nothing goes to each in turn, not all of it to one
+                turn = binary("mod", Axis(moving[0].name, int(moving[0].extent)), idx(extent))
+                index.append(masked(self.inside(s.axes), own, turn))
+            else:
+                index.append(masked(some, own, idx(0)) if some and moving else own)
+            nowhere.append(idx(0) if some and moving else own)
+        if s.combiner is None:
+            value = masked(some, value, Load(base, tuple(nowhere)))
+        else:
             nothing = const(identity(s.combiner, value.dtype), value.dtype)
             value = masked(self.inside(s.axes), value, nothing)
         return msgspec.structs.replace(

@@ -1,7 +1,7 @@
 """The ways to cut a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -44,6 +44,7 @@ from monotile.targets.target import Target
 LEAST_COLUMNS = 16  # of a block
 EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
 LIVE_TERMS = 8  # terms for each that is assumed to count in a call where that is known only then
+LIVE_ROWS = 4  # the same of rows, or columns, that data select
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns, how lanes share its rows of sums.
 Choice = tuple[float, Matmul, int, tuple[int, int], Share | None]
@@ -121,6 +122,9 @@ def _problem(
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
     terms = max(1, k // LIVE_TERMS) if p.bounded else k
+    m, n = (
+        x // LIVE_ROWS or 1 if _selected(anchor, side) else x for x, side in ((m, p.m), (n, p.n))
+    )
     size = Size(p.grain_m or m, p.grain_n or n, terms, batches * runs)
     common = context.target.model.common
     stored = next(s.out.dtype.itemsize for s in reversed(statements) if isinstance(s, Compute))
@@ -131,6 +135,12 @@ def _problem(
         return Problem(p, size, 0.0, stored, memory, work, found.span[-1])
     operations = product_cost.finishing(statements, common.after_plain, common.after_costly)
     return Problem(p, size, operations, stored, memory)
+
+
+def _selected(c: Compute, side: Sequence[int]) -> bool:
+    """Whether data decide how much of a side of the product there is."""
+    live = (c.live_along(c.axes[a]) for a in side)
+    return any(x is not None and x.prefix is not None and not x.known for x in live)
 
 
 def _key(problem: Problem) -> tuple[object, ...]:
