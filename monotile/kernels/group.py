@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from monotile.analysis.dependence import loads_of
 from monotile.analysis.states import Waits
 from monotile.ir.program import Compute, Scatter, used
 
@@ -42,6 +43,18 @@ class Group:
     @functools.cached_property
     def tensors(self) -> frozenset[str]:
         return frozenset(s.out.name for s in self.statements())
+
+    @functools.cached_property
+    def readers(self) -> dict[str, list[Compute | Scatter]]:
+        """By tensor: what reads it in steps behind its own."""
+        found: dict[str, list[Compute | Scatter]] = {}
+        made: set[str] = set()
+        for step in self.steps:
+            for s in step:
+                for name in {x.tensor.name for x in loads_of(s)} & made:
+                    found.setdefault(name, []).append(s)
+            made |= {s.out.name for s in step}
+        return found
 
     @functools.cached_property
     def reads(self) -> frozenset[str]:

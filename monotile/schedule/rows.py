@@ -97,18 +97,15 @@ def _rows_draft(
     waves = -(-math.prod(grid) // target.workers)
     local: dict[str, Local] = {}
     shared = 0
-    for number, step in enumerate(group.steps):
-        for s in step:
-            name = s.out.name
-            later = [t for step in group.steps[number + 1 :] for t in step]
-            readers = [t for t in later if name in {x.tensor.name for x in loads_of(t)}]
-            if not readers:
-                continue
-            box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
-            pitch = _pitch(s, box, readers, target)
-            local[name] = Local(shared, box, pitch)
-            bytes_ = math.prod(b.extent for b in box[:-1]) * pitch * s.out.dtype.itemsize
-            shared += -(-bytes_ // ALIGN) * ALIGN
+    for s in group.statements():
+        name = s.out.name
+        if (readers := group.readers.get(name)) is None:
+            continue
+        box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
+        pitch = _pitch(s, box, readers, target)
+        local[name] = Local(shared, box, pitch)
+        bytes_ = math.prod(b.extent for b in box[:-1]) * pitch * s.out.dtype.itemsize
+        shared += -(-bytes_ // ALIGN) * ALIGN
     own = frozenset(local)
     steps: list[Step] = []
     seconds = 0.0
