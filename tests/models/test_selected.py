@@ -37,10 +37,14 @@ class Loop(nn.Module):
         self.router = nn.Linear(64, experts)
         self.experts = nn.ModuleList(Expert(64, 96) for _ in range(experts))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def routed(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Rows, the weights of the experts that each has chosen, which these are, and zeros."""
         flat = x.view(-1, 64)
         weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
-        out = torch.zeros_like(flat)
+        return flat, weights, chosen, torch.zeros_like(flat)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat, weights, chosen, out = self.routed(x)
         for k, expert in enumerate(self.experts):
             rows, place = torch.where(chosen == k)
             out[rows] += expert(flat[rows]) * weights[rows, place, None]
@@ -51,9 +55,7 @@ class Added(Loop):
     """The same in transformers' words."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.view(-1, 64)
-        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
-        out = torch.zeros_like(flat)
+        flat, weights, chosen, out = self.routed(x)
         mask = F.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
         for k, expert in enumerate(self.experts):
             place, rows = torch.where(mask[k])
@@ -66,9 +68,7 @@ class Hit(Loop):
     """A loop over the experts that are chosen, as in transformers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.view(-1, 64)
-        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
-        out = torch.zeros_like(flat)
+        flat, weights, chosen, out = self.routed(x)
         mask = F.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
         hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
         for k in hit:
@@ -89,9 +89,7 @@ class Skipped(Loop):
         self.lists = lists
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.view(-1, 64)
-        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
-        out = torch.zeros_like(flat)
+        flat, weights, chosen, out = self.routed(x)
         if self.lists:
             counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
             for k, expert in enumerate(self.experts):

@@ -274,9 +274,8 @@ class _Binder:
         for e, extent in zip(s.index, base.shape, strict=True):
             own = substitute(self.expr(e), last)
             moving = [a for a, _ in sized if a in axes_of(e)]
-            if (
-                s.combiner is not None and moving
-            ):  # nothing goes to each in turn, not all of it to one
+            if moving and s.combiner is not None:
+                # Nothing goes to each in turn, not all of it to one.
                 turn = binary("mod", Axis(moving[0].name, int(moving[0].extent)), idx(extent))
                 index.append(masked(self.inside(s.axes), own, turn))
             else:
@@ -315,8 +314,8 @@ class _Binder:
     def _partial(self, t: Tensor) -> tuple[str, ...]:
         """The sizes along what the caller gets of `t`. A size that may be 0 bounds nothing."""
         shape = t.shape if is_dense(t.shape) else (_flat_size(t),)
-        given = (n if isinstance(n, Size) and n.low else None for n in shape)
-        sizes = (None if n is None or by_data(n, self.sizes) else n for n in given)
+        given = (n if not by_data(n, self.sizes) else None for n in shape)
+        sizes = (n if isinstance(n, Size) and n.low else None for n in given)
         return tuple(self.scalar(n).tensor.name if n else "" for n in sizes)
 
     def _input(self, t: Tensor, body: list[Statement]) -> Tensor:

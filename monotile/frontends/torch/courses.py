@@ -21,7 +21,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch import marks
 from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
 from monotile.frontends.torch.choices import Choices, choices
-from monotile.frontends.torch.hits import Hits, as_tensor, is_unknown, mask_of
+from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.merge import Course, merge
 from monotile.frontends.torch.origin import describe_frame, is_users, raised_at
@@ -122,8 +122,8 @@ class _Trace:
 
         def symbol_(x: torch.SymBool) -> bool:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            asked = is_unknown(x) and not _is_tracers(frame)
-            return self._answer(as_tensor(x), frame) if asked else symbol(x)
+            asked = marks.is_unknown(x) and not _is_tracers(frame)
+            return self._answer(marks.as_tensor(x), frame) if asked else symbol(x)
 
         def item_(x: FakeTensor) -> Any:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

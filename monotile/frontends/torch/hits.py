@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 _MASK = "_monotile_nonzero"  # of a tensor of places: of what
 _SAME = {"squeeze", "flatten", "reshape", "view", "ravel", "contiguous", "clone", "detach", "to", "long", "int", "__getitem__"}  # fmt: skip
@@ -58,19 +57,6 @@ def mask_of(x: Any) -> torch.Tensor | None:
     return getattr(x, _MASK, None) if isinstance(x, torch.Tensor) else None
 
 
-def is_unknown(x: Any) -> bool:
-    """Whether `x` compares sizes that data decide."""
-    if not isinstance(x, torch.SymBool):
-        return False
-    named: Any = x.node.expr.free_symbols
-    return any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)
-
-
-def as_tensor(x: torch.SymBool) -> torch.Tensor:
-    """The bool, in a graph that is traced."""
-    return torch.full((), torch.sym_ite(x, 1, 0), dtype=torch.int64) != 0
-
-
 def _as_many(found: Any, x: torch.Tensor) -> bool:
     if not isinstance(found, torch.Tensor) or found.ndim not in (1, 2):
         return False
@@ -84,7 +70,6 @@ def hits(x: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
     if mask is None:
         return ((True, row) for row in x)
     assert isinstance(x, torch.Tensor)
-    numbers = (
-        [k] if x.ndim == 2 else k for k in range(mask.shape[0])
-    )  # known while the body is traced
+    # Numbers that are known while the body is traced.
+    numbers = ([k] if x.ndim == 2 else k for k in range(mask.shape[0]))
     return ((mask[k] != 0, torch.tensor(n, dtype=x.dtype)) for k, n in enumerate(numbers))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.fx.node import has_side_effect
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 _LIBRARY = torch.library.Library("monotile", "DEF")
 _LIBRARY.define("side(Tensor test, int part) -> ()")
@@ -46,3 +47,16 @@ def truth(x: torch.Tensor) -> torch.Tensor:
     if x.numel() != 1:
         raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
     return x.reshape(()) != 0
+
+
+def is_unknown(x: Any) -> bool:
+    """Whether `x` compares sizes that data decide."""
+    if not isinstance(x, torch.SymBool):
+        return False
+    named: Any = x.node.expr.free_symbols
+    return any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)
+
+
+def as_tensor(x: torch.SymBool) -> torch.Tensor:
+    """The bool, in a graph that is traced."""
+    return torch.full((), torch.sym_ite(x, 1, 0), dtype=torch.int64) != 0

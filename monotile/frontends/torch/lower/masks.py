@@ -79,29 +79,4 @@ def masked_put(
     return b.result(body)
 
 
-def nonzero_static(b: Builder, x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
-    """The positions of the first `size` elements that are not 0, one a row; rows to spare hold `fill_value`."""
-    if not x.size:
-        return b.result(lambda *_: idx(fill_value))
-    mask = b.emit(x.shape, DType.BOOL, lambda *i: cast(load(x, i), DType.BOOL), part="nonzero")
-    count = counted(b, mask, x.shape)
-
-    def before(k: Expr, r: Expr) -> Expr:  # so many elements stand before number k
-        return cast(s.le(load(count, [r]), k), DType.I64)
-
-    found = b.emit((size,), DType.I64, before, reduce=(x.size,), combiner="sum", part="place")
-
-    def body(k: Expr, d: Expr) -> Expr:
-        at: Expr = idx(0)
-        for dim in reversed(range(len(x.shape))):
-            own = s.mod(s.floordiv(load(found, [k]), x.strides[dim]), x.shape[dim])
-            at = own if dim == len(x.shape) - 1 else s.select(s.eq(d, dim), own, at)
-        return s.select(s.lt(load(found, [k]), x.size), at, idx(fill_value))
-
-    return b.result(body)
-
-
-LOWERINGS: Mapping[str, Lowering] = {
-    "aten.masked_scatter": masked_scatter,
-    "aten.nonzero_static": nonzero_static,
-}
+LOWERINGS: Mapping[str, Lowering] = {"aten.masked_scatter": masked_scatter}

@@ -24,7 +24,7 @@ _COMPARED = 1 << 22  # comparisons in one stage; were there more, each place wou
 
 
 def places(b: Builder, x: Tensor, size: int) -> Tensor:
-    """The flat positions of the elements of `x` that are not zero, ascending: `size` of them."""
+    """The flat positions of the elements of `x` that are not zero, ascending: the first `size`; where there are fewer, how many elements `x` has."""
     n = x.size
     if not x.shape:
         scalar = x
@@ -50,15 +50,16 @@ def _define(b: Builder, size: int, mask: Tensor) -> None:
 
 
 def _written(b: Builder, mask: Tensor, count: Tensor, size: int) -> Tensor:
-    """Each position written where its count says; those of no element to a place behind all."""
+    """Each position written where its count says; what is no place of the first `size`, behind all."""
     n = mask.size
-    room = b.emit((int(size) + 1,), DType.I64, lambda _: idx(0), part="room")
+    room = b.emit((int(size) + 1,), DType.I64, lambda _: s.add(idx(0), n), part="room")
 
     def point(p: Expr) -> tuple[Sequence[Expr], Expr]:
         holds = load(mask, reshape_index(mask.shape, (n,), (p,)))
-        return [s.select(holds, s.sub(load(count, [p]), 1), idx(int(size)))], p
+        at = s.minimum(s.sub(load(count, [p]), 1), int(size))
+        return [s.select(holds, at, idx(int(size)))], p
 
-    found = b.scatter(room, (n,), point, "max", part="places")
+    found = b.scatter(room, (n,), point, "min", part="places")
     return b.emit((size,), DType.I64, lambda k: load(found, [k]), part="place")
 
 
@@ -67,16 +68,30 @@ def _coordinate(x: Tensor, flat: Expr, d: int) -> Expr:
     return s.mod(s.floordiv(flat, x.strides[d]), x.shape[d])
 
 
+def _row(x: Tensor, flat: Expr, d: Expr) -> Expr:
+    """Coordinate `d` of the element of `x` at the flat position."""
+    at: Expr = idx(0)
+    for dim in reversed(range(len(x.shape))):
+        own = _coordinate(x, flat, dim)
+        at = own if dim == len(x.shape) - 1 else s.select(s.eq(d, dim), own, at)
+    return at
+
+
 def nonzero(b: Builder, x: Tensor) -> Tensor:
     """Places of elements that are not zero, one a row."""
     found = places(b, x, b.shape[0])
+    return b.result(lambda k, d: _row(x, load(found, [k]), d))
+
+
+def nonzero_static(b: Builder, x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """The first `size` of them; rows to spare hold `fill_value`."""
+    if not x.size:
+        return b.result(lambda *_: idx(fill_value))
+    found = places(b, x, size)
 
     def body(k: Expr, d: Expr) -> Expr:
-        at: Expr = idx(0)
-        for dim in reversed(range(len(x.shape))):
-            own = _coordinate(x, load(found, [k]), dim)
-            at = own if dim == len(x.shape) - 1 else s.select(s.eq(d, dim), own, at)
-        return at
+        flat = load(found, [k])
+        return s.select(s.lt(flat, x.size), _row(x, flat, d), idx(fill_value))
 
     return b.result(body)
 
@@ -127,5 +142,6 @@ def as_places(b: Builder, indices: Sequence[Tensor | None], size: int) -> list[T
 
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.nonzero": nonzero,
+    "aten.nonzero_static": nonzero_static,
     "aten.masked_select": masked_select,
 }
