@@ -17,7 +17,7 @@ import torch
 from bench.wide import report
 from bench.wide.case import Answer
 from bench.wide.networks import DOMAINS, NETWORKS
-from bench.wide.registry import DTYPES
+from bench.wide.registry import DTYPES, MORE
 from bench.wide.runner import kind, run
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log, read
@@ -35,8 +35,8 @@ def chosen(names: Sequence[str], domains: Sequence[str], dtypes: Sequence[str], 
         Network(name, name, dtype, {"batch": batch}, images=n.images)
         for name, n in NETWORKS.items()
         if (not names or name in names) and (not domains or n.domain in domains)
-        for dtype in n.dtypes
-        if not dtypes or dtype in dtypes
+        for dtype in (*n.dtypes, *MORE)
+        if dtype in (dtypes or n.dtypes)
         for batch in batches or BATCHES
     ]
 
@@ -96,7 +96,7 @@ def settings_for(target: str, jobs: int | None, limit: float, seconds: float) ->
     help="A network; may be given several times.",
 )
 @click.option("--domain", multiple=True, type=click.Choice(DOMAINS))
-@click.option("--dtype", multiple=True, type=click.Choice(DTYPES))
+@click.option("--dtype", multiple=True, type=click.Choice((*DTYPES, *MORE)))
 @click.option(
     "--batch",
     multiple=True,

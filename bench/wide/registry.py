@@ -14,7 +14,8 @@ from monotile.runtime.reference import Call, call_of, map_tensors
 Parts = tuple[Any, ...]  # the model and its positional arguments
 Make = Callable[[int], Parts]
 NETWORKS: dict[str, "Network"] = {}
-DTYPES = ("float16", "float32")
+DTYPES = ("float16", "float32")  # of the table
+MORE = ("bfloat16",)  # that are timed where somebody asks for them
 
 
 class Network(msgspec.Struct, frozen=True):

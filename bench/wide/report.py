@@ -14,7 +14,7 @@ from bench.wide.networks import DOMAINS, NETWORKS
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log
 
-TYPES = {"float16": "fp16", "float32": "fp32"}
+TYPES = {"float16": "fp16", "float32": "fp32", "bfloat16": "bf16"}
 RIVALS = {"eager": "eager PyTorch", "compile": "`torch.compile`", "openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # fmt: skip
 COLOURS = {1: "#1b4965", 8: "#2a9d8f", 32: "#e9a03b"}
 Column = tuple[str, int]  # dtype and batch

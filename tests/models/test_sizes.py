@@ -113,3 +113,31 @@ def test_every_length(make: Make, given: Given, dim: int) -> None:
     model = make().eval().requires_grad_(False)
     sizes = [(n,) for n in range(1, 21)]
     check(model, given, ({dim: Dim("length", min=1, max=20)},), sizes)
+
+
+class Chunks(nn.Module):
+    """Means of eight rows each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, c = x.shape
+        return self.linear(x.view(b, n // 8, 8, c).mean(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "times", "more"), [(Chunks, 8, 0), (encoder, 2, 1), (encoder, 3, -1)]
+)
+def test_a_length_that_is_computed_from_another(make: Make, times: int, more: int) -> None:
+    """From its least value on, which PyTorch itself does not say of the symbol."""
+    n = Dim("n", min=1, max=9)
+
+    def given(k: int) -> tuple[torch.Tensor, ...]:
+        return rows(times * k + more)
+
+    torch.manual_seed(0)
+    model = make().eval().requires_grad_(False)
+    sizes = [(k,) for k in range(1, 10)]
+    check(model, given, ({1: times * n + more if more else times * n},), sizes)

@@ -90,7 +90,7 @@ def test_the_figures_that_sources_are_made_with() -> None:
     assert (cpu.registers, cpu.l2_bandwidth, cpu.flops) == (
         256,
         150e9,
-        {"fma": 300e9, "dot8": 1200e9},
+        {"fma": 300e9, "dot8": 1200e9, "amx.bf16": 3600e9, "amx.int8": 7200e9},
     )
     assert cpu.model == FIGURES.model
 

@@ -226,8 +226,21 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
                 continue
             for symbol in sorted(n.node.expr.free_symbols, key=str):
                 known = exported.range_constraints.get(symbol) or n.node.shape_env.var_to_range.get(symbol)  # fmt: skip
-                found[str(symbol)] = _ends(known, f"dimension {k} of {node.name}")
+                low, high = _ends(known, f"dimension {k} of {node.name}")
+                found[str(symbol)] = min(low, _least(symbol, n.node.expr, exported)), high
     return Ranges(tuple((n, *ends) for n, ends in found.items()))
+
+
+def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
+    """What a symbol is at least, by what was said of the size that is computed from it: of the symbol alone PyTorch says 2 where it may be 1."""
+    said: Any = exported.range_constraints.get(expr)
+    slope = expr.coeff(symbol)
+    rest = sympy.expand(expr - slope * symbol)
+    if said is None or not (
+        slope.is_Integer and rest.is_Integer and slope > 0 and said.lower.is_Integer
+    ):
+        return UNBOUNDED
+    return max(0, math.ceil((int(said.lower) - int(rest)) / int(slope)))
 
 
 CLASSES = 6  # of sizes, at most

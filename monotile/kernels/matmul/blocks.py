@@ -16,6 +16,7 @@ from monotile.kernels.matmul.cost import Block, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
+from monotile.kernels.matmul.words import word_blocks
 from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
@@ -72,6 +73,7 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """Every way to cut a product of this size that the target's instructions allow (Roller's rTiles)."""
     if target.has.register_tiles:
         yield from _cpu_blocks(p, size, target)
+        yield from word_blocks(p, size, target)
         return
     if p.dtype is DType.F32:
         yield from _cuda_blocks(p, size, target, "fma")

@@ -20,6 +20,7 @@ from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import COMPUTED, tiles_of, why_not_read
+from monotile.kernels.matmul.words import why_not_words
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Method, Stage
 from monotile.targets.target import Target
@@ -83,10 +84,15 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     """A block of columns is whole vectors, a thread's stack holds the sums, and the tiles can read the operands so."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
-    if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer"):
+    if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer", "words"):
         fail(f"{c.stage.name}: no tiles compute {anchor.out.name} by {m.instruction}")
+    if m.instruction == "words":
+        element, _ = elements_of(*factors(anchor, swapped=m.swapped), anchor)
+        if why := why_not_words(m, element, c.target):
+            fail(f"{c.stage.name}: no words of {anchor.out.name} are multiplied so: {why}")
     narrow = {x.dtype.itemsize for x in factors(anchor)} == {1}
-    if anchor.body.dtype is DType.I32 and not (narrow and m.instruction == "dot" and m.left.copy == m.right.copy == "direct"):  # fmt: skip
+    in_place = m.instruction == "dot" and m.left.copy == m.right.copy == "direct"
+    if anchor.body.dtype is DType.I32 and not (narrow and (in_place or m.instruction == "words")):
         fail(f"{c.stage.name}: tiles sum {anchor.out.name} in integers of bytes that lie along k")
     size, (rows, columns) = anchor.body.dtype.itemsize, m.sums or (m.block_m, m.block_n)
     if m.instruction == "outer" and m.block_n * size % c.target.vector_bytes:

@@ -7,6 +7,7 @@ import functools
 
 import msgspec
 
+from monotile.analysis.words import by_words
 from monotile.ir.dtype import DType
 from monotile.ir.expr import axes_of
 from monotile.ir.program import Compute, Scatter
@@ -15,6 +16,7 @@ from monotile.kernels.common.panels import line_use
 from monotile.kernels.common.product import Product
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Memory, Problem, Size
+from monotile.kernels.matmul.words import packed_lines
 from monotile.targets.model import Matmul as Model
 from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
@@ -68,6 +70,8 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
         k = padded
     tensor_cores = _tensor_cores(c)
     kind = f"mma{8 * itemsize}" if tensor_cores else "dot8" if p.dtype.is_int else "fma"
+    if c.instruction == "words":
+        kind = by_words(p.dtype, target.instructions)
     rate = target.flops[kind] / target.workers / c.passes
     deep = padded if tensor_cores else k
     work = (
@@ -189,6 +193,8 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * itemsize / target.worker_bandwidth
         packed = (c.left.copy != "direct") * m + (c.right.copy != "direct") * n
+        if c.instruction == "words":
+            packed = packed_lines(c, Size(m, n, k))
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
         right = n * k * itemsize  # read anew by each task, unless it stays in the cache
         first = right / target.dram_bandwidth if right > target.shared_bytes / 4 else 0.0
@@ -298,3 +304,5 @@ def _efficiency(c: Matmul, target: Target, *, wide: bool) -> float:
             return fitted(target.model.register_tiles).outer
         case "dot":
             return fitted(target.model.register_tiles).dot
+        case "words":
+            return 1.0

@@ -38,6 +38,7 @@ from monotile.kernels.matmul.rows import (
     shares,
     with_rows,
 )
+from monotile.kernels.matmul.words import word_regions
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
@@ -248,6 +249,11 @@ def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -
 
 def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[tuple[int, int]]:
     """Each once: rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
+    if method.instruction == "words":
+        found = word_regions(size, method, target)
+        return dict.fromkeys(
+            (within_run(m, p.grain_m, target), within_run(n, p.grain_n, target)) for m, n in found
+        )
     if target.has.register_tiles:
         tile_m, tile_n = _cpu_region(size, method, target)
         return [(within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target))]

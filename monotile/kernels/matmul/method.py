@@ -31,7 +31,8 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     At "use" an operand whose lines leave the last-level cache first.
     On the CPU a block is one register tile, and slices, warps and depth are 1. sums: rows and columns, in whole blocks, of the sums that
     stay in the cache while chunks of k go by; None for those of one block, as of a Plan in the making. An operand is read in place if it is
-    "direct", else it is packed; a packed right one of an outer product is turned, vector by vector, if it lies along "k".
+    "direct", else it is packed; a packed right one of an outer product is turned, vector by vector, if it lies along "k". Of "words" each
+    sum takes a word of neighbours along k at a time, two of 16 bits or four of 8 (`words.py`).
     """
 
     reads_shared: ClassVar[bool] = False
@@ -42,7 +43,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     block_m: int
     block_n: int
     block_k: int
-    instruction: Literal["wgmma", "mma", "fma", "dot", "outer"]
+    instruction: Literal["wgmma", "mma", "fma", "dot", "outer", "words"]
     left: Operand
     right: Operand
     warps_m: int = 1

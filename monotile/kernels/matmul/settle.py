@@ -39,8 +39,14 @@ def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
     """Whole blocks, no more than a task has; one block of columns at least."""
     anchor, dims = where.anchor, where.step.dims
     assert isinstance(anchor, Compute)
-    rows, columns = (up(elements((dims[d],)), b) for d, b in ((m.m, m.block_m), (m.n, m.block_n)))
-    most = SUMS_BYTES // anchor.body.dtype.itemsize
+    rows, columns = (elements((dims[d],)) for d in (m.m, m.n))
+    return held_sums(m, rows, columns, anchor.body.dtype.itemsize)
+
+
+def held_sums(m: Matmul, rows: int, columns: int, itemsize: int) -> tuple[int, int]:
+    """Rows and columns of the sums that stay in the cache, of so many of a task. itemsize: bytes of a sum."""
+    rows, columns = up(rows, m.block_m), up(columns, m.block_n)
+    most = SUMS_BYTES // itemsize
     rows = min(rows, up(max(ROWS, most // columns), m.block_m))
     return rows, min(columns, max(m.block_n, most // rows // m.block_n * m.block_n))
 

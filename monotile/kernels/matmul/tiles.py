@@ -14,6 +14,7 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, sub, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import elements_of
 from monotile.kernels.matmul.method import Matmul
 
 COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; of the last are dot products of bytes
@@ -86,6 +87,16 @@ class Tiles:
     block_k: int
     rows: int
     columns: int
+
+    @property
+    def elements(self) -> tuple[DType, DType]:
+        """What the factors are where words of them are multiplied, of as many bits both."""
+        left, right = factors(self.anchor, swapped=self.method.swapped)
+        return elements_of(left, right, self.anchor)
+
+    @property
+    def element(self) -> DType:
+        return self.elements[0]
 
     @property
     def whole_panels(self) -> bool:
@@ -172,6 +183,11 @@ def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operan
     if tiles.method.instruction == "dot":
         lie = left.along_depth == 1, right.along_depth == 1
         return _read(left, in_place=lie[0]), _read(right, in_place=lie[1])
+    if tiles.method.instruction == "words":
+        straight = left.along_depth == 1 and left.along_line is not None
+        return _read(left, in_place=straight and left.value.dtype is tiles.element), _read(
+            right, in_place=False
+        )
     steps = left.apart and left.value.dtype is tiles.anchor.body.dtype
     panels = right.along_depth is not None and right.along_line == 1 and tiles.whole_panels
     return _read(left, in_place=steps), _read(right, in_place=panels)

@@ -102,6 +102,15 @@ def processor() -> str:
     return hashlib.sha256("\n".join([os.uname().machine, *lines]).encode()).hexdigest()[:16]
 
 
+@functools.cache
+def tiles_allowed() -> bool:
+    """Whether the system gives this process the registers of AMX's tiles (Linux, Documentation/arch/x86/xstate.rst)."""
+    if os.uname().machine != "x86_64":
+        return False
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
+
+
 def build(source: str, target: Target, options: Options) -> Binary:
     """Compiles one C file that includes headers of `device/`; from the cache where an equal build is there.
 
@@ -115,6 +124,8 @@ def build(source: str, target: Target, options: Options) -> Binary:
         flags += (f"-mprefer-vector-width={8 * target.vector_bytes}",)
     if compiler.zig:
         flags += ("-fno-sanitize=undefined",)
+    if not tiles_allowed():
+        flags += ("-DMT_NO_TILES",)
     cache = Cache.of(options)
     entry = key("cpu", source, flags, compiler, processor())
     found = Binary.decode(cache.get(entry))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from monotile.config import Options
 from monotile.targets.calibration import Machine, flat, kept, replaced
-from monotile.targets.cpu.build import processor
+from monotile.targets.cpu.build import processor, tiles_allowed
 from monotile.targets.cpu.target import FIGURES, cpu_target
 from monotile.targets.target import Target
 from monotile.targets.workers import chosen_workers
@@ -19,7 +19,7 @@ def detect(_name: str, options: Options) -> Target:
         workers=chosen_workers(options, _cores(), "cores that this process may use"),
         l2_bytes=_l2_bytes(),
         vector_bytes=_vector_bytes(),
-        instructions=frozenset({"vnni"} if _words() & {"avx512_vnni", "avx_vnni"} else ()),
+        instructions=_instructions(),
     )
 
 
@@ -53,6 +53,16 @@ def _vector_bytes() -> int:
     """Widest vector of the processor."""
     words = _words()
     return 64 if "avx512f" in words else 32 if "avx2" in words else 16
+
+
+def _instructions() -> frozenset[str]:
+    """Of products of words: what processor and system let this process use."""
+    words, found = _words(), set[str]()
+    if words & {"avx512_vnni", "avx_vnni"}:
+        found.add("vnni")
+    if words >= {"amx_tile", "amx_bf16", "amx_int8"} and tiles_allowed():
+        found |= {"amx.bf16", "amx.int8"}
+    return frozenset(found)
 
 
 def _words() -> set[str]:

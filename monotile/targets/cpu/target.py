@@ -59,7 +59,8 @@ def cpu_target(
     instructions: frozenset[str] = frozenset(),
     figures: CpuFigures = FIGURES,
 ) -> Target:
-    """A CPU with `workers` cores, `l2_bytes` of L2 cache each. instructions: "vnni", where it has sums of products of bytes."""
+    """A CPU with `workers` cores, `l2_bytes` of L2 cache each. instructions: of products of words, such as it
+    has: "vnni" (bytes), "amx.bf16" and "amx.int8"."""
     f = figures
     return Target(
         name=f.name,

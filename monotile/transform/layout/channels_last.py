@@ -17,6 +17,7 @@ from monotile.analysis.affine import affine, contiguous_run, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.masked import masked
 from monotile.analysis.windows import Window, windows_of
+from monotile.analysis.words import by_words
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, idx, loads, map_loads
 from monotile.ir.program import (
     Compute,
@@ -51,7 +52,7 @@ def assign_layouts(program: Program, target: Target) -> Program:
     if not windows and not scattered:
         return program
     names = Names(program)
-    found = _orders(program, windows, names, grouped=wide)
+    found = _orders(program, windows, names, target)
     program, copies = _copied(program, windows, found, scattered, names, wide=wide)
     results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
     program = map_program(program, lambda s: _arranged(s, found))
@@ -60,9 +61,10 @@ def assign_layouts(program: Program, target: Target) -> Program:
 
 
 def _orders(
-    program: Program, windows: dict[str, Window], names: Names, *, grouped: bool
+    program: Program, windows: dict[str, Window], names: Names, target: Target
 ) -> dict[str, Arrangement]:
-    """The tensors whose layout changes, by name. grouped: also of those with a dimension of grouped convolutions' channels."""
+    """The tensors whose layout changes, by name: also of those with a dimension of grouped convolutions' channels, where copies are wide."""
+    grouped = target.has.wide_copies
     inside = _handed_on(program)
     joined = _joined(program, windows)
     last = {joined.find((w.image.tensor.name, w.channel)) for w in windows.values()}
@@ -70,6 +72,7 @@ def _orders(
         last -= {
             joined.find((w.image.tensor.name, w.channel)) for w in windows.values() if w.in_groups
         }
+        last -= _by_words(program, windows, joined, target)
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     is_apart = _apart(program, windows)
     found: dict[str, Arrangement] = {}
@@ -89,6 +92,25 @@ def _orders(
         for t, _ in itertools.chain(*apart):
             found.pop(t.name, None)
     return found
+
+
+def _by_words(
+    program: Program, windows: Mapping[str, Window], joined: "_Classes", target: Target
+) -> set[Dimension]:
+    """Channels of images most of whose windows tiles of words multiply, with weights that they read in place: windows that lie side by side are
+    packed fastest."""
+    most: dict[Dimension, int] = {}
+    for s in statements(program.body):
+        w = windows.get(s.out.name) if isinstance(s, Compute) else None
+        if w is None or not isinstance(s, Compute):
+            continue
+        channel = joined.find((w.image.tensor.name, w.channel))
+        loaded = w.kernel is not None and not w.depthwise
+        types = [w.image.dtype] + ([w.kernel.dtype] if w.kernel else [])
+        words = loaded and all(by_words(t, target.instructions) for t in types)
+        products = math.prod(a.extent for a in (*s.axes, *s.reduce))
+        most[channel] = most.get(channel, 0) + (products if words else -products)
+    return {channel for channel, products in most.items() if products > 0}
 
 
 def _alone(program: Program, found: Mapping[str, Arrangement]) -> dict[str, Arrangement]:

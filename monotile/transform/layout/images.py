@@ -14,8 +14,9 @@ from collections.abc import Container, Mapping
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.contraction import contraction
+from monotile.analysis.contraction import contraction, uncast
 from monotile.analysis.uses import Uses
+from monotile.analysis.words import by_words
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     COMPARE,
@@ -25,6 +26,7 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     axes_of,
+    cast,
     children,
     idx,
     loads,
@@ -91,25 +93,34 @@ def make_images(program: Program, target: Target) -> Program:
 def _reading(s: Statement, factor: Expr, read: Load) -> Statement:
     assert isinstance(s, Compute)
     assert isinstance(s.body, Binary)
-    sides = (read if x == factor else x for x in (s.body.a, s.body.b))
+    sides = (
+        read if x == factor else cast(read, x.dtype) if uncast(x) == factor else x
+        for x in (s.body.a, s.body.b)
+    )
     return msgspec.structs.replace(s, body=Binary("mul", *sides))
 
 
 def _made(
     c: Compute, alone: Mapping[str, Compute], names: Names, target: Target
 ) -> tuple[Expr, _Image] | None:
-    """The left factor of `c`, if it is a product for which that is worth an image, and the image."""
+    """A factor of `c`, if it is a product for which that is worth an image, and the image: the left one; of a product of words either, as it is
+    stored."""
     found = contraction(c)
     if found is None or found.grains or c.live or not isinstance(c.body, Binary):
         return None
     if min(math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)) < LEAST:
         return None
-    factor = c.body.b if found.swapped else c.body.a
-    if isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
-        return None  # it is read in place as it is
-    whole = map_loads(factor, lambda x: _inlined(x, alone))
-    image = _image(c, whole, names, target)
-    return None if image is None else (factor, image)
+    factors = (c.body.b if found.swapped else c.body.a,)
+    if all(by_words(x.dtype, target.instructions) for x in (found.left, found.right)):
+        factors = (found.left, found.right)
+    for factor in factors:
+        if isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
+            continue  # it is read in place as it is
+        whole = map_loads(factor, lambda x: _inlined(x, alone))
+        image = _image(c, whole, names, target)
+        if image is not None:
+            return factor, image
+    return None
 
 
 def _is_alone(s: Compute, uses: Uses, changing: Container[str]) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.masked import masked
+from monotile.analysis.words import by_words
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, Tensor, add, cast, idx, mul, substitute
 from monotile.ir.program import Compute, Program, Statement
@@ -89,6 +90,8 @@ def _float8(e: Expr) -> Expr | None:
 
 def _along(factor: Expr, k: Axis, target: Target) -> bool:
     """Whether words of `factor` lie along k, or it is computed. Register tiles read bytes where they are."""
+    if target.has.register_tiles and by_words(factor.dtype, target.instructions):
+        return True  # whatever lies otherwise is packed
     if target.has.register_tiles:
         return isinstance(factor, Load) and offset(factor).coefficient(k) == 1
     found = masked(factor)

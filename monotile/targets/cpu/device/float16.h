@@ -50,6 +50,7 @@ MT_INLINE float mt_load_f16(const uint16_t* p) { return mt_from_f16(*p); }
 MT_INLINE float mt_load_bf16(const uint16_t* p) { return mt_from_bf16(*p); }
 MT_INLINE void mt_store_f16(uint16_t* p, float x) { *p = mt_to_f16(x); }
 MT_INLINE void mt_store_bf16(uint16_t* p, float x) { *p = mt_to_bf16(x); }
+MT_INLINE void mt_keep_bf16(uint16_t* p, float x) { *p = (uint16_t)(mt_bits(x) >> 16); }  // of one that is a bf16
 
 // A double rounded to odd: rounding the float again, to 16 bits, then gives what rounding once would.
 MT_INLINE float mt_odd_f32(double x) {

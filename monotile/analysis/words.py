@@ -1,0 +1,13 @@
+"""Elements of which some CPUs multiply and add the neighbours in 32 bits at once: Intel's AMX (`kernels/matmul/words.py`)."""
+
+from collections.abc import Container
+
+from monotile.ir.dtype import DType
+
+_BY_TYPE = {DType.BF16: "amx.bf16", DType.I8: "amx.int8", DType.U8: "amx.int8"}
+
+
+def by_words(dtype: DType, instructions: Container[str]) -> str:
+    """The one of a target's instructions that does so with elements of a type; "" where there is none."""
+    name = _BY_TYPE.get(dtype, "")
+    return name if name in instructions else ""

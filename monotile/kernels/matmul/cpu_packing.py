@@ -1,0 +1,146 @@
+"""How threads of the CPU pack the operands of a product (`Operand.copy`)."""
+
+from monotile.analysis.masked import masked
+from monotile.codegen.base import STORAGE
+from monotile.codegen.loops import Loops
+from monotile.codegen.site import Point, Site, at_start, unflatten
+from monotile.codegen.spelling import SMALL_FLOATS, SUFFIX, bare, convert
+from monotile.errors import InternalError
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_decode import POSITION, write_decoded
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.tiles import COMPUTED, STORAGE_NAME, Side, tiles_of
+
+
+class Packing:
+    """Of one contraction; holds what its writers share."""
+
+    def __init__(self, e: Loops, site: Site, method: Matmul) -> None:
+        c = site.anchor
+        if not isinstance(c, Compute):
+            raise InternalError(f"{c.out.name} is no sum of products")
+        self.e, self.site, self.method, self.c = e, site, method, c
+        self.tiles = tiles_of(site, c, method)
+        self.m, self.n, self.bk = self.tiles.m, self.tiles.n, self.tiles.block_k
+        self.rows, self.columns = self.tiles.rows, self.tiles.columns
+        self.bm, self.bn = method.block_m, method.block_n
+        self.dtype = c.body.dtype
+        if self.dtype not in COMPUTED:
+            raise InternalError(f"{c.out.name}: no product in {self.dtype}")
+        self.kind = e.values[self.dtype]
+        # of what is packed
+        self.element = self.tiles.element if method.instruction == "words" else self.dtype
+
+    def in_place(self, side: Side, line: Axis) -> str:
+        """Text of the address of a line of the side at depth 0, where `along_depth` is known."""
+        start = substitute(side.value, {side.depth.name: idx(0), side.line.name: line})
+        assert isinstance(start, Load)
+        pointer, offset = self.e.element(start)
+        return f"{pointer} + {bare(offset)}"
+
+    def lines(self, side: Side, names: str, block: str, start: str, count: str, size: int) -> None:
+        """Write an array `names` of pointers to the lines start, ..., start + size - 1, the last of `count` again
+        for those beyond it. block: a packed copy to point into, or "" for memory itself."""
+        e = self.e
+        kind = STORAGE[self.element if block else side.load.dtype]
+        e.writer.write(f"const {kind}* {names}[{size}];")
+        with e.writer.open(f"for (idx i = 0; i < {size}; ++i)", ["i", side.line.name]):
+            last = f"mt_min_idx({start} + i, {count} - 1)"
+            e.writer.write(f"const idx {side.line.name} = {last};")
+            text = (
+                f"{block} + {side.line.name} * {self.bk}"
+                if block
+                else self.in_place(side, side.line)
+            )
+            e.writer.write(f"{names}[i] = {text};")
+
+    def packed(self, side: Side, into: str, lines: int, count: str, kc: str) -> str:
+        """Write the evaluation of a side into an array `into` of so many `lines` of block_k elements; gives its name."""
+        e = self.e
+        e.writer.write(f"_Alignas(64) {STORAGE[self.element]} {into}[{lines * self.bk}];")
+        method = self.method
+        if side.words and "decode" == (method.left if into == "left" else method.right).copy:
+            with e.writer.open(*e.counted(side.line, count)):
+                self._decode(side, side.line, f"({into} + {side.line.name} * {self.bk})", kc)
+            return into
+
+        def write(here: Point, at: Expr) -> None:
+            self._put(side, here, f"{into}", add(mul(side.line, idx(self.bk)), at))
+
+        with e.writer.open(*e.counted(side.line, count)):
+            e.along(side.depth, kc, side.start, side.at, [side.factor], write)
+        return into
+
+    def _put(self, side: Side, here: Point, into: str, at: Expr) -> None:
+        """Write the store of a value of the side as element number `at` of what is packed."""
+        text = bare(convert(self.e.body(side.factor, here), side.value.dtype, self.element))
+        place = bare(self.e.index(at))
+        if self.element in SMALL_FLOATS:
+            exact = self.element is DType.BF16 and masked(side.factor) is not None
+            how = "keep" if exact else "store"
+            name = f"mt_{how}_{SMALL_FLOATS[self.element]}"
+            self.e.writer.write(f"{name}({into} + {place}, {text});")
+        else:
+            self.e.writer.write(f"{into}[{place}] = {text};")
+
+    def _decode(self, side: Side, line: Expr, into: str, kc: str) -> None:
+        """Write the evaluation of a line of codes into `into`."""
+        assert side.words is not None
+        at = {side.depth.name: Axis(POSITION, self.bk), side.line.name: line}
+        write_decoded(self.e, substitute(side.value, at), kc, side.words, (into, self.element))
+
+    def table(self, left: Side, kc: str) -> str:
+        """Write where the elements of a line lie, from its first one on, into an array; gives its name."""
+        e = self.e
+        e.writer.write(f"idx steps[{self.bk}];")
+        with e.writer.open(*e.counted(left.depth, kc)):
+            place = bare(e.index(left.steps))
+            e.writer.write(f"steps[{left.depth.name}] = {place};")
+        return "steps"
+
+    def decoded_lines(self, right: Side, nc: str, kc: str) -> None:
+        """Write the decoding of block_n columns from `nb` on, and an array `lines` of pointers to them."""
+        e, kind, name = self.e, STORAGE[self.element], right.line.name
+        e.writer.write(f"_Alignas(64) {kind} decoded[{self.bn * self.bk}];")
+        e.writer.write(f"const {kind}* lines[{self.bn}];")
+        with e.writer.open(f"for (idx i = 0; i < {self.bn}; ++i)", ["i", name]):
+            e.writer.write(f"const idx {name} = mt_min_idx(nb + i, {nc} - 1);")
+            e.writer.write(f"lines[i] = decoded + i * {self.bk};")
+            self._decode(right, right.line, f"(decoded + i * {self.bk})", kc)
+
+    def panel(self, right: Side, n0: Expr, nc: str, kc: str, into: str = "right") -> None:
+        """Write the taking in of block_n columns from `nb` on as `into`[depth][column - nb]."""
+        e = self.e
+        if self.method.right.copy == "decode":
+            self.decoded_lines(right, nc, kc)
+            suffix = SUFFIX[self.dtype]
+            e.writer.write(f"mt_pack_transposed_{suffix}(lines, {self.bn}, {kc}, right);")
+            return
+        if self.method.right.major == "k" and into == "right":
+            self.lines(right, "lines", "", "nb", nc, self.bn)
+            e.writer.write(
+                f"mt_pack_transposed_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
+            )
+            return
+        j, nb = Axis("j", self.bn), Axis("nb", self.columns)
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        start = add(self.n.origin, add(n0, nb))
+        depth = unflatten(add(right.start, right.depth), self.tiles.k)
+        fixed = at_start(self.site, self.m).point
+
+        def point(local: Expr) -> Point:
+            return {**fixed, **unflatten(add(start, local), axes), **depth}
+
+        taken = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
+        with (
+            e.rows(j, taken, start, point, [right.factor]) as row,
+            e.writer.open(*e.counted(right.depth, kc)),
+        ):
+            here = point(row.at)
+
+            def write() -> None:
+                self._put(right, here, into, add(mul(right.depth, idx(self.bn)), row.at))
+
+            e.each(row, [substitute(right.factor, dict(here))], write)

@@ -1,0 +1,64 @@
+"""Products that take 32 bits along k at a time into each sum, two bfloat16 or four 8-bit integers, on CPUs that have tiles (AMX, Intel's
+Architecture Instruction Set Extensions reference, chapter 3).
+
+A block is 32 x 32 sums and 64 bytes along k: four tiles of sums, two of each operand. The right one is packed into panels of words
+(x86's VNNI order).
+"""
+
+from collections.abc import Iterator
+
+from monotile.analysis.words import by_words
+from monotile.ir.dtype import DType
+from monotile.kernels.common.cost import round_up
+from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.product import Product
+from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.problem import Size
+from monotile.kernels.matmul.settle import held_sums
+from monotile.targets.target import Target
+
+COLUMNS = 32  # of a panel
+STEP_BYTES = 64  # along k that are multiplied at once: chunks are whole steps
+SUM_BYTES = 4
+CHUNK_BYTES = 1024  # of a line of a chunk: a panel of it stays in the first cache
+
+
+def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
+    """A block of all lines that tiles take, where the target has such instructions."""
+    if not by_words(p.dtype, target.instructions):
+        return
+    packed = Operand("none", 1, "element")
+    yield Matmul(
+        m=0, n=0, k=p.k, block_m=16 if size.m <= 16 else 32, block_n=COLUMNS,
+        block_k=CHUNK_BYTES // p.dtype.itemsize, instruction="words",
+        left=p.left if p.left.major == "k" else packed,
+        right=p.right if p.right.copy != "direct" else Operand(p.right.major, 1, "element"),
+    )  # fmt: skip
+
+
+def word_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
+    """Rows and columns of a task: as many tasks as workers, or a few times these, in rows and columns of tasks. The more there are, the more
+    often an operand is packed."""
+    for times in (1, 2, 4):
+        tasks = -(-times * target.workers // size.batches)
+        for down in (d for d in range(1, tasks + 1) if tasks % d == 0):
+            rows, columns = -(-size.m // down), -(-size.n // (tasks // down))
+            yield round_up(rows, c.block_m), round_up(columns, COLUMNS)
+
+
+def packed_lines(c: Matmul, task: Size) -> int:
+    """Lines that a task packs, each once for every rectangle of sums."""
+    rows, columns = held_sums(c, task.m, task.n, SUM_BYTES)
+    left = 0 if c.left.copy == "direct" else task.m * -(-task.n // columns)
+    return left + task.n * -(-task.m // rows)
+
+
+def why_not_words(m: Matmul, element: DType, target: Target) -> str:
+    """Why no instructions multiply such blocks; "" where they do."""
+    if not by_words(element, target.instructions):
+        return f"there are none of {element}"
+    if m.block_m not in (16, 32) or m.block_n != COLUMNS:
+        return f"a block is no {m.block_m} x {m.block_n}"
+    if m.block_k * element.itemsize % STEP_BYTES:
+        return f"{m.block_k} along k are no whole steps"
+    return "" if m.right.copy in ("element", "decode") else "the right operand is not packed"
