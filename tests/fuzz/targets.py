@@ -25,7 +25,7 @@ from tests.codegen.emulate import emulate
 from tests.fuzz.graph import Graph, Network, arguments
 
 Results = list[torch.Tensor]
-OPTIONS = monotile.Options(cache=False)
+OPTIONS = monotile.Options(cache=False, tf32=False)
 
 
 def on_cpu(graph: Graph) -> Results:

@@ -5,13 +5,13 @@ import torch
 
 import monotile
 from tests.models.accuracy import error, exact
-from tests.models.sparse_networks import NETWORKS, Blocks, Rows, inputs
+from tests.models.sparse_networks import NETWORKS, ONE_LIST, Blocks, Rows, inputs
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *ONE_LIST])
 def test_small_lists(name: str, dtype: torch.dtype) -> None:
     model, args = inputs(name)
     model = model.to("cuda", dtype)

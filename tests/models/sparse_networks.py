@@ -87,10 +87,15 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "linear": lambda: (Linear(), (torch.randn(64, 256), _random((2, 256), 0.1))),
     "sequences": lambda: (Activations(), (torch.randn(3, 32, 64), _random((3, 256), 0.15).float())),
 }  # fmt: skip
+# Lists that all rows of a product share.
+ONE_LIST: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
+    "sixteen rows": lambda: (Stated((16, 8)), (torch.randn(16, 128) * _random((1, 16), 0.3).repeat_interleave(8, 1), torch.randn(128, 16))),
+    "four rows": lambda: (Stated((4, 8)), (torch.randn(4, 128) * _random((1, 16), 0.3).repeat_interleave(8, 1), torch.randn(128, 16))),
+}  # fmt: skip
 
 
 def inputs(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The network of that name, in eval mode, and arguments."""
     torch.manual_seed(0)
-    model, args = NETWORKS[name]()
+    model, args = (NETWORKS | ONE_LIST)[name]()
     return model.eval().requires_grad_(False), args

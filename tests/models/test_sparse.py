@@ -16,7 +16,7 @@ from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.models.accuracy import error, exact
-from tests.models.sparse_networks import NETWORKS, Rows, inputs
+from tests.models.sparse_networks import NETWORKS, ONE_LIST, Rows, inputs
 
 
 def steps(plan: Plan) -> list[Step]:
@@ -54,6 +54,19 @@ def test_on_tensor_cores(name: str) -> None:
         right = exact(model, args)
         assert error(found, right) <= 1.5 * error(model(*args), right) + 1e-6
         args = tuple(x.flip(-1) for x in args)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("name", ONE_LIST)
+def test_a_list_for_all_rows(name: str) -> None:
+    """Tensor cores take it for many rows, reductions for few."""
+    model, args = inputs(name)
+    model, args = model.half(), half(args)
+    right = exact(model, args)
+    (found,) = Emulated(model, args)(*args)
+    fast = monotile.compile(model, args, target="cpu")
+    for result in (found, fast(*args)):
+        assert error(result, right) <= 1.5 * error(model(*args), right) + 1e-6
 
 
 def test_what_is_left_out_may_hold_anything() -> None:

@@ -25,6 +25,8 @@ from monotile.plan.invalid import fail
 from monotile.plan.nodes import Method, Stage
 from monotile.targets.target import Target
 
+MANY_ROWS = 9  # of a product, from which on warps multiply them though K has one end
+
 
 def check(c: Checked) -> None:
     """The anchor is a sum of products, read as the method says, and the warps add up."""
@@ -156,13 +158,15 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
 
 
 def bounded(anchor: Compute, method: Method, target: Target) -> bool:
-    """Where one thread walks all of K in a loop; where warps do, of K that ends elsewhere for each matrix of a batch. One end for all is that of
-    a cache, of which a few rows are multiplied: reductions walk that better."""
+    """Where one thread walks all of K in a loop; where warps do, of K that ends elsewhere for each matrix of a batch, or of many rows. Where
+    few rows have one end for all, that is a cache's, which reductions walk better."""
     assert isinstance(method, Matmul)
     if len(anchor.reduce) != 1 or not target.has.lockstep:
         return len(anchor.reduce) == 1
-    x = anchor.live_along(anchor.reduce[0])
-    return x is not None and bool(x.at) and x.first is None and method.runs == 1
+    x, found = anchor.live_along(anchor.reduce[0]), contraction(anchor)
+    if x is None or found is None or x.first is not None or method.runs > 1:
+        return False
+    return bool(x.at) or math.prod(anchor.axes[p].extent for p in found.m) >= MANY_ROWS
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:

@@ -102,6 +102,8 @@ def _decodes_again(c: Compute, context: Context) -> bool:
     """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can take it instead."""
     if "mma.sync" not in context.target.instructions or not coded_sides(c):
         return False
+    if any(x.axis in c.reduce and not x.at for x in c.live):
+        return False  # reductions walk the terms up to one end
     found = product_of(c, context)
     return found is not None and found.dtype in HALVES
 
