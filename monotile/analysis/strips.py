@@ -8,7 +8,11 @@ from monotile.ir.expr import Expr, Load, Tensor, loads
 def parts(e: Expr) -> dict[Tensor, int] | None:
     """The tensors that the choice `e` is of, each with the column where it begins; None if they do not lie side by side along the last dimension."""
     found = [x.load for x in choice(e) or ()]
-    if len(found) < 2 or any(loads(i) for x in found for i in x.index):
+    if (
+        len(found) < 2
+        or not all(x.index for x in found)
+        or any(loads(i) for x in found for i in x.index)
+    ):
         return None
     if len({x.tensor.name for x in found}) < len(found) or len({_rows(x) for x in found}) > 1:
         return None

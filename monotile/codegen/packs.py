@@ -178,9 +178,8 @@ class PackEmitter(PlacedEmitter):
             packs = self._packs(cond, (then, otherwise), choice=is_choice(e))
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
-        if is_choice(
-            e
-        ):  # one pack will do: a lane's element comes from the same side as its neighbours'
+        # One pack will do, of what no registers hold: a lane's element comes from the same side as its neighbours'.
+        if is_choice(e) and not any(x.tensor.name in self.registers for x in loads(e)):
             known = self.writer.known((PACK, vector.lane.extent, e))
             pack = self._guarded_pack(packs, e) if known is None else known
             return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype))

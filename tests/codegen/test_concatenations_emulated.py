@@ -115,3 +115,37 @@ class Streams(nn.Module):
 def test_sums_within_a_concatenation_are_loaded_once() -> None:
     torch.manual_seed(0)
     check(Streams().half(), torch.randn(1, 16, 64).half(), torch.arange(16)[None] + 20)
+
+
+class Replaced(nn.Module):
+    """Columns of a product are replaced where it is made, and it is read as it was as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(72, 24)
+        self.other = nn.Parameter(torch.randn(17, 16))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a = self.layer(x)
+        b = a.clone()
+        b[..., 8:] = self.other
+        return torch.stack((a, b, y, b), 0)
+
+
+def test_a_part_that_is_in_registers() -> None:
+    """A choice between it and a pack from memory is no pack (fuzz seed 710221)."""
+    torch.manual_seed(0)
+    check(Replaced().half(), torch.randn(17, 72).half(), torch.randn(17, 24).half())
+
+
+class Norms(nn.Module):
+    """Numbers side by side (fuzz seed 710188)."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b = (torch.linalg.vector_norm(v, 0.5, dim=(0, 1), keepdim=True) for v in (x, y))
+        least, place = torch.sort(b, dim=-2)
+        return torch.cat((a, least, place, place), -1)
+
+
+def test_parts_without_dimensions() -> None:
+    check(Norms(), torch.randn(2, 7), torch.randn(3, 5))

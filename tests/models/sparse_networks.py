@@ -83,6 +83,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "narrow blocks": lambda: (Blocks((16, 4)), (torch.randn(40, 256), _random((8, 64), 0.2), torch.randn(128, 256))),
     "stated": lambda: (Stated((32, 1)), (torch.randn(64, 256) * _random((2, 256), 0.1).repeat_interleave(32, 0), torch.randn(256, 48))),
     "short rows": lambda: (Stated((16, 8)), (torch.randn(32, 160) * _random((2, 20), 0.1).repeat_interleave(16, 0).repeat_interleave(8, 1), torch.randn(160, 24))),
+    "few columns": lambda: (Stated((16, 8)), (torch.randn(48, 128) * _random((3, 16), 0.2).repeat_interleave(16, 0).repeat_interleave(8, 1), torch.randn(128, 16))),
     "everything": lambda: (Stated((32, 2)), (torch.randn(64, 256), torch.randn(256, 48))),
     "linear": lambda: (Linear(), (torch.randn(64, 256), _random((2, 256), 0.1))),
     "sequences": lambda: (Activations(), (torch.randn(3, 32, 64), _random((3, 256), 0.15).float())),
@@ -90,6 +91,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
 # Lists that all rows of a product share.
 ONE_LIST: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "sixteen rows": lambda: (Stated((16, 8)), (torch.randn(16, 128) * _random((1, 16), 0.3).repeat_interleave(8, 1), torch.randn(128, 16))),
+    "forty rows": lambda: (Blocks((16, 8)), (torch.randn(40, 160), _random((1, 20), 0.9), torch.randn(16, 160))),
     "four rows": lambda: (Stated((4, 8)), (torch.randn(4, 128) * _random((1, 16), 0.3).repeat_interleave(8, 1), torch.randn(128, 16))),
 }  # fmt: skip
 

@@ -83,7 +83,7 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     if p.passes == 0 or "mma.sync" not in target.instructions:
         return
     found = tuple(_cuda_blocks(p, size, target, "mma"))
-    if p.coded and not found:  # nothing else takes it
+    if (p.coded or p.bounded) and not found:  # nothing else takes it
         found = tuple(_cuda_blocks(p, size, target, "mma", most=FEW_BLOCKS))
     yield from found
     if "wgmma" in target.instructions and _for_warpgroups(p):

@@ -340,7 +340,9 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     fitting = (
         way
         for way in ranked(p, size, context)
-        if way[2] <= site.room and way[1].instruction != "wgmma"  # its panels want the first bytes
+        if way[2] <= site.room
+        and way[1].instruction != "wgmma"  # its panels want the first bytes
+        and way[1].teams == 1  # which take tasks of a stage in turns
     )
     best = context.choose(
         "blocks within rows",
