@@ -22,6 +22,7 @@ from monotile.plan.nodes import Plan, Stage
 from monotile.targets.cuda.emit import emit
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.emulate_model import Emulated
 from tests.conftest import wide
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -261,3 +262,16 @@ def test_heads_too_wide_to_stream(size: int) -> None:
     assert not streamed(plan)
     right = F.scaled_dot_product_attention(x.double(), x.double(), x.double()).numpy()
     np.testing.assert_allclose(found.astype(np.float64), right, rtol=2e-3, atol=2e-3)
+
+
+def test_values_in_odd_rows() -> None:
+    """Which products put together from aligned vectors, and attention takes one by one (fuzz seed 720297)."""
+    torch.manual_seed(0)
+    values, keys = torch.randn(72, 31).half(), (torch.randn(31, 40) * 0.2).half()
+    model = Model(lambda x: F.linear(F.linear(x, keys).softmax(-1), values)).eval()
+    x = torch.randn(30, 40).half()
+    run = Emulated(model, (x,))
+    assert streamed(run.plan)
+    (found,) = run(x)
+    scores = (x.double() @ keys.double().T).softmax(-1)
+    assert (found.double() - scores @ values.double().T).norm() < 2e-3 * found.double().norm()

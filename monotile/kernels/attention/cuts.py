@@ -73,7 +73,12 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
     if scores.swapped != found.swapped[0]:
         query, key = key, query
     value = mixture.left if mixture.swapped != found.swapped[1] else mixture.right
-    return query, key, value
+    return _copied(query), _copied(key), _copied(value)
+
+
+def _copied(o: Operand) -> Operand:
+    """As panels of attention take it: vectors that are put together from the aligned ones round them are for products alone."""
+    return Operand("none", 1, "element") if o.copy == "unaligned" else o
 
 
 def _multiplied(found: Attention, scores: Product, mixture: Product) -> bool:

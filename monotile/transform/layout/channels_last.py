@@ -97,9 +97,9 @@ def _orders(
 def _by_words(
     program: Program, windows: Mapping[str, Window], joined: "_Classes", target: Target
 ) -> set[Dimension]:
-    """Channels of images most of whose windows tiles of words multiply, with weights that they read in place: windows that lie side by side are
+    """Channels of images whose windows take longest in tiles of words, with weights that they read in place: windows that lie side by side are
     packed fastest."""
-    most: dict[Dimension, int] = {}
+    most: dict[Dimension, float] = {}
     for s in statements(program.body):
         w = windows.get(s.out.name) if isinstance(s, Compute) else None
         if w is None or not isinstance(s, Compute):
@@ -109,8 +109,9 @@ def _by_words(
         types = [w.image.dtype] + ([w.kernel.dtype] if w.kernel else [])
         words = loaded and all(by_words(t, target.instructions) for t in types)
         products = math.prod(a.extent for a in (*s.axes, *s.reduce))
-        most[channel] = most.get(channel, 0) + (products if words else -products)
-    return {channel for channel, products in most.items() if products > 0}
+        rate = target.flops[by_words(w.image.dtype, target.instructions) if words else "fma"]
+        most[channel] = most.get(channel, 0.0) + (1 if words else -1) * products / rate
+    return {channel for channel, seconds in most.items() if seconds > 0}
 
 
 def _alone(program: Program, found: Mapping[str, Arrangement]) -> dict[str, Arrangement]:
