@@ -119,10 +119,10 @@ class Emitter(Expressions):
             return f"mt_load_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)})"
         return f"{pointer}[{bare(offset)}]"
 
-    def store(self, tensor: Tensor, pointer: str, offset: str, value: str) -> str:
-        """A statement that stores a value at an address."""
-        if tensor.dtype in SMALL_FLOATS:
-            return f"mt_store_{SMALL_FLOATS[tensor.dtype]}({plus(pointer, offset)}, {bare(value)});"
+    def store(self, dtype: DType, pointer: str, offset: str, value: str) -> str:
+        """A statement that stores a value at an address of such elements."""
+        if dtype in SMALL_FLOATS:
+            return f"mt_store_{SMALL_FLOATS[dtype]}({plus(pointer, offset)}, {bare(value)});"
         return f"{pointer}[{bare(offset)}] = {bare(value)};"
 
     def address(self, tensor: Tensor, index: Sequence[Expr], place: Place) -> tuple[str, str]:
@@ -338,7 +338,7 @@ class Emitter(Expressions):
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
         """Write a store of `value` to the element of `tensor` at `index` in `place`."""
         pointer, offset = self.address(tensor, index, place)
-        self.writer.write(self.live(self.store(tensor, pointer, offset, value)))
+        self.writer.write(self.live(self.store(tensor.dtype, pointer, offset, value)))
 
     def live(self, store: str) -> str:
         """`store`, where there is anything to store."""
@@ -350,7 +350,9 @@ class Emitter(Expressions):
         found = text if s.combiner == "any" else f"!({bare(text)})"
         for place in stored(self.plan.places[s.out.name]):
             pointer, offset = self.address(s.out, index, place)
-            says = self.store(s.out, pointer, offset, "true" if s.combiner == "any" else "false")
+            says = self.store(
+                s.out.dtype, pointer, offset, "true" if s.combiner == "any" else "false"
+            )
             with self.writer.open(f"if ({bare(found)})", fence=True):
                 self.writer.write(self.live(says))
 
@@ -362,7 +364,7 @@ class Emitter(Expressions):
             if s.combiner is not None:
                 old = self.load(s.out, pointer, offset)
                 value = combine(s.combiner, old, text, s.out.dtype)
-            self.writer.write(self.store(s.out, pointer, offset, value))
+            self.writer.write(self.store(s.out.dtype, pointer, offset, value))
 
 
 def within(part: Expr, table: Sequence[int]) -> Expr:

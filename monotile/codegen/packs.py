@@ -174,12 +174,13 @@ class PackEmitter(PlacedEmitter):
         """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
         vector = self._vector
         packs = None
+        # Of a choice, of what no registers hold, one pack will do: a lane's element comes from the same side as its neighbours'.
+        choice = is_choice(e) and not any(x.tensor.name in self.registers for x in loads(e))
         if vector is not None and not self.facts:
-            packs = self._packs(cond, (then, otherwise), choice=is_choice(e))
+            packs = self._packs(cond, (then, otherwise), choice=choice)
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
-        # One pack will do, of what no registers hold: a lane's element comes from the same side as its neighbours'.
-        if is_choice(e) and not any(x.tensor.name in self.registers for x in loads(e)):
+        if choice:
             known = self.writer.known((PACK, vector.lane.extent, e))
             pack = self._guarded_pack(packs, e) if known is None else known
             return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype))

@@ -67,7 +67,7 @@ PROGRAMS = {
     "whole": (linear(64, 64, 64, BF16), "direct", "k"),
     "ends": (linear(45, 70, 1101, BF16), "direct", "k"),
     "few": (linear(16, 33, 77, BF16), "direct", "k"),
-    "less than a step": (linear(33, 40, 7, BF16), "direct", "k"),
+    "less than a step": (linear(33, 96, 15, BF16), "direct", "k"),
     "side by side": (linear(40, 70, 530, BF16, right="mn"), "direct", "mn"),
     "turned": (linear(40, 70, 530, BF16, left="mn"), "element", "k"),
     "computed": (rounded(40, 70, 45, left=True, right=True), "element", "none"),

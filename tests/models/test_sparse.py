@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import monotile
 from monotile.errors import VerificationError
@@ -31,6 +31,14 @@ def half(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.half() if x.is_floating_point() else x for x in args)
 
 
+on_emulator = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+
+
+def in_half(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    model, args = inputs(name)
+    return model.half(), half(args)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_on_the_cpu(name: str) -> None:
     model, args = inputs(name)
@@ -42,11 +50,10 @@ def test_on_the_cpu(name: str) -> None:
         args = tuple(x.flip(-1) for x in args)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@on_emulator
 @pytest.mark.parametrize("name", NETWORKS)
 def test_on_tensor_cores(name: str) -> None:
-    model, args = inputs(name)
-    model, args = model.half(), half(args)
+    model, args = in_half(name)
     fast = Emulated(model, args)
     assert by_rows(fast.plan)
     for seed in range(2):
@@ -56,12 +63,11 @@ def test_on_tensor_cores(name: str) -> None:
         args = tuple(x.flip(-1) for x in args)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@on_emulator
 @pytest.mark.parametrize("name", ONE_LIST)
 def test_a_list_for_all_rows(name: str) -> None:
     """Tensor cores take it for many rows, reductions for few."""
-    model, args = inputs(name)
-    model, args = model.half(), half(args)
+    model, args = in_half(name)
     right = exact(model, args)
     (found,) = Emulated(model, args)(*args)
     fast = monotile.compile(model, args, target="cpu")

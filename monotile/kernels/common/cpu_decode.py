@@ -5,7 +5,7 @@ import math
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.encoding import encoded
 from monotile.codegen.loops import Loops, Row
-from monotile.codegen.spelling import SMALL_FLOATS, bare, convert
+from monotile.codegen.spelling import convert
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 
@@ -36,13 +36,8 @@ def write_decoded(e: Loops, value: Expr, count: str, words: Words, into: tuple[s
 
     def write() -> None:
         for place, x in zip(places, values, strict=True):
-            text, at = bare(convert(e.root(x), x.dtype, dtype)), bare(e.index(place))
-            stored = (
-                f"mt_store_{SMALL_FLOATS[dtype]}({buffer} + {at}, {text});"
-                if dtype in SMALL_FLOATS
-                else f"{buffer}[{at}] = {text};"
-            )
-            e.writer.write(stored)
+            text = convert(e.root(x), x.dtype, dtype)
+            e.writer.write(e.store(dtype, buffer, e.index(place), text))
 
     groups = str(int(count) // shared) if count.isdigit() else f"({count}) / {shared}"
     with e.writer.open(*e.counted(group, groups)):

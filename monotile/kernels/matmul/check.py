@@ -7,6 +7,7 @@ from monotile.codegen.lines import Lines
 from monotile.ir.dtype import DType
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
+from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.epilogue import why_not
 from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
@@ -17,7 +18,7 @@ from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.prefetch import operands
-from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES, up
+from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import COMPUTED, tiles_of, why_not_read
 from monotile.kernels.matmul.words import why_not_words
@@ -88,10 +89,9 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     assert isinstance(anchor, Compute)
     if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer", "words"):
         fail(f"{c.stage.name}: no tiles compute {anchor.out.name} by {m.instruction}")
-    if m.instruction == "words":
-        element, _ = elements_of(*factors(anchor, swapped=m.swapped), anchor)
-        if why := why_not_words(m, element, c.target):
-            fail(f"{c.stage.name}: no words of {anchor.out.name} are multiplied so: {why}")
+    tiles = tiles_of(c.view.site(c.step), anchor, m)
+    if m.instruction == "words" and (why := why_not_words(m, tiles.element, c.target)):
+        fail(f"{c.stage.name}: no words of {anchor.out.name} are multiplied so: {why}")
     narrow = {x.dtype.itemsize for x in factors(anchor)} == {1}
     in_place = m.instruction == "dot" and m.left.copy == m.right.copy == "direct"
     if anchor.body.dtype is DType.I32 and not (narrow and (in_place or m.instruction == "words")):
@@ -101,11 +101,11 @@ def _check_tile(c: Checked, m: Matmul) -> None:
         fail(f"{c.stage.name}: {m.block_n} columns of {anchor.out.name} are no whole vectors")
     if min(rows, columns) < 1 or rows % m.block_m or columns % m.block_n:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are no whole blocks")
-    many = rows > up(ROWS, m.block_m)
+    many = rows > round_up(ROWS, m.block_m)
     last = (rows - m.block_m) * columns if many else rows * (columns - m.block_n)
     if last * size > SUMS_BYTES:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
-    if why := why_not_read(tiles_of(c.view.site(c.step), anchor, m), Lines(c.view)):
+    if why := why_not_read(tiles, Lines(c.view)):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
 
 

@@ -1,10 +1,12 @@
 """How threads of the CPU pack the operands of a product (`Operand.copy`)."""
 
+from collections.abc import Callable
+
 from monotile.analysis.masked import masked
 from monotile.codegen.base import STORAGE
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Point, Site, at_start, unflatten
-from monotile.codegen.spelling import SMALL_FLOATS, SUFFIX, bare, convert
+from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
@@ -30,7 +32,7 @@ class Packing:
         if self.dtype not in COMPUTED:
             raise InternalError(f"{c.out.name}: no product in {self.dtype}")
         self.kind = e.values[self.dtype]
-        # of what is packed
+        # Of what is packed.
         self.element = self.tiles.element if method.instruction == "words" else self.dtype
 
     def in_place(self, side: Side, line: Axis) -> str:
@@ -67,7 +69,7 @@ class Packing:
             return into
 
         def write(here: Point, at: Expr) -> None:
-            self._put(side, here, f"{into}", add(mul(side.line, idx(self.bk)), at))
+            self._put(side, here, into, add(mul(side.line, idx(self.bk)), at))
 
         with e.writer.open(*e.counted(side.line, count)):
             e.along(side.depth, kc, side.start, side.at, [side.factor], write)
@@ -75,15 +77,12 @@ class Packing:
 
     def _put(self, side: Side, here: Point, into: str, at: Expr) -> None:
         """Write the store of a value of the side as element number `at` of what is packed."""
-        text = bare(convert(self.e.body(side.factor, here), side.value.dtype, self.element))
-        place = bare(self.e.index(at))
-        if self.element in SMALL_FLOATS:
-            exact = self.element is DType.BF16 and masked(side.factor) is not None
-            how = "keep" if exact else "store"
-            name = f"mt_{how}_{SMALL_FLOATS[self.element]}"
-            self.e.writer.write(f"{name}({into} + {place}, {text});")
+        text = convert(self.e.body(side.factor, here), side.value.dtype, self.element)
+        place = self.e.index(at)
+        if self.element is DType.BF16 and masked(side.factor) is not None:  # need not be rounded
+            self.e.writer.write(f"mt_keep_bf16({into} + {bare(place)}, {bare(text)});")
         else:
-            self.e.writer.write(f"{into}[{place}] = {text};")
+            self.e.writer.write(self.e.store(self.element, into, place, text))
 
     def _decode(self, side: Side, line: Expr, into: str, kc: str) -> None:
         """Write the evaluation of a line of codes into `into`."""
@@ -110,6 +109,13 @@ class Packing:
             e.writer.write(f"lines[i] = decoded + i * {self.bk};")
             self._decode(right, right.line, f"(decoded + i * {self.bk})", kc)
 
+    def columns_at(self, n0: Expr, k: Expr) -> tuple[Expr, Callable[[Expr], Point]]:
+        """The position of column `nb` in the anchor's, and all axes at a column so far behind it, where K is at `k`."""
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        start = add(self.n.origin, add(n0, Axis("nb", self.columns)))
+        fixed = {**at_start(self.site, self.m).point, **unflatten(k, self.tiles.k)}
+        return start, lambda local: {**fixed, **unflatten(add(start, local), axes)}
+
     def panel(self, right: Side, n0: Expr, nc: str, kc: str, into: str = "right") -> None:
         """Write the taking in of block_n columns from `nb` on as `into`[depth][column - nb]."""
         e = self.e
@@ -124,15 +130,8 @@ class Packing:
                 f"mt_pack_transposed_{STORAGE_NAME[right.value.dtype]}(lines, {self.bn}, {kc}, right);"
             )
             return
-        j, nb = Axis("j", self.bn), Axis("nb", self.columns)
-        axes = [self.c.axes[p] for p in self.n.dim.axes]
-        start = add(self.n.origin, add(n0, nb))
-        depth = unflatten(add(right.start, right.depth), self.tiles.k)
-        fixed = at_start(self.site, self.m).point
-
-        def point(local: Expr) -> Point:
-            return {**fixed, **unflatten(add(start, local), axes), **depth}
-
+        j = Axis("j", self.bn)
+        start, point = self.columns_at(n0, add(right.start, right.depth))
         taken = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
         with (
             e.rows(j, taken, start, point, [right.factor]) as row,

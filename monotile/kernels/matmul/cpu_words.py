@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from monotile.codegen.base import STORAGE
 from monotile.codegen.lines import stride
-from monotile.codegen.site import Point, at_start, unflatten
+from monotile.codegen.site import Point
 from monotile.codegen.spelling import bare
-from monotile.ir.expr import Axis, Expr, Load, add, idx, substitute
+from monotile.ir.expr import Axis, Expr, Load, idx, substitute
 from monotile.kernels.matmul.cpu_packing import Packing
 from monotile.kernels.matmul.tiles import STORAGE_NAME, Side
 from monotile.kernels.matmul.words import STEP_BYTES
@@ -46,13 +46,13 @@ def _panel_of(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel:
     e.writer.write(f"_Alignas(64) {STORAGE[p.element]} right[{values}];")
     stored = isinstance(right.value, Load) and right.value.dtype.itemsize == p.element.itemsize
 
-    def of_lines() -> None:
-        p.lines(right, "lines", "", "nb", nc, p.bn)
-        given = f"(const void* const*)lines, {kc} * {p.element.itemsize}, right"
-        e.writer.write(f"mt_words_of_lines({given});")
+    codes = p.method.right.copy == "decode"
 
-    def of_codes() -> None:
-        p.decoded_lines(right, nc, kc)
+    def of_lines() -> None:
+        if codes:
+            p.decoded_lines(right, nc, kc)
+        else:
+            p.lines(right, "lines", "", "nb", nc, p.bn)
         given = f"(const void* const*)lines, {kc} * {p.element.itemsize}, right"
         e.writer.write(f"mt_words_of_lines({given});")
 
@@ -65,59 +65,40 @@ def _panel_of(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel:
         p.panel(right, n0, nc, kc, "columns")
         e.writer.write(f"mt_words_of_{name}(columns, {p.bn}, {p.bn}, {kc}, (uint32_t*)right);")
 
-    if p.method.right.copy == "decode":
-        return of_codes
-    if stored and right.along_depth == 1:
+    if codes or (stored and right.along_depth == 1):
         return of_lines
     if stored and right.along_line == 1 and right.along_depth is not None:
         return of_rows
-    windows = _Windows(p, right, n0, nc, kc)
-    if stored and right.apart and windows.in_runs:
-        p.table(right, kc)
-        return lambda: windows.write(name)
+    if stored and right.apart and (windows := _of_windows(p, right, n0, nc, kc)) is not None:
+        return windows
     e.writer.write(f"_Alignas(64) {STORAGE[p.element]} columns[{values}];")
     return computed
 
 
-class _Windows:
-    """A panel whose columns are windows of an image that lie side by side, row by row of the image; `steps` is a table of where their elements lie."""
+def _of_windows(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel | None:
+    """What packs columns that are windows of an image, as far as they lie side by side in a row of it, by a table of where a window's elements
+    lie; None where they do not."""
+    e, use, j = p.e, [right.factor], Axis("j", p.bn)
+    start, point = p.columns_at(n0, right.start)
 
-    def __init__(self, p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> None:
-        self.p, self.right, self.nc, self.kc = p, right, nc, kc
-        self.j = Axis("j", p.bn)
-        self.start = add(p.n.origin, add(n0, Axis("nb", p.columns)))
-
-    def point(self, local: Expr) -> Point:
-        """All axes at a column, and the first value of k of the chunk."""
-        p = self.p
-        axes = [p.c.axes[q] for q in p.n.dim.axes]
-        first = unflatten(self.right.start, p.tiles.k)
-        return {
-            **at_start(p.site, p.m).point,
-            **unflatten(add(self.start, local), axes),
-            **first,
-        }
-
-    def _load(self, here: Point) -> Load:
-        x = substitute(self.right.factor, dict(here))
+    def load(here: Point) -> Load:
+        x = substitute(right.factor, dict(here))
         assert isinstance(x, Load)
         return x
 
-    @property
-    def in_runs(self) -> bool:
-        """Whether columns lie side by side for a while."""
-        lines, use = self.p.e.lines, [self.right.factor]
-        x, here = lines.straightened(self.j, self.start, self.point, use)
-        return stride(lines.offset(self._load(here)), x) == 1
+    along, there = e.lines.straightened(j, start, point, use)
+    if stride(e.lines.offset(load(there)), along) != 1:
+        return None
+    steps, name = p.table(right, kc), STORAGE_NAME[p.tiles.elements[1]]
 
-    def write(self, name: str) -> None:
-        e, p = self.p.e, self.p
-        taken = e.short(f"mt_min_idx({p.bn}, {self.nc} - nb)")
-        with e.rows(self.j, taken, self.start, self.point, [self.right.factor]) as row:
+    def write() -> None:
+        taken = e.short(f"mt_min_idx({p.bn}, {nc} - nb)")
+        with e.rows(j, taken, start, point, use) as row:
             low = idx(0) if row.low == "0" else Axis(row.low, row.x.extent)
             column = substitute(row.at, {row.x.name: low})
-            pointer, offset = e.element(self._load(self.point(column)))
-            place = bare(e.index(column))
+            pointer, offset = e.element(load(point(column)))
             count = row.high if row.low == "0" else f"{row.high} - {row.low}"
-            given = f"{pointer} + {bare(offset)}, steps, {place}, {count}, {self.kc}"
+            given = f"{pointer} + {bare(offset)}, {steps}, {bare(e.index(column))}, {count}, {kc}"
             e.writer.write(f"mt_words_of_windows_{name}({given}, (uint32_t*)right);")
+
+    return write

@@ -5,6 +5,7 @@ import msgspec
 
 from monotile.codegen.lines import Lines
 from monotile.ir.program import Compute
+from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.epilogue import epilogue_of
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
@@ -45,12 +46,7 @@ def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
 
 def held_sums(m: Matmul, rows: int, columns: int, itemsize: int) -> tuple[int, int]:
     """Rows and columns of the sums that stay in the cache, of so many of a task. itemsize: bytes of a sum."""
-    rows, columns = up(rows, m.block_m), up(columns, m.block_n)
+    rows, columns = round_up(rows, m.block_m), round_up(columns, m.block_n)
     most = SUMS_BYTES // itemsize
-    rows = min(rows, up(max(ROWS, most // columns), m.block_m))
+    rows = min(rows, round_up(max(ROWS, most // columns), m.block_m))
     return rows, min(columns, max(m.block_n, most // rows // m.block_n * m.block_n))
-
-
-def up(value: int, step: int) -> int:
-    """The next multiple of `step`."""
-    return -(-value // step) * step

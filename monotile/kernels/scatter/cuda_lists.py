@@ -162,7 +162,7 @@ def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
                 guard = "" if rows.sure == m.each else guard
                 for place in stored(e.plan.places[s.out.name]):
                     at = e.address(s.out, rows.index(Axis("row", m.rows), feature), place)
-                    w.write(guard + e.store(s.out, *at, "sum[v]"))
+                    w.write(guard + e.store(s.out.dtype, *at, "sum[v]"))
 
 
 def _value(rows: _Rows) -> Expr:

@@ -46,4 +46,4 @@ def write_rows(e: VectorEmitter, site: Site, method: ListRows) -> None:
 def _begin(e: VectorEmitter, s: Compute, at: Expr, text: str) -> None:
     """Stores where a row's list begins."""
     for place in stored(e.plan.places[s.out.name]):
-        e.writer.write(e.store(s.out, *e.address(s.out, [at], place), f"(int64_t)({text})"))
+        e.writer.write(e.store(s.out.dtype, *e.address(s.out, [at], place), f"(int64_t)({text})"))

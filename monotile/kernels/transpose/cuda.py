@@ -120,7 +120,9 @@ def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
                     e.hand_on(anchor.out, [point[a.name] for a in anchor.axes], text)
                 at = f"({LANE} * {count} + {k})"
                 w.write(
-                    e.store(anchor.out, f"{run}[{at} / {width}].value", f"{at} % {width}", text)
+                    e.store(
+                        anchor.out.dtype, f"{run}[{at} / {width}].value", f"{at} % {width}", text
+                    )
                 )
         where = turns.element((rows,), idx(0)) | {last.variable.name: idx(0)}
         point = placed(site.point, where)

@@ -104,7 +104,8 @@ def processor() -> str:
 
 @functools.cache
 def tiles_allowed() -> bool:
-    """Whether the system gives this process the registers of AMX's tiles (Linux, Documentation/arch/x86/xstate.rst)."""
+    """Asks the system for the registers of AMX's tiles, which a process has to before it uses them (Linux, Documentation/arch/x86/xstate.rst);
+    whether it gives them."""
     if os.uname().machine != "x86_64":
         return False
     arch_prctl, request, tile_data = 158, 0x1023, 18
@@ -114,7 +115,7 @@ def tiles_allowed() -> bool:
 def build(source: str, target: Target, options: Options) -> Binary:
     """Compiles one C file that includes headers of `device/`; from the cache where an equal build is there.
 
-    target: its vectors' width is the one that compilers are asked to prefer.
+    target: its vectors' width is the one that compilers are asked to prefer; without tiles, words are multiplied by vectors.
 
     Raises BuildError with the compiler's log and the lines of the source that it names.
     """
@@ -124,7 +125,7 @@ def build(source: str, target: Target, options: Options) -> Binary:
         flags += (f"-mprefer-vector-width={8 * target.vector_bytes}",)
     if compiler.zig:
         flags += ("-fno-sanitize=undefined",)
-    if not tiles_allowed():
+    if not ("amx.bf16" in target.instructions and tiles_allowed()):
         flags += ("-DMT_NO_TILES",)
     cache = Cache.of(options)
     entry = key("cpu", source, flags, compiler, processor())
@@ -181,4 +182,5 @@ def load(image: bytes) -> ctypes.CDLL:
     with tempfile.NamedTemporaryFile(prefix="monotile-", suffix=".so") as file:
         file.write(image)
         file.flush()
+        tiles_allowed()  # it may have been built by another process
         return ctypes.CDLL(file.name)

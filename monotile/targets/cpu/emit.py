@@ -67,20 +67,12 @@ class _Cpu(Loops):
             f"#define MT_WORKERS {self.plan.launch.workers}",
             f"#define MT_VECTOR_BYTES {self.target.vector_bytes}",
             *(["#define MT_WIDE"] if self.wide else []),
-            *self._without_tiles(),
             '#include "cpu/device/math.h"',
             '#include "cpu/device/pool.h"',
             self.profiling.include("cpu/device/profile.h"),
             *self.kernels.values(),
         ]
         return "\n".join(lines)
-
-    def _without_tiles(self) -> list[str]:
-        """That words are multiplied by vectors, where the target has no tiles and the compiler may think that it has."""
-        words = any(name.startswith("word_tile") for name in self.kernels)
-        if not words or "amx.bf16" in self.target.instructions:
-            return []
-        return ["#undef MT_NO_TILES", "#define MT_NO_TILES"]
 
     def _globals(self) -> None:
         for line in (

@@ -101,16 +101,18 @@ def _by_words(
     packed fastest."""
     most: dict[Dimension, float] = {}
     for s in statements(program.body):
-        w = windows.get(s.out.name) if isinstance(s, Compute) else None
-        if w is None or not isinstance(s, Compute):
+        if not isinstance(s, Compute) or (w := windows.get(s.out.name)) is None:
             continue
-        channel = joined.find((w.image.tensor.name, w.channel))
-        loaded = w.kernel is not None and not w.depthwise
-        types = [w.image.dtype] + ([w.kernel.dtype] if w.kernel else [])
-        words = loaded and all(by_words(t, target.instructions) for t in types)
+        channel, words = joined.find((w.image.tensor.name, w.channel)), ""
+        if (
+            not w.depthwise
+            and w.kernel is not None
+            and by_words(w.kernel.dtype, target.instructions)
+        ):
+            words = by_words(w.image.dtype, target.instructions)
         products = math.prod(a.extent for a in (*s.axes, *s.reduce))
-        rate = target.flops[by_words(w.image.dtype, target.instructions) if words else "fma"]
-        most[channel] = most.get(channel, 0.0) + (1 if words else -1) * products / rate
+        seconds = products / target.flops[words or "fma"]
+        most[channel] = most.get(channel, 0.0) + (seconds if words else -seconds)
     return {channel for channel, seconds in most.items() if seconds > 0}
 
 

@@ -90,10 +90,9 @@ def _float8(e: Expr) -> Expr | None:
 
 def _along(factor: Expr, k: Axis, target: Target) -> bool:
     """Whether words of `factor` lie along k, or it is computed. Register tiles read bytes where they are."""
-    if target.has.register_tiles and by_words(factor.dtype, target.instructions):
-        return True  # whatever lies otherwise is packed
     if target.has.register_tiles:
-        return isinstance(factor, Load) and offset(factor).coefficient(k) == 1
+        packs = by_words(factor.dtype, target.instructions)  # whatever lies otherwise
+        return bool(packs) or (isinstance(factor, Load) and offset(factor).coefficient(k) == 1)
     found = masked(factor)
     return found is None or contiguous_run(offset(found.load), k, WORD) == WORD
 

@@ -74,9 +74,4 @@ static __attribute__((noinline)) void MT_NAME(const MT_JOIN(MT_TYPE_, MT_A) * co
 #undef MT_B_SIGNED
 #undef MT_LEFT_SUMS
 #undef MT_RIGHT_SUMS
-#undef MT_NAME
-#undef MT_M
-#undef MT_N
-#undef MT_C
-#undef MT_A
-#undef MT_B
+#include "cpu/device/template_end.h"

@@ -52,13 +52,8 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
 #undef MT_VECTOR
 #undef MT_LANES
 #undef MT_SCALAR
-#undef MT_NAME
-#undef MT_M
-#undef MT_N
-#undef MT_C
-#undef MT_B
-#undef MT_A
 #undef MT_WALK_step
 #undef MT_WALK_table
 #undef MT_AT_step
 #undef MT_AT_table
+#include "cpu/device/template_end.h"

@@ -140,9 +140,4 @@ static __attribute__((noinline)) void MT_NAME(const MT_LEFT* a, idx pitch, idx l
 #undef MT_DOT_i8_u8
 #undef MT_DOT_u8_i8
 #undef MT_DOT_u8_u8
-#undef MT_NAME
-#undef MT_M
-#undef MT_N
-#undef MT_C
-#undef MT_A
-#undef MT_B
+#include "cpu/device/template_end.h"

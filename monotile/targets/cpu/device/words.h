@@ -3,12 +3,10 @@
 #pragma once
 #include "cpu/device/bytes.h"
 
-// MT_TILES: whether the processor's tiles (AMX) multiply; MT_NO_TILES says that the system does not let processes use them.
+// MT_TILES: whether the processor's tiles (AMX) multiply; MT_NO_TILES, that vectors do. A process has to ask for them first (build.py).
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && !defined(MT_NO_TILES)
 #define MT_TILES 1
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #else
 #define MT_TILES 0
 #endif
@@ -17,11 +15,6 @@ enum { MT_WORD = 4, MT_PANEL_COLUMNS = 32, MT_TILE_LINES = 16, MT_TILE_BYTES = 1
 enum { MT_ROWS_AHEAD = 32 };  // that are asked for, as neighbours along k are far apart
 
 #if MT_TILES
-// The system gives a process the registers of tiles when it is asked for (Linux, Documentation/arch/x86/xstate.rst).
-__attribute__((constructor)) static void mt_ask_for_tiles(void) {
-  (void)syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */);
-}
-
 // Tiles 0 to 3 are sums: rows up to 16 and beyond, of the first 16 columns and the others; 4 and 5 the left operand's, 6 and 7 a panel's.
 MT_INLINE void mt_shape_tiles(idx lines) {
   struct {
@@ -116,18 +109,30 @@ MT_WORDS_OF_COLUMNS(i8, int8_t, uint8_t)
 MT_WORDS_OF_COLUMNS(u8, uint8_t, uint8_t)
 
 // Columns `column` and on, so many, of a panel: windows of an image that lie side by side. steps: where the elements of a window lie, from `from` on.
+#define MT_WORDS_OF_WINDOWS(S, T, U)                                                               \
+  static __attribute__((noinline, unused)) void mt_words_of_windows_##S(                           \
+      const T* from, const idx* steps, idx column, idx columns, idx k, uint32_t* panel) {          \
+    enum { each = MT_WORD / (int)sizeof(T), bits = 8 * (int)sizeof(T) };                           \
+    const idx words = (k + 16 * each - 1) / (16 * each) * 16;                                      \
+    for (idx w = 0; w < words; ++w)                                                                \
+      for (idx c = column; c < column + columns; ++c) {                                            \
+        uint32_t word = 0;                                                                         \
+        for (idx i = 0; i < each; ++i)                                                             \
+          if (each * w + i < k)                                                                    \
+            word |= (uint32_t)(U)from[steps[each * w + i] + c - column] << (i * bits);             \
+        panel[w / 16 * 512 + c / 16 * 256 + w % 16 * 16 + c % 16] = word;                          \
+      }                                                                                            \
+  }
+MT_WORDS_OF_WINDOWS(i8, int8_t, uint8_t)
+MT_WORDS_OF_WINDOWS(u8, uint8_t, uint8_t)
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
+// Up to 16 words.
 MT_INLINE void mt_pair_windows(const uint16_t* a, const uint16_t* b, idx count, uint32_t* words) {
   const __mmask16 taken = (__mmask16)((1u << count) - 1u);
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(taken, a));
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(taken, b));
   _mm512_mask_storeu_epi32(words, taken, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
-#else
-MT_INLINE void mt_pair_windows(const uint16_t* a, const uint16_t* b, idx count, uint32_t* words) {
-  for (idx c = 0; c < count; ++c) words[c] = a[c] | (uint32_t)b[c] << 16;
-}
-#endif
 static __attribute__((noinline, unused)) void mt_words_of_windows_bf16(const uint16_t* from, const idx* steps, idx column,
                                                                         idx columns, idx k, uint32_t* panel) {
   static const uint16_t none[MT_PANEL_COLUMNS] = {0};
@@ -140,18 +145,6 @@ static __attribute__((noinline, unused)) void mt_words_of_windows_bf16(const uin
     if (first < columns) mt_pair_windows(a + first, b + first, columns - first, to + 256);
   }
 }
-#define MT_WORDS_OF_WINDOWS(S, T)                                                                  \
-  static __attribute__((noinline, unused)) void mt_words_of_windows_##S(                           \
-      const T* from, const idx* steps, idx column, idx columns, idx k, uint32_t* panel) {          \
-    const idx words = (k + 63) / 64 * 16;                                                          \
-    for (idx w = 0; w < words; ++w)                                                                \
-      for (idx c = column; c < column + columns; ++c) {                                            \
-        uint32_t word = 0;                                                                         \
-        for (idx i = 0; i < 4; ++i)                                                                \
-          if (4 * w + i < k)                                                                       \
-            word |= (uint32_t)(uint8_t)from[steps[4 * w + i] + c - column] << (8 * i);             \
-        panel[w / 16 * 512 + c / 16 * 256 + w % 16 * 16 + c % 16] = word;                          \
-      }                                                                                            \
-  }
-MT_WORDS_OF_WINDOWS(i8, int8_t)
-MT_WORDS_OF_WINDOWS(u8, uint8_t)
+#else
+MT_WORDS_OF_WINDOWS(bf16, uint16_t, uint16_t)
+#endif
