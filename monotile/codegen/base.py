@@ -217,7 +217,8 @@ class Emitter(Expressions):
         )
         self._task = coordinates(stage.grid)
         for step in stage.steps:
-            anchor, *rest = (self.computes[name] for name in step.computes[step.anchor :])
+            made = tuple(self.computes[name] for name in step.computes)
+            before, anchor, rest = made[: step.anchor], made[step.anchor], made[step.anchor + 1 :]
             self._origin = anchor.origin
             self.forget()
             ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))
@@ -226,7 +227,7 @@ class Emitter(Expressions):
                 spans = self._spans(step, anchor, self.point(anchor, ranges))
             if spans:
                 ranges = tuple(self._bounded(r, anchor, spans) for r in ranges)
-            yield Site(step, anchor, tuple(rest), ranges, self.point(anchor, ranges), spans)
+            yield Site(step, before, anchor, rest, ranges, self.point(anchor, ranges), spans)
 
     def _spans(self, step: Step, anchor: Compute, point: Point) -> dict[str, Span]:
         """Reads what bounds a step. point: of the task, in which the axes that bounds depend on have one value."""

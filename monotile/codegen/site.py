@@ -1,6 +1,6 @@
 """A step of a stage as one task walks it: its axes as functions of the task's coordinates. Nothing here writes anything."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from monotile.analysis.affine import Affine, affine
@@ -54,14 +54,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A step of a stage: its anchor, what follows, and the axes as functions of the ranges. spans: by axis, where the step is bounded."""
+    """A step of a stage: its anchor, what is before it and what follows, as the task reads them, and the axes as functions of the ranges. spans: by
+    axis, where the step is bounded."""
 
     step: Step
+    before: tuple[Compute | Scatter, ...]
     anchor: Compute | Scatter
     followers: tuple[Compute | Scatter, ...]
     ranges: tuple[Range, ...]
     point: Point
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
+
+    def named(self, names: Iterable[str]) -> tuple[Compute, ...]:
+        """Those Computes of the step, in the order of `names`."""
+        own = {s.out.name: s for s in (*self.before, self.anchor, *self.followers)}
+        return tuple(s for n in names if isinstance(s := own[n], Compute))
 
 
 def at_start(site: Site, r: Range) -> Site:

@@ -45,10 +45,11 @@ class View:
 
     def site(self, step: Step) -> Site:
         """A step of the stage."""
-        anchor, *rest = (self.statements[name] for name in step.computes[step.anchor :])
+        made = tuple(self.statements[name] for name in step.computes)
+        before, anchor, rest = made[: step.anchor], made[step.anchor], made[step.anchor + 1 :]
         ranges = tuple(range_of(d, self.task, f"d{k}") for k, d in enumerate(step.dims))
         point = point_of(anchor, ranges, self.loops)
-        return Site(step, anchor, tuple(rest), ranges, point)
+        return Site(step, before, anchor, rest, ranges, point)
 
     def place(self, tensor: Tensor) -> Place:
         """Where the stage reads `tensor`."""

@@ -1,10 +1,12 @@
 """Recurrences whose tasks hand values to each other with tags, on the emulator, against PyTorch."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor, nn
 
@@ -18,6 +20,25 @@ from tests.codegen.recurrent import H100, Built, Cells, build
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 OPTIONS = Options(workers=11, cache=False)
 WIDTH = 16
+
+
+class Normed(nn.Module):
+    """Layers that each give the rows of their input normalised, and hand another function of it on."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.scales = nn.ParameterList(torch.rand(WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        out = list[Tensor]()
+        for scale in self.scales:
+            normed = torch.softmax(x, -1) if self.form == "softmax" else F.rms_norm(x, (WIDTH,))
+            out.append(normed * scale)
+            x = torch.tanh(x * 0.9)
+        return [*out, x]
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (lambda: nn.LSTM(WIDTH, WIDTH, 3), (5, 1, WIDTH)),
     "lstm_one_layer_batch": (lambda: nn.LSTM(WIDTH, WIDTH, 1), (6, 3, WIDTH)),
@@ -28,6 +49,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm_a_layer_a_task": (lambda: nn.LSTM(20, 20, 5), (4, 1, 20)),
     "by_hand": (lambda: Cells(WIDTH, 3), (5, 1, WIDTH)),
     "by_hand_two_stages": (lambda: Cells(128, 1, hidden=True), (4, 1, 128)),
+    "softmax": (lambda: Normed("softmax"), (2, 3, WIDTH)),
+    "rms_norm": (lambda: Normed("rms_norm"), (2, 3, WIDTH)),
 }
 
 
@@ -52,6 +75,21 @@ def test_calls_in_a_row(name: str) -> None:
     for call in range(3):
         checked(b, x * (1 - call), memory, seed=call)
     assert memory.sync.view(np.uint32)[2] == 3 * len(b.loops)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_received_is_not_read_elsewhere(name: str) -> None:
+    """A message orders no other memory: once it is there, its values are read on chip, never where the maker keeps them as well."""
+    make, shape = MODELS[name]
+    x = torch.randn(shape)
+    b = build(make, x.half() if name.endswith("f16") else x, OPTIONS)
+    text = emit(b.program, b.plan, H100, OPTIONS).text
+    for loop in b.loops:
+        for r in loop.receives:
+            head, body = re.findall(rf"void {r.stage}\((.*?)\) {{\n(.*?)\n}}\n", text, re.DOTALL)[0]
+            after = body[body.rindex("mt::receive<") :]
+            for kept in re.findall(rf"\b{r.tensor}_\d+\b", head):
+                assert not re.search(rf"\b{kept}\b", after), f"{r.stage} reads {kept}"
 
 
 def test_profile() -> None:

@@ -30,7 +30,7 @@ def write(e: BlockEmitter, site: Site) -> None:
     """Batches one by one; in each, blocks of rows; in each, the whole block of threads."""
     method, names = site.step.method, site.step.computes[: site.step.anchor + 1]
     assert isinstance(method, Attend)
-    found = stored(method, [s for n in names if isinstance(s := e.computes[n], Compute)])
+    found = stored(method, site.named(names))
     m, n = site.ranges[method.m], site.ranges[method.n]
     key = Axis("key", found.key.extent)
     inner = replace(

@@ -244,7 +244,7 @@ def rows_of(
     given: str = "",
 ) -> Rows:
     """A step whose `row` so many threads take. given: text of a vector of what is given, at `start`; "" where nothing is."""
-    order = tuple(s for n in method.order if isinstance(s := e.computes[n], Compute))
+    order = site.named(method.order)
     found = Rowwise(method.rows, method.span, order, site.anchor.out.name if given else "")
     groups = threads // method.lanes
     rows = row.variable.extent if row else 1

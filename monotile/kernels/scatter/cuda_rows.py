@@ -16,7 +16,7 @@ from monotile.kernels.scatter.method import ListRows
 def write_rows(e: VectorEmitter, site: Site, method: ListRows) -> None:
     """Functors for the row of a term and for what is stored, and the call of `mt::RowLists`."""
     w, step, m, threads = e.writer, site.step, method, e.plan.launch.threads
-    made = {n: s for n in step.computes if isinstance(s := e.computes[n], Compute)}
+    made = {s.out.name: s for s in site.named(step.computes)}
     found = lists_of(made[step.computes[step.anchor]], made)
     if found is None:
         raise InternalError(f"step {step.computes} is no list of the terms of rows")

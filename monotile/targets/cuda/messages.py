@@ -103,7 +103,8 @@ def on_chip(site: Site, received: tuple[Received, ...]) -> Site:
             return s
         return msgspec.structs.replace(s, body=map_loads(s.body, here))
 
-    return replace(site, anchor=moved(site.anchor), followers=tuple(map(moved, site.followers)))
+    before, followers = tuple(map(moved, site.before)), tuple(map(moved, site.followers))
+    return replace(site, before=before, anchor=moved(site.anchor), followers=followers)
 
 
 def write_send(e: VectorEmitter, slots: Slots, offset: str, value: str) -> None:
