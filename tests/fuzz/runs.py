@@ -20,6 +20,7 @@ NOISE = {
     torch.float16: 2.0**-9,
     torch.bfloat16: 2.0**-6,
 }
+LOST = 2.0**-48  # of terms near 1 that cancel in float64, which may give 0 for something small
 SPREAD = 0.05  # of a tensor's magnitude: where rounding alone makes more, nothing can be compared
 LARGEST = {True: 1e4, False: 1e6}  # of floats, of integers
 
@@ -95,7 +96,7 @@ class Runs:
         narrow = self.narrow[name]
         if not narrow.is_floating_point():
             return 0.0
-        return 4 * self.spread(name) + 4 * NOISE[narrow.dtype] * largest(self.wide[name])
+        return 4 * self.spread(name) + 4 * NOISE[narrow.dtype] * largest(self.wide[name]) + LOST
 
 
 def _shaken(x: torch.Tensor, dtype: torch.dtype, name: str, k: int) -> torch.Tensor:

@@ -80,6 +80,26 @@ FOUND = {
     ),
 }
 
+# Of the CUDA target alone.
+ON_GPU = {
+    # Its values would be what a stage of attention keeps in registers.
+    "shares times themselves are no attention": graph(
+        {"x0": RANDOM.format((40, 72), "f16"), "p0": RANDOM.format((13, 72), "f16")},
+        "v0 = F.linear(x0, p0).softmax(-1)",
+        "v1 = v0 @ v0.transpose(-1, -2)",
+    ),
+    "attention of odd rows to themselves": graph(
+        {
+            "x0": RANDOM.format((1, 1, 17, 17), "f32"),
+            "x1": "torch.rand((17, 17), generator=g(0)) > 0.5",
+            "p0": "torch.randn((1, 1, 3, 3), generator=g(0)) * 0.333",
+        },
+        "v0 = F.conv2d(x0, p0, None, 1, 1, 1, 1)",
+        "v1 = v0 * torch.sigmoid(v0.mean((2, 3), keepdim=True))",
+        "v2 = F.scaled_dot_product_attention(v1, v1, v1, attn_mask=x1)",
+    ),
+}
+
 
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str) -> None:
@@ -88,11 +108,9 @@ def test_found(name: str) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
-def test_shares_times_themselves_are_no_attention() -> None:
-    """Its values would be what a stage of attention keeps in registers."""
-    leaves = {"x0": RANDOM.format((40, 72), "f16"), "p0": RANDOM.format((13, 72), "f16")}
-    found = graph(leaves, "v0 = F.linear(x0, p0).softmax(-1)", "v1 = v0 @ v0.transpose(-1, -2)")
-    verdict = check(found, "emulator")
+@pytest.mark.parametrize("name", ON_GPU)
+def test_found_on_a_gpu(name: str) -> None:
+    verdict = check(ON_GPU[name], "emulator")
     assert verdict.kind == "equal", verdict.text
 
 

@@ -23,6 +23,11 @@ class Rows(msgspec.Struct, frozen=True):
     dim: int
     extent: int
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the dimension is the last as it is."""
+        return self.dim == len(self.tensor.shape) - 1
+
 
 class OddProduct(msgspec.Struct, frozen=True):
     """The Compute called `name`, which sums over `axis`, soon of `extent`. odd: which operands are to have other rows, and which."""

@@ -44,7 +44,8 @@ class _Padding:
         self.copies = defaultdict[str, list[Compute]](list)
         wanted = dict.fromkeys(rows for p in odd for rows in p.rows.values())
         for rows in (*wanted, *self._begun(program)):
-            if self.extents.get(rows.tensor.name) != rows.extent and rows not in self.made:
+            longer = self.extents.get(rows.tensor.name) == rows.extent and rows.is_last
+            if not longer and rows not in self.made:
                 self._copy(rows)
         self.wide = _widened(program, self.extents)
         self.extents |= self.wide
@@ -158,7 +159,7 @@ def _longer(program: Program, odd: Sequence[OddProduct]) -> dict[str, int]:
 
     for rows in (rows for p in odd for rows in p.rows.values()):
         t = rows.tensor
-        if t.name not in free or rows.dim != len(t.shape) - 1 or rows.extent == t.shape[-1]:
+        if t.name not in free or not rows.is_last or rows.extent == t.shape[-1]:
             continue
         together = tied_with(t.name, ties)
         if all(can(name, rows.extent) for name in together):
