@@ -1,5 +1,6 @@
 """Steps whose axes may be flattened freely: whole waves of tasks, in one dimension."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -26,13 +27,17 @@ def flat(
     accesses: Accesses,
     scratch: int = 0,
 ) -> Iterator[Draft]:
-    """All axes as one. at_once: elements that the threads of a worker take at once. vector: that one takes."""
+    """All axes as one, where no bound says otherwise. at_once: elements that the threads of a worker take at once. vector: that one takes."""
     anchor = group.steps[0][0]
     axes = anchor.axes
     total = math.prod(a.extent for a in axes)
     if isinstance(anchor, Compute) and _needs_dim(anchor):
         for dims in _along_live(anchor, context.target):
             yield draft(group, dims, method, context, accesses, scratch)
+        return
+    if isinstance(anchor, Compute) and (runs := _runs(anchor)):
+        dims = _alike(anchor, runs, vector, context.target)
+        yield draft(group, dims, method, context, accesses, scratch)
         return
     for tile in _tiles(total, at_once, vector, context.target):
         dims = (Dim(tuple(range(len(axes))), total, tile, 0),)
@@ -78,6 +83,34 @@ def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> 
     inner = math.prod(s.axes[q].extent for q in rest)
     after = (Dim(rest, inner, inner, None),) if rest else ()
     return (*before, Dim((p,), s.axes[p].extent, s.axes[p].extent, None), *after)
+
+
+def _runs(s: Compute) -> dict[Axis, int]:
+    """How many neighbours along an axis have the same terms, for the axes that the ends of the terms depend on."""
+    runs: dict[Axis, int] = {}
+    for at in (y for x in s.live if x.axis in s.reduce for y in x.at):
+        runs[at.axis] = math.gcd(at.run, runs.get(at.axis, 0))
+    return runs
+
+
+def _alike(s: Compute, runs: Mapping[Axis, int], vector: int, target: Target) -> tuple[Dim, ...]:
+    """About one task a worker, of elements with the same terms: an axis of `runs` has a dim of its own, and neighbours between them one."""
+    apart = math.prod(a.extent // n for a, n in runs.items())
+    parts = max(1, target.workers // max(1, apart))
+    groups = itertools.groupby(enumerate(s.axes), lambda at: at[1] if at[1] in runs else None)
+    out: list[Dim] = []
+    for stage, (axis, found) in enumerate(groups):
+        axes = [p for p, _ in found]
+        extent = math.prod(s.axes[p].extent for p in axes)
+        unit = vector if axes[-1] == len(s.axes) - 1 else 1
+        if axis is None:
+            tile = min(extent, cost.round_up(-(-extent // parts), unit))
+            parts = max(1, parts // -(-extent // tile))
+        else:
+            cuts = max(n for n in range(1, min(parts, runs[axis]) + 1) if runs[axis] % n == 0)
+            tile, parts = runs[axis] // cuts, max(1, parts // cuts)
+        out.append(Dim(tuple(axes), extent, tile, stage))
+    return tuple(out)
 
 
 def _tiles(total: int, at_once: int, vector: int, target: Target) -> Iterator[int]:

@@ -29,9 +29,6 @@ MOST_HELD = (
 )
 
 
-FEW_BLOCKS = 16  # of a product so small that all warps together are more than twice as large, where there is no other
-
-
 class Way(NamedTuple):
     """A way to cut a product: its bytes on chip, and what a block of it takes."""
 
@@ -82,10 +79,7 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
         yield from _cuda_blocks(p, size, target, "fma")
     if p.passes == 0 or "mma.sync" not in target.instructions:
         return
-    found = tuple(_cuda_blocks(p, size, target, "mma"))
-    if (p.coded or p.bounded) and not found:  # nothing else takes it
-        found = tuple(_cuda_blocks(p, size, target, "mma", most=FEW_BLOCKS))
-    yield from found
+    yield from _cuda_blocks(p, size, target, "mma")
     if "wgmma" in target.instructions and _for_warpgroups(p):
         yield from _warpgroup_blocks(p, size, target)
     if p.sparse:
@@ -135,9 +129,8 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _cuda_blocks(
-    p: Product, size: Size, target: Target, instruction: Literal["mma", "fma"], most: int = 2
+    p: Product, size: Size, target: Target, instruction: Literal["mma", "fma"]
 ) -> Iterator[Matmul]:
-    """most: less than so many times the rows, or columns, that there are."""
     mma = instruction == "mma"
     itemsize = p.dtype.itemsize
     chunks = tuple(n // itemsize for n in ((128, 64, 32) if mma else (128, 64)))
@@ -157,7 +150,7 @@ def _cuda_blocks(
         for warps_m in _powers_of_two(warps // slices):
             warps_n = warps // slices // warps_m
             block_m, block_n = warp_m * warps_m, warp_n * warps_n
-            if block_m >= most * max(size.m, least) or block_n >= most * max(size.n, 8):
+            if block_m >= 2 * max(size.m, least) or block_n >= 2 * max(size.n, 8):
                 continue
             if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
                 continue

@@ -53,8 +53,6 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     anchor = step[0]
     if len(group.steps) != 1 or not isinstance(anchor, Compute) or not anchor.reduce:
         return
-    if _decodes_again(anchor, context):
-        return
     total, after = math.prod(a.extent for a in anchor.axes), cost.following(step, target)
     method = choose(anchor, total, target.workers, target)
     if len(anchor.axes) > 1:
@@ -228,8 +226,9 @@ def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
 
 def _alike(s: Compute) -> bool:
     """Whether neighbours along the last axis have the same terms."""
-    ends = own_ends(s)
-    return ends is None or s.axes[-1] not in ends.axes
+    ends, last = own_ends(s), s.axes[-1]
+    apart = any(at.axis == last for x in s.live if x.axis in s.reduce for at in x.at)
+    return not apart and (ends is None or last not in ends.axes)
 
 
 def _terms(s: Compute) -> float:
