@@ -88,6 +88,14 @@ ON_GPU = {
         "v0 = F.linear(x0, p0).softmax(-1)",
         "v1 = v0 @ v0.transpose(-1, -2)",
     ),
+    # Its windows overlap, and which terms are padding differs between the outputs of a thread.
+    "pools over two columns": graph(
+        {"x0": RANDOM.format((8, 31, 2), "bf16"), "x1": RANDOM.format((8, 31, 2), "bf16")},
+        "v0 = torch.addcdiv(x0, x0, x1.abs() + 0.5).unsqueeze(3)",
+        "v1 = torch.logsumexp(v0, (-1, -4, -3, -2))",
+        "v2 = torch.cat((v0, v0), -1)",
+        "v3 = F.avg_pool2d(v2, 3, 1, 1, ceil_mode=True, count_include_pad=False) + v1",
+    ),
     "attention of odd rows to themselves": graph(
         {
             "x0": RANDOM.format((1, 1, 17, 17), "f32"),

@@ -143,5 +143,7 @@ def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: 
         names = e.held(wanted, own.width, name)
     w.write(f"const auto {name} = fetch_{name}();")
     w.block.names.update(names)
+    held = {key[-1] if isinstance(key, tuple) else key for key in names}
+    masks = {x: when for x, when in wanted.items() if x in held}
     for number, term in terms:
-        _add(e, without_masks(term, wanted), number, own, op)
+        _add(e, without_masks(term, masks), number, own, op)
