@@ -21,6 +21,9 @@ HERE = Path(__file__).resolve().parent
 HEADERS = HERE.parent.parent / "monotile" / "targets"
 COMPILER = shutil.which("g++")
 ALIGN = 256
+POISON = (
+    0x7F  # of bytes round what a kernel is given: no index into anything, and no number of 16 bits
+)
 
 TAIL = """
 static Params* the_parameters;
@@ -90,8 +93,8 @@ def _library(text: str) -> ctypes.CDLL:
 
 
 def _aligned(nbytes: int, fill: int) -> np.ndarray:
-    raw = np.full(max(nbytes, 1) + 2 * ALIGN, fill, np.uint8)
-    start = -raw.ctypes.data % ALIGN
+    raw = np.full(max(nbytes, 1) + 3 * ALIGN, fill, np.uint8)
+    start = ALIGN + -raw.ctypes.data % ALIGN
     return raw[start : start + max(nbytes, 1)]
 
 
@@ -134,7 +137,7 @@ def launch(
     buffers: list[np.ndarray] = []
     for array in arrays:
         data = np.ascontiguousarray(array)
-        held = _aligned(data.nbytes, 0)
+        held = _aligned(data.nbytes, POISON)
         held[: data.nbytes] = data.reshape(-1).view(np.uint8)
         buffers.append(held)
 

@@ -96,6 +96,12 @@ ON_GPU = {
         "v2 = torch.cat((v0, v0), -1)",
         "v3 = F.avg_pool2d(v2, 3, 1, 1, ceil_mode=True, count_include_pad=False) + v1",
     ),
+    # What lies behind an index tensor is no index.
+    "attention to what is looked up": graph(
+        {"p0": "torch.arange(13) * 7 % 5", "p1": RANDOM.format((5, 8), "f32")},
+        "v0 = F.embedding(p0, p1)",
+        "v1 = F.scaled_dot_product_attention(v0, v0, v0)",
+    ),
     "attention of odd rows to themselves": graph(
         {
             "x0": RANDOM.format((1, 1, 17, 17), "f32"),

@@ -15,7 +15,7 @@ from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, axes_of, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
 from monotile.kernels.common.cuda_config import SIDE, config
 from monotile.kernels.common.cuda_threads import neighbours, placed
 from monotile.kernels.common.operand import Operand
@@ -108,8 +108,11 @@ def write_addresses(
             f"auto {matrix.name} = mt::linear<{kind}, {numbers}>((const {kind}*)({text}));"
         )
         return
-    kinds, given = (f"{kind}, true", f"mt::Source<{kind}>") if guarded else (kind, f"const {kind}*")
-    head = f"auto {matrix.name} = mt::addressed<{kinds}>([&](idx {row.name}, idx k) -> {given}"
+    given = f"mt::Source<{kind}>" if guarded else f"const {kind}*"
+    flags = ", ".join(str(x).lower() for x in (guarded, any(map(_looked_up, copied))))
+    head = (
+        f"auto {matrix.name} = mt::addressed<{kind}, {flags}>([&](idx {row.name}, idx k) -> {given}"
+    )
     with e.writer.open(head, [row.name, "k"], tail=");"):
         *others, last = (_source(e, x, point, kind) for x in copied)
         for at, there in others:
@@ -120,9 +123,22 @@ def write_addresses(
 
 
 def _source(e: VectorEmitter, x: Masked, point: dict[str, Expr], kind: str) -> tuple[str, str]:
-    """Texts of the address of what is loaded, and of whether it is."""
-    at = f"(const {kind}*)({e.address_of(x.load, point, summed=True)})"
-    return at, "" if x.cond == TRUE else f"({_at_once(e, x.cond, point)})"
+    """Texts of the address of what is loaded, and of whether it is. What is not loaded is not looked up."""
+    if x.cond == TRUE or not _looked_up(x):
+        at = f"(const {kind}*)({e.address_of(x.load, point, summed=True)})"
+        return at, "" if x.cond == TRUE else f"({_at_once(e, x.cond, point)})"
+    w, at, there = e.writer, e.writer.fresh("at"), e.writer.fresh("there")
+    start = Load(x.load.tensor, tuple(idx(0) for _ in x.load.index))
+    w.write(f"const bool {there} = {_at_once(e, x.cond, point)};")
+    w.write(f"auto {at} = (const {kind}*)({e.address_of(start, point)});")
+    with w.open(f"if ({there})", fence=True):
+        w.write(f"{at} = (const {kind}*)({e.address_of(x.load, point, summed=True)});")
+    return at, there
+
+
+def _looked_up(x: Masked) -> bool:
+    """Whether where it lies is in memory."""
+    return any(loads(i) for i in x.load.index)
 
 
 def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:

@@ -9,7 +9,8 @@
 //
 // An operand is one of
 //   Linear     element (row, k) lies at base + row * ROW_STEP + k * K_STEP
-//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`
+//   Addressed  f(row, k) gives the address of VECTOR neighbours along the major direction, or if GUARDED their `Source`. LOOKS_UP: it
+//              reads memory for that, so it is asked only for what there is
 //   Evaluated  f(row, k) gives their values
 //   Coded      codes(row, k), and what they share, sides(row, k), are asked for; decode(row, k, codes, sides) gives the values
 //   Sparse     two of these: contract_sparse.cuh
@@ -63,7 +64,7 @@ struct Source {
 
 template <class T, int ROW_STEP_, int K_STEP_>
 struct Linear {
-  static constexpr bool LINEAR = true, GUARDED = false, CODED = false;
+  static constexpr bool LINEAR = true, GUARDED = false, LOOKS_UP = false, CODED = false;
   static constexpr int ROW_STEP = ROW_STEP_, K_STEP = K_STEP_;
   const T* base;
   __device__ __forceinline__ const T* address(int row, int k) const {
@@ -71,9 +72,9 @@ struct Linear {
   }
   __device__ __forceinline__ Source<T> source(int row, int k) const { return {address(row, k), true}; }
 };
-template <class T, bool GUARDED_, class F>
+template <class T, bool GUARDED_, bool LOOKS_UP_, class F>
 struct Addressed {
-  static constexpr bool LINEAR = false, GUARDED = GUARDED_, CODED = false;
+  static constexpr bool LINEAR = false, GUARDED = GUARDED_, LOOKS_UP = LOOKS_UP_, CODED = false;
   static constexpr int ROW_STEP = 0, K_STEP = 0;
   F f;
   __device__ __forceinline__ Source<T> source(int row, int k) const {
@@ -99,7 +100,7 @@ struct Coded {
 };
 template <class Operand>
 struct Bounded {
-  static constexpr bool LINEAR = false, GUARDED = true;
+  static constexpr bool LINEAR = false, GUARDED = true, LOOKS_UP = Operand::LOOKS_UP;
   static constexpr int ROW_STEP = 0, K_STEP = 0;
   const Operand& operand;
   int k_end;
@@ -120,8 +121,8 @@ template <class T, int ROW_STEP, int K_STEP>
 __device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
   return {base};
 }
-template <class T, bool GUARDED = false, class F>
-__device__ __forceinline__ Addressed<T, GUARDED, F> addressed(F f) {
+template <class T, bool GUARDED = false, bool LOOKS_UP = false, class F>
+__device__ __forceinline__ Addressed<T, GUARDED, LOOKS_UP, F> addressed(F f) {
   return {f};
 }
 template <class CodesOf, class SidesOf, class Decode>
@@ -230,6 +231,14 @@ struct PanelCopies {
     return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
   }
 
+  // Where an operand has a vector; of one that looks it up, for what it does not have, some other one.
+  template <class Operand>
+  static __device__ __forceinline__ Source<T> source(const Operand& operand, int row, int row_end, int k) {
+    if constexpr (Operand::LOOKS_UP && (CHECKS || TOTAL % THREADS != 0)) row = min_of(row, row_end - 1);
+    if constexpr (Operand::LOOKS_UP && K_TAIL) k = k < K ? k : 0;
+    return operand.source(row, k);
+  }
+
   // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). A k beyond K gives zeros; what is computed from rows
   // beyond row_end is never stored.
   template <class Operand>
@@ -244,7 +253,7 @@ struct PanelCopies {
       if (!exists(i, thread)) continue;
       Piece p = piece(first, i, thread);
       int row = row0 + p.row, k = k0 + p.k;
-      Source<T> from = operand.source(row, k);
+      Source<T> from = source(operand, row, row_end, k);
       if constexpr (IS_BOUNDED<Operand>) {
         int elements = K_MAJOR ? max_of(min_of(operand.k_end - k, VECTOR), 0) : k < operand.k_end ? VECTOR : 0;
         bool inside = !CHECKS || row < row_end;
@@ -387,7 +396,7 @@ struct PanelCopies {
       Piece p = piece(first, i, thread);
       int row = row0 + p.row;
       if constexpr (CHECKS || TOTAL % THREADS != 0) row = min_of(row, row_end - 1);
-      values.value[i] = load_unaligned<VECTOR>(operand.source(row, k0 + p.k).address, values.left - p.k);
+      values.value[i] = load_unaligned<VECTOR>(source(operand, row, row_end, k0 + p.k).address, values.left - p.k);
     }
   }
   static __device__ __forceinline__ void store(char* panel, const UnalignedValues& values, int thread) {
