@@ -231,10 +231,10 @@ struct PanelCopies {
     return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
   }
 
-  // Where an operand has a vector; of one that looks it up, for what it does not have, some other one.
+  // Where an operand has a vector of the block's rows, which begin with row0; of one that looks it up, for what it does not have, another.
   template <class Operand>
-  static __device__ __forceinline__ Source<T> source(const Operand& operand, int row, int row_end, int k) {
-    if constexpr (Operand::LOOKS_UP && (CHECKS || TOTAL % THREADS != 0)) row = min_of(row, row_end - 1);
+  static __device__ __forceinline__ Source<T> source(const Operand& operand, int row0, int row, int row_end, int k) {
+    if constexpr (Operand::LOOKS_UP && (CHECKS || TOTAL % THREADS != 0)) row = row < row_end ? row : row0;
     if constexpr (Operand::LOOKS_UP && K_TAIL) k = k < K ? k : 0;
     return operand.source(row, k);
   }
@@ -253,7 +253,7 @@ struct PanelCopies {
       if (!exists(i, thread)) continue;
       Piece p = piece(first, i, thread);
       int row = row0 + p.row, k = k0 + p.k;
-      Source<T> from = source(operand, row, row_end, k);
+      Source<T> from = source(operand, row0, row, row_end, k);
       if constexpr (IS_BOUNDED<Operand>) {
         int elements = K_MAJOR ? max_of(min_of(operand.k_end - k, VECTOR), 0) : k < operand.k_end ? VECTOR : 0;
         bool inside = !CHECKS || row < row_end;
@@ -396,7 +396,7 @@ struct PanelCopies {
       Piece p = piece(first, i, thread);
       int row = row0 + p.row;
       if constexpr (CHECKS || TOTAL % THREADS != 0) row = min_of(row, row_end - 1);
-      values.value[i] = load_unaligned<VECTOR>(source(operand, row, row_end, k0 + p.k).address, values.left - p.k);
+      values.value[i] = load_unaligned<VECTOR>(source(operand, row0, row, row_end, k0 + p.k).address, values.left - p.k);
     }
   }
   static __device__ __forceinline__ void store(char* panel, const UnalignedValues& values, int thread) {
