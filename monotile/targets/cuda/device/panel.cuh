@@ -86,6 +86,7 @@ struct Addressed {
 };
 template <class T, int V, class F>
 struct Evaluated {
+  static constexpr bool LOOKS_UP = false;  // it is asked only for what there is in any case
   F f;
   __device__ __forceinline__ Pack<T, V> values(int row, int k) const { return f(row, k); }
 };
