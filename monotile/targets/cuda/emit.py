@@ -368,12 +368,21 @@ def _head(f: Function, *, called: bool = True, apart: bool = False) -> str:
 
 
 def _definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
-    body = f.text
-    if called:
-        bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
-        known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
-        body = body.replace("{\n", "{\n" + known, 1)
-    return f"{_head(f, called=called, apart=apart)} {body}"
+    """`f`; of one that is called, which is `f` itself under another name, with arguments that ptxas keeps in each lane (`in_lanes`)."""
+    if not called:
+        return f"{_head(f, called=False)} {f.text}"
+    bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
+    known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
+    body = f.text.replace("{\n", "{\n" + known, 1)
+    if apart:
+        return f"{_head(f, apart=True)} {body}"
+    callee = replace(f, name=f"{f.name}_called")
+    arguments = ", ".join(
+        name if kind.endswith("&") else f"mt::ptx::in_lanes({name})"
+        for name, kind in f.parameters.items()
+    )
+    caller = f"{_head(f, called=False)} {{\n  {callee.name}({arguments});\n}}\n"
+    return f"{_head(callee)} {body}{caller}"
 
 
 def _fill_name(kept: Kept) -> str:

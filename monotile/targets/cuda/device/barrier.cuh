@@ -71,6 +71,13 @@ class GridBarrier {
     block_barrier();
   }
 
+  // As an argument of a function that is called.
+  __device__ __forceinline__ GridBarrier in_lanes() const {
+    GridBarrier same = *this;
+    same.sync_ = ptx::in_lanes(sync_), same.target_ = ptx::in_lanes(target_);
+    return same;
+  }
+
   // Every block calls it once, after its last wait.
   __device__ __forceinline__ void leave() {
     if (threadIdx.x == 0 && last_to_leave()) reset();
@@ -95,5 +102,9 @@ class GridBarrier {
   u32* sync_;
   u32 target_;
 };
+
+namespace ptx {
+__device__ __forceinline__ GridBarrier in_lanes(const GridBarrier& grid) { return grid.in_lanes(); }
+}  // namespace ptx
 
 }  // namespace mt

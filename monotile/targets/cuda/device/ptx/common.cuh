@@ -193,6 +193,24 @@ __device__ __forceinline__ const T* recompute(const T* p) {
 // `x`, which is equal in all lanes of the warp, in a form that tells the compiler so.
 __device__ __forceinline__ unsigned uniform(unsigned x) { return __shfl_sync(0xffffffff, x, 0); }
 
+// 0, which may differ between lanes for all that ptxas knows: x * (x + 1) is even.
+__device__ __forceinline__ unsigned zero_of_lane() {
+  unsigned zero;
+  asm("{\n\t.reg .b32 x;\n\tmov.u32 x, %%tid.x;\n\tmad.lo.u32 x, x, x, x;\n\tand.b32 %0, x, 1;\n\t}" : "=r"(zero));
+  return zero;
+}
+// An argument of a function that is called, in registers of each lane. ptxas would pass it in uniform ones, which are a warp's: in a callee
+// that has few of them it gives one to both sides of a branch, and the lanes that take the second side find what the first left there
+// (releases 13.0 to 13.5, sm_90a: half of a pointer was gone).
+template <class T>
+__device__ __forceinline__ T* in_lanes(T* p) {
+  return (T*)((unsigned long long)p + zero_of_lane());
+}
+__device__ __forceinline__ unsigned in_lanes(unsigned x) { return x + zero_of_lane(); }
+__device__ __forceinline__ int in_lanes(int x) { return x + int(zero_of_lane()); }
+__device__ __forceinline__ long long in_lanes(long long x) { return x + zero_of_lane(); }
+__device__ __forceinline__ long in_lanes(long x) { return x + zero_of_lane(); }
+
 // Tells the compiler that `p` points into global memory, which it cannot see through a call.
 __device__ __forceinline__ void assume_global(const volatile void* p) {
   __builtin_assume(__isGlobal(const_cast<const void*>(p)));

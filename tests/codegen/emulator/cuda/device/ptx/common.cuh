@@ -86,5 +86,9 @@ inline unsigned long long nanoseconds() { return ++emulator::events; }  // of al
 inline unsigned long long cycles() { return ++emulator::events; }
 inline char* shared_memory() { return emulator::current->block->shared(); }
 inline void assume_global(const volatile void*) {}
+template <class T>
+T in_lanes(T x) {
+  return x;
+}
 
 }  // namespace mt::ptx
