@@ -29,7 +29,7 @@ from monotile.codegen.address import (
 )
 from monotile.codegen.expression import Expressions
 from monotile.codegen.functions import Base
-from monotile.codegen.site import Point, Range, Site, Span, loop_axes, point_of, range_of
+from monotile.codegen.site import Point, Range, Site, Span, loop_axes, made_by, point_of, range_of
 from monotile.codegen.spelling import SMALL_FLOATS, bare, combine, convert
 from monotile.codegen.strips import as_read
 from monotile.config import Options
@@ -217,8 +217,7 @@ class Emitter(Expressions):
         )
         self._task = coordinates(stage.grid)
         for step in stage.steps:
-            made = tuple(self.computes[name] for name in step.computes)
-            before, anchor, rest = made[: step.anchor], made[step.anchor], made[step.anchor + 1 :]
+            before, anchor, rest = made_by(step, self.computes)
             self._origin = anchor.origin
             self.forget()
             ranges = tuple(self.range(dim, f"d{k}") for k, dim in enumerate(step.dims))

@@ -71,6 +71,14 @@ class Site:
         return tuple(s for n in names if isinstance(s := own[n], Compute))
 
 
+def made_by(
+    step: Step, statements: Mapping[str, Compute | Scatter]
+) -> tuple[tuple[Compute | Scatter, ...], Compute | Scatter, tuple[Compute | Scatter, ...]]:
+    """What the step computes before its anchor, the anchor, and what follows it."""
+    made, at = tuple(statements[name] for name in step.computes), step.anchor
+    return made[:at], made[at], made[at + 1 :]
+
+
 def at_start(site: Site, r: Range) -> Site:
     """`site` at the start of range `r`, for what is the same all along it."""
     start: dict[str, Expr] = {r.variable.name: idx(0)}

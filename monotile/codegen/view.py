@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from monotile.analysis.affine import Affine
 from monotile.analysis.in_place import tables_of
 from monotile.codegen.address import coordinates, is_pack, layout, others, readable
-from monotile.codegen.site import Site, loop_axes, point_of, range_of
+from monotile.codegen.site import Site, loop_axes, made_by, point_of, range_of
 from monotile.codegen.strips import as_read
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter
@@ -45,8 +45,7 @@ class View:
 
     def site(self, step: Step) -> Site:
         """A step of the stage."""
-        made = tuple(self.statements[name] for name in step.computes)
-        before, anchor, rest = made[: step.anchor], made[step.anchor], made[step.anchor + 1 :]
+        before, anchor, rest = made_by(step, self.statements)
         ranges = tuple(range_of(d, self.task, f"d{k}") for k, d in enumerate(step.dims))
         point = point_of(anchor, ranges, self.loops)
         return Site(step, before, anchor, rest, ranges, point)

@@ -21,9 +21,7 @@ HERE = Path(__file__).resolve().parent
 HEADERS = HERE.parent.parent / "monotile" / "targets"
 COMPILER = shutil.which("g++")
 ALIGN = 256
-POISON = (
-    0x7F  # of bytes round what a kernel is given: no index into anything, and no number of 16 bits
-)
+POISON = 0x7F  # of bytes round what a kernel is given: no index, and no number of 16 bits
 
 TAIL = """
 static Params* the_parameters;

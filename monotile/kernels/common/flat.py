@@ -35,7 +35,7 @@ def flat(
         for dims in _along_live(anchor, context.target):
             yield draft(group, dims, method, context, accesses, scratch)
         return
-    if isinstance(anchor, Compute) and (runs := _runs(anchor)):
+    if isinstance(anchor, Compute) and (runs := runs_of(anchor)):
         dims = _alike(anchor, runs, vector, context.target)
         yield draft(group, dims, method, context, accesses, scratch)
         return
@@ -85,7 +85,7 @@ def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> 
     return (*before, Dim((p,), s.axes[p].extent, s.axes[p].extent, None), *after)
 
 
-def _runs(s: Compute) -> dict[Axis, int]:
+def runs_of(s: Compute) -> dict[Axis, int]:
     """How many neighbours along an axis have the same terms, for the axes that the ends of the terms depend on."""
     runs: dict[Axis, int] = {}
     for at in (y for x in s.live if x.axis in s.reduce for y in x.at):

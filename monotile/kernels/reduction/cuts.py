@@ -227,8 +227,7 @@ def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
 def _alike(s: Compute) -> bool:
     """Whether neighbours along the last axis have the same terms."""
     ends, last = own_ends(s), s.axes[-1]
-    apart = any(at.axis == last for x in s.live if x.axis in s.reduce for at in x.at)
-    return not apart and (ends is None or last not in ends.axes)
+    return last not in flat.runs_of(s) and (ends is None or last not in ends.axes)
 
 
 def _terms(s: Compute) -> float:
