@@ -15,8 +15,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     excess_precision:   keep intermediate values of a fused expression in float32 where PyTorch would round them to float16
                         or bfloat16.
     roll:               find repeated layers and unrolled recurrences and emit each as one loop.
-    arrange_parameters: change the strides of the model's parameters, as `module.to(memory_format=...)` does, to the order
-                        that the kernel reads fastest (CUDA). Shapes and values stay, and the module can be used as before.
+    arrange_parameters: have the model's parameters in the order that the kernel reads fastest. On a GPU their strides change, as by
+                        `module.to(memory_format=...)`; shapes and values stay, and the module can be used as before. On the CPU the kernel
+                        has copies of the weights of its products (`CompiledModule.copied_bytes`), which follow changes in place, but
+                        for those through `tensor.data` and of inference tensors.
     specialise:         remove channels, heads and features that the parameters' zeros make useless (pruned models); the kernel reads
                         smaller copies of the parameters, which have to keep these zeros.
     tf32:               let products of float32 on tensor cores take their factors rounded to TF32, 10 bits of mantissa; None: where PyTorch

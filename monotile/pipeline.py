@@ -193,7 +193,7 @@ AT_THE_BORDER: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("results settled",)),
     Pass("arrange_parameters", arrange_parameters,
          "Before layout assignment, which would transpose the parameters in every call.",
-         needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING, WIDE_COPIES)),
+         needs=("own bases",), sets=("parameters arranged",), where=(ARRANGING,)),
 )
 FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("narrow_products", rewrite_for_target(narrow_products),

@@ -77,11 +77,12 @@ def device_name(settings: Settings) -> str:
 def settings_for(target: str, jobs: int | None, limit: float, seconds: float) -> Settings:
     """Raises UsageError for several processes on a CPU, where they would compile while one is timed."""
     found = Settings(target=target, options=Options(cache=False), limit=limit, seconds=seconds)
+    both = Options(
+        cache=False, arrange_parameters=True
+    )  # what lies as a call gives it is timed, too
+    found = msgspec.structs.replace(found, options=both)
     if kind(found) == "cuda":
-        both = Options(
-            cache=False, arrange_parameters=True
-        )  # what lies as a call gives it is timed, too
-        return msgspec.structs.replace(found, options=both, at_once=jobs or os.cpu_count() or 1)
+        return msgspec.structs.replace(found, at_once=jobs or os.cpu_count() or 1)
     if jobs not in (None, 1):
         raise click.UsageError("on a CPU networks run one at a time")
     return found

@@ -112,9 +112,11 @@ def in_a_process(jobs: list[Job], settings: Settings, until: float, turn: Path) 
 
 
 def wanted(job: Job) -> bool:
-    """torch.compile has images with their channels last only: it puts them so itself, at each call. Then the weights of ours may be arranged too."""
+    """torch.compile has images with their channels last only: it puts them so itself, at each call. Then the weights of ours may be arranged too, as
+    all may on a CPU, where rivals have copies of their own."""
     if job.way == OURS:
-        return job.network.images or not job.options.arrange_parameters
+        may = job.network.images or job.target == "cpu"
+        return may or not job.options.arrange_parameters
     return not (job.network.images and job.way == "compile" and job.form == "module")
 
 

@@ -19,7 +19,7 @@ class Profiling:
     def __init__(self, plan: Plan, options: Options, worker: str, outer: str) -> None:
         self._on, self._worker, self._outer = options.profile, worker, outer
         self._stages = {r.stage.name: (n, r) for n, r in enumerate(recorded(plan))}
-        self._slot = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+        self._slot = plan.pointers
         self._capacity = capacity(plan)
         self._notes = plan.launch.shared_bytes
 

@@ -85,7 +85,8 @@ def _input(t: Tensor, watched: Sequence[str]) -> str:
 
 def _weight(w: Weight) -> str:
     table = f" table {list(w.tensor.shape[: w.table])}" if w.table else ""
-    return f"weight {w.tensor.name}: {show_type(w.tensor)}{table} = {', '.join(w.parts)}"
+    copied = ", may be copied" if w.copied else ""
+    return f"weight {w.tensor.name}: {show_type(w.tensor)}{table} = {', '.join(w.parts)}{copied}"
 
 
 def show_statement(s: Statement) -> list[str]:

@@ -49,11 +49,13 @@ from monotile.ir.expr import Axis, Binary, Const, Expr, Load, SizeTensor, Tensor
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """shape = tensor.shape; its first `table` dimensions select one of `parts` (row-major)."""
+    """shape = tensor.shape; its first `table` dimensions select one of `parts` (row-major). copied: a kernel may read copies of the parts in another
+    order, which are made before a launch, and anew where the parts have changed."""
 
     tensor: Tensor
     parts: tuple[str, ...]
     table: int = 0
+    copied: bool = False
 
 
 Ends = tuple[Tensor | None, Tensor | None]

@@ -59,7 +59,7 @@ class Memo:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some. streamed: weights that
-    every use reads from memory anew (`analysis/streaming.py`).
+    every use reads from memory anew (`analysis/streaming.py`). copied: weights that may be copied (`Weight.copied`).
 
     drafts: groups that were cut so far. slower: seconds within which no way was found to cut others. memo: what depends on the number of workers. of_worker: what does not, shared
     by the contexts of parts of the machine. chooser: who is asked where there are several ways.
@@ -75,12 +75,16 @@ class Context:
     of_worker: Memo = field(default_factory=Memo, repr=False)
     chooser: Chooser = field(default=MODEL, repr=False)
     streamed: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
 
     @staticmethod
     def of(program: Program, target: Target, chooser: Chooser = MODEL) -> "Context":
         on_chip = target.workers * target.shared_bytes
         streamed = streamed_weights(program, target.cached_weight_bytes, on_chip)
-        return Context(tables_of(program), target, chooser=chooser, streamed=streamed)
+        copied = frozenset(w.tensor.name for w in program.weights if w.copied)
+        return Context(
+            tables_of(program), target, chooser=chooser, streamed=streamed, copied=copied
+        )
 
     def choose(
         self,

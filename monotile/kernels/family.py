@@ -15,6 +15,7 @@ from monotile.ir.program import Compute, Scatter, used
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Method, Prefetch, Stage, Step
+from monotile.plan.places import Panels
 from monotile.targets.target import Target
 
 Statements = Mapping[str, Compute | Scatter]
@@ -215,6 +216,10 @@ def _not_pinnable(
     return ()
 
 
+def _no_panels(_step: Step, _view: View) -> Panels | None:
+    return None
+
+
 def _legal(_site: Checked) -> None:
     pass
 
@@ -236,6 +241,7 @@ class Family:
     check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
     prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
     bounded: whether a step with that method leaves out what is dead of its anchor: along reduce axes exactly that (`Step.bounds`).
+    panels: the copy of a weight that a step reads (`plan.places.Panels`), without its slot and parts.
     write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
     asks for at "stage", given its number too. write_supply: what the supplier asks for of a step that streams weights. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
     by itself; whether it did.
@@ -259,6 +265,7 @@ class Family:
     check: Callable[[Checked], None] = _legal
     why_not_late: WhyNot = _not_late
     bounded: Callable[[Compute, Method, Target], bool] = _unbounded
+    panels: Callable[[Step, View], Panels | None] = _no_panels
     write: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict[str, Any])
     write_prefetch: Mapping[str, Callable[[Any, Any, int], None]] = field(
         default_factory=dict[str, Any]

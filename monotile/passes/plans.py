@@ -8,9 +8,11 @@ import msgspec
 from monotile.analysis.states import steady_weights
 from monotile.choice.chooser import MODEL, Chooser
 from monotile.choice.digest import digest_program
+from monotile.codegen.view import Views
 from monotile.config import Options
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.kernels.draft import Context
+from monotile.kernels.panels import copies
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
 from monotile.plan.nodes import Launch, Plan, PlanNode, Ring, Stage, Step
@@ -109,7 +111,7 @@ class PlanState:
             ring=self.ring,
             notes_bytes=ON_CHIP if self.options.profile and target.has.scratchpad else 0,
         )
-        return Plan(
+        plan = Plan(
             target=target.name,
             launch=launch,
             inputs=tuple(t.name for t in program.inputs),
@@ -118,6 +120,9 @@ class PlanState:
             places=self.places,
             body=self.body,
         )
+        views = Views(program, self.places, self.body)
+        panels = copies(self.body, program, views, plan.pointers)
+        return msgspec.structs.replace(plan, panels=panels) if panels else plan
 
     def show(self) -> str:
         """The Plan as text; before it is one, stages, what the cost model says of them, and places."""
@@ -163,7 +168,9 @@ def group_and_cut(s: PlanState) -> PlanState:
     tree = build(s.program, s.context)
     steps = [step for d in drafts_of(tree) for step in d.steps]
     if any(map(streams, steps)) and ring(steps, _most_on_chip(tree), s.target) is None:
-        context = Context(s.context.tables, s.target, chooser=s.context.chooser)
+        context = Context(
+            s.context.tables, s.target, chooser=s.context.chooser, copied=s.context.copied
+        )
         return replace(s, tree=build(s.program, context), context=context)
     return replace(s, tree=tree)
 

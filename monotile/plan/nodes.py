@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from monotile.plan.places import Frozen, Place, Shared
+from monotile.plan.places import Frozen, Panels, Place, Shared
 
 Handoff = Literal["none", "block", "grid"]
 
@@ -355,7 +355,7 @@ class Launch(Frozen, frozen=True):
 
 
 class Plan(Frozen, frozen=True):
-    """inputs, outputs: tensor names; weights: part names. The launch's pointers are these three in order.
+    """inputs, outputs: tensor names; weights: part names. The launch's pointers are these three in order, then copies of weights (`panels`).
 
     places: of every tensor of the Program; where there are several, all are written and the first is read
     (by other stages than the one that computes it: the first that is not Shared).
@@ -368,6 +368,13 @@ class Plan(Frozen, frozen=True):
     weights: tuple[str, ...]
     places: dict[str, tuple[Place, ...]]
     body: tuple[PlanNode, ...]
+    panels: tuple[Panels, ...] = ()
+
+    @property
+    def pointers(self) -> int:
+        """How many the launch has, but for those that a target adds."""
+        given = len(self.inputs) + len(self.outputs) + len(self.weights)
+        return given + sum(len(p.parts) for p in self.panels)
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()

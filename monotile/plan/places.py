@@ -96,6 +96,49 @@ class Final(Frozen, frozen=True, tag="final"):
     of: Rotate
 
 
+class Panels(Frozen, frozen=True):
+    """A copy of a weight in the order in which products on a CPU read their right operand, besides where the caller has it: made before a launch, and
+    anew where the weight has changed. Entries of the launch's pointers from `slot` on, one for each of the weight's parts.
+
+    anchors: the sums that read it. batches, columns, depth: extents, and strides in a part in elements, of what it has a matrix for, of the matrix's
+    columns and of the values of k, row-major each; `first` is where they begin.
+    A matrix is a panel for each `block` columns, with zeros beyond the last. Of a panel the outermost are pieces of `run` words along k, with zeros
+    beyond the last k; then groups of `group` columns; words; columns; and the `word` neighbours along k that are a word.
+    """
+
+    weight: str
+    anchors: tuple[str, ...]
+    first: int
+    batches: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
+    depth: tuple[tuple[int, int], ...]
+    block: int
+    group: int
+    run: int
+    word: int
+    slot: int = 0
+    parts: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Matrices, columns, and values of k, with what is beyond the last."""
+        matrices, columns, depth = (
+            math.prod(n for n, _ in x) for x in (self.batches, self.columns, self.depth)
+        )
+        step = self.run * self.word
+        return matrices, -(-columns // self.block) * self.block, -(-depth // step) * step
+
+    @property
+    def elements(self) -> int:
+        """Of the copy of one part."""
+        return math.prod(self.shape)
+
+    @property
+    def order(self) -> "Panels":
+        """What it is, whoever reads it and wherever it lies."""
+        return msgspec.structs.replace(self, anchors=(), slot=0, parts=())
+
+
 def replicas_in(p: "Place") -> "tuple[Replica, ...]":
     """What every worker has for itself of a tensor there."""
     match p:

@@ -18,6 +18,7 @@ from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
+from monotile.runtime.panels import Copies
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
@@ -35,6 +36,7 @@ class _Weights(msgspec.Struct, frozen=True):
     tensors: dict[str, torch.Tensor]
     pointers: tuple[int, ...]
     states: Held
+    copies: Copies
 
 
 class CompiledModule:
@@ -43,11 +45,11 @@ class CompiledModule:
     The kernel reads the model's own parameters: the next call sees a change in place (a step of an optimiser, `copy_`,
     `load_state_dict`). It does not see a replaced tensor (`module.to(...)`, `p.data = ...`): pass the new one to
     `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and
-    need `load_parameters` as well. With `Options(arrange_parameters=True)` their strides changed, and changes in place are seen
-    as before.
+    need `load_parameters` as well. With `Options(arrange_parameters=True)` their strides changed on a GPU, and changes in place are seen
+    as before; on the CPU the kernel reads copies of some (`copied_bytes`).
 
-    With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Changes in place are seen as before, but for those through
-    `tensor.data`; where one is against what `specialised.relied` says, the next call raises InputError.
+    With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Where it reads copies, changes in place are seen as before, but
+    for those through `tensor.data` and of inference tensors; where one is against what `specialised.relied` says, the next call raises InputError.
 
     Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the
     same tensor must not overlap.
@@ -89,10 +91,11 @@ class CompiledModule:
         self._kernel: Kernel | None = None
         given = {name: parameters[name].detach() for name in artifact.parameters}
         watched = {name: parameters[name].detach() for name in artifact.named}
-        self._watch = Watch.of(artifact.specialised, watched)
+        copied = {part for p in artifact.plan.panels for part in p.parts}
+        self._watch = Watch.of(artifact.specialised, watched, copied)
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
-            self._weights = _Weights(given, (), Held({}, {}))
+            self._weights = _Weights(given, (), Held({}, {}), Copies((), {}))
         else:
             held = {name: self._alias(name, x) for name, x in given.items()}
             for name, array in artifact.constants.items():
@@ -129,7 +132,8 @@ class CompiledModule:
         pointers += sizes.scalars  # behind the arguments: `SizeTensor`s
         pointers += [x.data_ptr() for x in outputs]
         if self._watch is not None and self._watch.changed():
-            self._watch.refresh(self._weights.tensors)
+            changed = self._watch.refresh(self._weights.tensors)
+            self._weights.copies.refresh(changed, self._weights.tensors)
         weights = self._weights  # referenced during the call: another thread may load new ones
         if self._states:
             self._launch_stateful(kernel, pointers, weights, inputs, leaves)
@@ -220,6 +224,11 @@ class CompiledModule:
     def work(self) -> Work:
         """The minimum bytes and operations of a call; `work.seconds(target)` is their time at peak rates."""
         return self._artifact.work
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of memory that copies of parameters take, in the order in which the kernel reads them (`Options(arrange_parameters=True)` on a CPU)."""
+        return self._weights.copies.nbytes
 
     @property
     def specialised(self) -> Specialised:
@@ -319,17 +328,21 @@ class CompiledModule:
         """states: the caller's tensors of the buffers that are updated."""
         others = [(name, x) for name, x in held.items() if name not in states]
         refuse_shared([*states.items()], others)
-        backend_of(self.target).hold(held.values())
+        copies = Copies(self._artifact.plan.panels, held)
+        backend_of(self.target).hold([*held.values(), copies.memory])
         pointers = tuple(held[name].data_ptr() for name in self._artifact.plan.weights)
+        pointers += tuple(x.data_ptr() for x in copies.tensors)
         if self._records is not None:
             pointers += (self._records.data_ptr(),)
-        self._weights = _Weights(held, pointers, Held(states, {n: held[n] for n in states}))
+        own = Held(states, {n: held[n] for n in states})
+        self._weights = _Weights(held, pointers, own, copies)
 
     def __repr__(self) -> str:
         launch = self.plan.launch
+        copied = f", {self.copied_bytes} bytes of copied weights" if self.copied_bytes else ""
         return (
             f"CompiledModule({self.target.name}, 1 kernel, {launch.workers} workers of {launch.threads}"
-            f" threads, {len(self.plan.weights)} weights, {launch.workspace_bytes} bytes of workspace)"
+            f" threads, {len(self.plan.weights)} weights, {launch.workspace_bytes} bytes of workspace{copied})"
         )
 
 

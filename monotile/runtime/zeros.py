@@ -1,6 +1,6 @@
 """What is known of the values of PyTorch tensors; smaller copies of them; and whether a change is one that a specialised kernel allows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from operator import attrgetter
 
 import numpy as np
@@ -63,14 +63,17 @@ def gather(x: torch.Tensor, gathered: Gathered | None) -> torch.Tensor:
 
 
 class Watch:
-    """The tensors that a specialised kernel has copies of, or relies on: whether they have changed, and what follows from that.
+    """The tensors that a kernel has copies of, or whose values it relies on: whether they have changed, and what follows from that.
 
     A look at them costs some tens of nanoseconds a tensor: PyTorch counts the changes of each. It does not count those that are made through
     `tensor.data`, nor those of inference tensors.
     """
 
-    def __init__(self, specialised: Specialised, given: Mapping[str, torch.Tensor]) -> None:
-        self._specialised = specialised
+    def __init__(
+        self, specialised: Specialised, given: Mapping[str, torch.Tensor], copied: Set[str]
+    ) -> None:
+        """copied: names of those that the kernel has copies of in another order."""
+        self._specialised, self._copied = specialised, copied
         self.tensors: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
         self._counted: list[torch.Tensor] = []
@@ -78,15 +81,17 @@ class Watch:
         self.take(given)
 
     @staticmethod
-    def of(specialised: Specialised, given: Mapping[str, torch.Tensor]) -> "Watch | None":
+    def of(
+        specialised: Specialised, given: Mapping[str, torch.Tensor], copied: Set[str]
+    ) -> "Watch | None":
         """None where there is nothing to watch."""
-        needed = specialised.removed or specialised.ascending
-        return Watch(specialised, given) if needed else None
+        needed = specialised.removed or specialised.ascending or copied
+        return Watch(specialised, given, copied) if needed else None
 
     def take(self, given: Mapping[str, torch.Tensor]) -> None:
         """Watches these instead of those of the same names."""
         s = self._specialised
-        about = {*s.relied, *s.gathered, *s.ascending}
+        about = {*s.relied, *s.gathered, *s.ascending, *self._copied}
         self.tensors |= {n: x for n, x in given.items() if n in about}
         self._see()
 
@@ -100,8 +105,9 @@ class Watch:
         """Whether one of them has been changed in place: counts only grow."""
         return sum(map(_version, self._counted)) != self._sum
 
-    def refresh(self, held: Mapping[str, torch.Tensor]) -> None:
-        """Brings the kernel's copies `held` up to date. Raises InputError, and changes nothing, where a tensor has lost what was relied on."""
+    def refresh(self, held: Mapping[str, torch.Tensor]) -> Set[str]:
+        """Brings the kernel's smaller copies `held` up to date; gives the names of what has changed. Raises InputError, and changes nothing, where a
+        tensor has lost what was relied on."""
         others = {
             n: self.tensors[n] for n, v in self._versions.items() if self.tensors[n]._version != v
         }
@@ -112,6 +118,7 @@ class Watch:
                 if name in self._specialised.gathered:
                     held[name].copy_(gather(x, self._specialised.gathered[name]))
         self._see()
+        return others.keys()
 
     def check(self, name: str, x: torch.Tensor) -> None:
         """Raises InputError where `x`, as the parameter `name`, has other values than the kernel relies on."""

@@ -181,6 +181,7 @@ def _with(context: Context, workers: int) -> Context:
         of_worker=context.of_worker,
         chooser=context.chooser,
         streamed=context.streamed,
+        copied=context.copied,
     )
 
 

@@ -60,7 +60,7 @@ def test_not_with_places_that_do_not_ascend() -> None:
 
 def test_a_change_is_noticed() -> None:
     at = Own(8, 32).at
-    watch = Watch.of(Specialised(ascending=("at",)), {"at": at})
+    watch = Watch.of(Specialised(ascending=("at",)), {"at": at}, frozenset())
     assert watch is not None
     assert not watch.changed()
     at[0, 0] = 0b00010100  # 0, 1, 1, 0

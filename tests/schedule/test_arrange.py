@@ -11,6 +11,7 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.types import to_numpy
 from monotile.ir.evaluate import evaluate
+from monotile.ir.printer import show
 from monotile.ir.program import Program
 from monotile.pipeline import for_target, transform
 from monotile.targets.cpu.target import cpu_target
@@ -137,9 +138,11 @@ def test_convolutions_copy_their_weights_no_more() -> None:
     assert counts[0] - counts[1] == 2
 
 
-def test_nothing_on_the_cpu() -> None:
+def test_on_the_cpu_weights_stay_and_may_be_copied() -> None:
     captured = capture(Columns(3, 48, torch.float16), (torch.randn(5, 48).half(),))
-    assert arrange(captured.program, cpu_target(workers=2), captured.parameters) == (
-        captured.program,
-        {},
-    )
+    movable = captured.parameters.keys() - {"weights.1"}
+    after, orders = arrange(captured.program, cpu_target(workers=2), movable)
+    assert not orders
+    assert after.body == captured.program.body
+    assert [w.copied for w in after.weights] == ["weights.1" not in w.parts for w in after.weights]
+    assert show(after).count("may be copied") == 2

@@ -2,15 +2,14 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monotile.analysis.affine import Affine, affine, constant_run, contiguous_run, flattened, offset
+from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
 from monotile.analysis.contraction import (
     SUMMED_IN,
-    Contraction,
     contraction,
     grain,
     in_tf32,
@@ -39,6 +38,7 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import SECTOR
 from monotile.kernels.common.operand import Operand
+from monotile.kernels.common.order import is_line, order_of_sum
 from monotile.kernels.common.sparse import SPARSE_VECTOR, one_row, takes_sparse
 from monotile.kernels.draft import Context
 from monotile.targets.target import Target
@@ -59,6 +59,7 @@ ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
 LINE = 8  # elements side by side from which on a line is worth a copy of its own
 RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
+PANELS = Operand("none", 1, "panels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,12 @@ def product(
     target: Target,
     on_chip: frozenset[str] = frozenset(),
     least: int = MIN_SIDE,
+    copied: frozenset[str] = frozenset(),
 ) -> Product | None:
     """`c` as matrix products worth a contraction's machinery, or None.
 
     tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: rows and
-    columns that it has at least.
+    columns that it has at least. copied: weights of which there may be copies in panels.
     """
     found = contraction(c)
     if found is None or not found.n:
@@ -140,9 +142,10 @@ def product(
     passes = 1 if in_tf32(c) else PASSES.get(dtype)
     if passes is None:
         return None
-    k = _order(c, found, target)
+    panels = target.has.register_tiles and in_panels(found.right, dtype, copied)
+    k = order_of_sum(c, found, target, panels=panels)
     left = _operand(found.left, c, m, k, target, on_chip)
-    right = _operand(found.right, c, n, k, target, on_chip)
+    right = PANELS if panels else _operand(found.right, c, n, k, target, on_chip)
     runs = 1
     if (
         dtype in HALVES
@@ -153,7 +156,7 @@ def product(
         runs = _side_by_side(found.left, c, n, k, grain_n)
     part = c.reduce[k[-1]].extent
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
-    near = _near(found.left, c, k) if whole else 0
+    near = _near(found.left, c, k) if whole or (panels and left.copy == "direct") else 0
     return Product(
         batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
         any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
@@ -166,8 +169,17 @@ def product_of(
 ) -> Product | None:
     """`product` for the target of `context`, found once: it does not depend on the number of workers."""
     return context.of_worker.once(
-        ("product", c, on_chip), lambda: product(c, context.tables, context.target, on_chip)
+        ("product", c, on_chip),
+        lambda: product(c, context.tables, context.target, on_chip, copied=context.copied),
     )
+
+
+def in_panels(factor: Expr, element: DType, copied: Container[str]) -> bool:
+    """Whether a right operand of such elements may be read from a copy of the weight: all of it lies as its axes say."""
+    if not isinstance(factor, Load) or factor.tensor.name not in copied:
+        return False
+    straight = all(isinstance(atom, Axis) for atom, _ in offset(factor).terms)
+    return straight and factor.dtype is element
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
@@ -209,7 +221,8 @@ def with_sides(
     found = contraction(c)
     assert found is not None
     left = _operand(found.left, c, m, p.k, target, on_chip)
-    right = _operand(found.right, c, n, p.k, target, on_chip)
+    panels = p.right == PANELS
+    right = PANELS if panels else _operand(found.right, c, n, p.k, target, on_chip)
     return replace(p, m=m, n=n, left=left, right=right)
 
 
@@ -230,37 +243,6 @@ def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
             for index in node.index[: tables.get(node.tensor.name, 0)]:
                 out |= axes_of(index)
     return frozenset(out)
-
-
-def _order(c: Compute, found: Contraction, target: Target) -> tuple[int, ...]:
-    """The reduce axes, the one along which an operand is contiguous last; for panels, all of them as they lie side by side in one, if they do."""
-    if target.has.register_tiles:
-        line = _in_line(found.right, c, found.k) or _in_line(found.left, c, found.k)
-        if line:
-            return line
-
-    def run(p: int) -> int:
-        sides = (*(choice(found.left) or ()), *(choice(found.right) or ()))
-        return max((contiguous_run(offset(s.load), c.reduce[p], 8) for s in sides), default=1)
-
-    last = max(found.k, key=lambda p: (run(p), p))
-    return (*(p for p in found.k if p != last), last)
-
-
-def _in_line(factor: Expr, c: Compute, k: tuple[int, ...]) -> tuple[int, ...]:
-    """The reduce axes `k` in the order in which all they read of `factor` is one line; none if there is no such order."""
-    x = masked(factor)
-    if x is None:
-        return ()
-    where = offset(x.load)
-    order = sorted(k, key=lambda p: -where.coefficient(c.reduce[p]))
-    return tuple(order) if _is_line(where, [c.reduce[p] for p in order]) else ()
-
-
-def _is_line(where: Affine, axes: Sequence[Axis]) -> bool:
-    """Whether all values of the row-major `axes` lie side by side."""
-    flat, axis = flattened(where, axes)
-    return flat.coefficient(axis) == 1 and axis.extent == math.prod(a.extent for a in axes)
 
 
 def _operand(
@@ -287,7 +269,7 @@ def _operand(
         along_k = contiguous_run(*flattened(where, [c.reduce[p] for p in k]), 16 // size)
     major, vector = ("k", along_k) if along_k >= along_side or size == 1 else ("mn", along_side)
     if target.has.register_tiles:
-        unit_k = bool(k) and _is_line(where, [c.reduce[p] for p in k])
+        unit_k = bool(k) and is_line(where, [c.reduce[p] for p in k])
         unit_side = where.coefficient(c.axes[side[-1]]) == 1 and len(side) == 1
         return Operand("k" if unit_k else "mn" if unit_side else "none", 1, "direct")
     in_memory = not {x.load.tensor.name for x in found} & on_chip

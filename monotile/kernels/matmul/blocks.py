@@ -121,7 +121,8 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     vectors = 2 if size.n > lanes else 1
     most = 8 if many else 6
     block_m = min(range(most, 3, -1), key=lambda b: -(-size.m // b) * (b + 1))
-    right = p.right if p.right.major == "mn" else Operand(p.right.major, 1, "element")
+    read = p.right.major == "mn" or p.right.copy == "panels"
+    right = p.right if read else Operand(p.right.major, 1, "element")
     yield Matmul(
         m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
         instruction="outer", left=p.left, right=right,

@@ -192,12 +192,14 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * itemsize / target.worker_bandwidth
-        packed = (c.left.copy != "direct") * m + (c.right.copy != "direct") * n
+        read = ("direct", "panels")
+        packed = (c.left.copy not in read) * m + (c.right.copy not in read) * n
         if c.instruction == "words":
             packed = packed_lines(c, Size(m, n, k))
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
         right = n * k * itemsize  # read anew by each task, unless it stays in the cache
-        first = right / target.dram_bandwidth if right > target.shared_bytes / 4 else 0.0
+        anew = c.right.copy == "panels" or right > target.shared_bytes / 4
+        first = right / target.dram_bandwidth if anew else 0.0
         return b.fill, packing + first + max(moved, blocks * b.work), 0.0
     model = fitted(target.model.matmul)
     along = min(c.block_k, p.near or c.block_k) * c.runs

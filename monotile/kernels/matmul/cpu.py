@@ -94,7 +94,7 @@ class _Product(Packing):
             walk = str(left.along_depth)
         else:
             how, walk = "table", self.table(left, kc)
-        direct = self.method.right.copy == "direct"
+        direct = self.method.right.copy in ("direct", "panels")
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
         name = e.kernel("outer", self.bm, vectors, self.dtype, {"B": b, "A": how})
@@ -102,7 +102,9 @@ class _Product(Packing):
             e.writer.write(f"_Alignas(64) {self.kind} right[{self.bn * self.bk}];")
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
             panel, b_step = "right", self.bn
-            if direct:
+            if self.method.right.copy == "panels":
+                panel = self.panel_at(right, n0)
+            elif direct:
                 panel = self.in_place(right, Axis("nb", self.columns))
                 b_step = right.along_depth or 0
             else:

@@ -1,6 +1,7 @@
 """What follows a product and is the same for a whole column, on the CPU: computed once for a rectangle of sums, not once a row.
 
-A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would take the root again.
+A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would take the root again. And each
+would convert what is stored in 16 bits.
 """
 
 from dataclasses import replace
@@ -9,9 +10,11 @@ import msgspec
 
 from monotile.analysis.cost import cost
 from monotile.codegen.site import Site
+from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, rebuild
 from monotile.ir.program import Compute, Scatter
 
+SMALL = (DType.F16, DType.BF16)
 COSTLY = 4.0  # additions, from which on a value of a column is kept: as of a root or a division
 
 
@@ -44,4 +47,5 @@ def _costly(e: Expr, own: set[Axis], made: set[str]) -> bool:
     read = loads(e)
     steady = bool(read) and not axes_of(e) & own and not made & {x.tensor.name for x in read}
     known = not any(loads(i) for x in read for i in x.index)
-    return steady and known and e.dtype.is_float and not isinstance(e, Load) and cost(e) > COSTLY
+    dear = e.dtype in SMALL if isinstance(e, Load) else cost(e) > COSTLY
+    return steady and known and e.dtype.is_float and dear

@@ -13,7 +13,9 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import POSITION, write_decoded
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.panels import matrices
 from monotile.kernels.matmul.tiles import COMPUTED, STORAGE_NAME, Side, tiles_of
+from monotile.plan.places import Pointer
 
 
 class Packing:
@@ -115,6 +117,23 @@ class Packing:
         start = add(self.n.origin, add(n0, Axis("nb", self.columns)))
         fixed = {**at_start(self.site, self.m).point, **unflatten(k, self.tiles.k)}
         return start, lambda local: {**fixed, **unflatten(add(start, local), axes)}
+
+    def panel_at(self, right: Side, n0: Expr) -> str:
+        """Text of the address of the panel of column `nb` in the weight's copy, where the chunk of K begins."""
+        panels = next(p for p in self.e.plan.panels if self.c.out.name in p.anchors)
+        _, columns, depth = panels.shape
+        start, at = self.columns_at(n0, right.start)
+        here, weight, matrix = at(idx(0)), right.factor, idx(0)
+        assert isinstance(weight, Load)
+        where = self.e.lines.offset(weight)
+        axes = matrices(self.site.step, self.c, where)
+        for (extent, _), axis in zip(panels.batches, axes, strict=True):
+            matrix = add(mul(matrix, idx(extent)), here[axis.name])
+        first = mul(add(mul(matrix, idx(columns)), start), idx(depth))
+        at_chunk = self.e.index(add(first, mul(right.start, idx(panels.block))))
+        index = [substitute(i, dict(here)) for i in weight.index]
+        pointer, _ = self.e.address(weight.tensor, index, Pointer(panels.slot))
+        return f"{pointer} + {bare(at_chunk)}"
 
     def panel(self, right: Side, n0: Expr, nc: str, kc: str, into: str = "right") -> None:
         """Write the taking in of block_n columns from `nb` on as `into`[depth][column - nb]."""

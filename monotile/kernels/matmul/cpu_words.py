@@ -1,7 +1,10 @@
 """Products of words on the CPU (`words.py`): the right operand's panels, and the calls of the tiles."""
 
+import math
 from collections.abc import Callable
 
+from monotile.analysis.affine import flattened
+from monotile.analysis.words import STEP_BYTES
 from monotile.codegen.base import STORAGE
 from monotile.codegen.lines import stride
 from monotile.codegen.site import Point
@@ -9,7 +12,6 @@ from monotile.codegen.spelling import bare
 from monotile.ir.expr import Axis, Expr, Load, idx, substitute
 from monotile.kernels.matmul.cpu_packing import Packing
 from monotile.kernels.matmul.tiles import STORAGE_NAME, Side
-from monotile.kernels.matmul.words import STEP_BYTES
 
 Panel = Callable[[], None]  # writes the packing of `right` from column `nb` on
 
@@ -24,17 +26,43 @@ def write_words(
     if p.method.left.copy == "direct":
         pitch = str(left.along_line)
     else:
-        a = p.packed(left, "left", p.rows, mc, kc)
+        a = _lines_of_runs(p, left, mc, kc) or p.packed(left, "left", p.rows, mc, kc)
     stored, other = (STORAGE_NAME[x] for x in p.tiles.elements)
     name = e.kernel("word_tile", p.bm, p.bn, p.dtype, {"A": stored, "B": other})
-    panel = _panel_of(p, right, n0, nc, kc)
+    ready = p.method.right.copy == "panels"
+    take_in = None if ready else _panel_of(p, right, n0, nc, kc)
     with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {p.bn})", ["nb"]):
-        panel()
+        if take_in is not None:
+            take_in()
+        panel = p.panel_at(right, n0) if ready else "right"
         with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {p.bm})", ["mb"]):
             line = f"{a} + mb * {p.bk}" if a else p.in_place(left, Axis("mb", p.rows))
             lines, at = f"mt_min_idx({p.bm}, {mc} - mb)", f"sums + mb * {p.columns} + nb"
-            given = f"{line}, {pitch}, {lines}, right, {kc}, {at}, {p.columns}, {first}"
+            given = f"{line}, {pitch}, {lines}, {panel}, {kc}, {at}, {p.columns}, {first}"
             e.writer.write(f"{name}({given});")
+
+
+def _lines_of_runs(p: Packing, left: Side, mc: str, kc: str) -> str:
+    """Write the copy of the lines of a chunk, of runs that lie side by side in memory, and give its name; "" where they are no such runs."""
+    load, e = left.factor, p.e
+    run = _run(p, load) if isinstance(load, Load) and left.apart else 1
+    if run == 1 or load.dtype is not p.element:
+        return ""
+    e.writer.write(f"_Alignas(64) {STORAGE[p.element]} left[{p.rows * p.bk}];")
+    steps = p.table(left, kc)
+    with e.writer.open(*e.counted(left.line, mc)):
+        given = f"{p.in_place(left, left.line)}, {steps}, {run}, {kc}"
+        name = f"mt_line_of_runs_{STORAGE_NAME[p.element]}"
+        e.writer.write(f"{name}({given}, left + {left.line.name} * {p.bk});")
+    return "left"
+
+
+def _run(p: Packing, load: Load) -> int:
+    """How many values of k lie side by side, wherever a chunk begins."""
+    where, flat = flattened(p.e.lines.offset(load), p.tiles.k)
+    whole = p.tiles.depth <= p.bk or p.bk % flat.extent == 0
+    run = flat.extent if whole else math.gcd(flat.extent, p.bk)
+    return run if where.coefficient(flat) == 1 else 1
 
 
 def _panel_of(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel:

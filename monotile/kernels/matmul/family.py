@@ -7,6 +7,7 @@ from monotile.kernels.matmul.cuda import write as write_cuda
 from monotile.kernels.matmul.cuda_tasks import write_tasks
 from monotile.kernels.matmul.cuts import cut, in_rows, tiled
 from monotile.kernels.matmul.method import Matmul, MatmulRows
+from monotile.kernels.matmul.panels import panels
 from monotile.kernels.matmul.prefetch import prefetch
 from monotile.kernels.matmul.settle import settle
 
@@ -22,6 +23,7 @@ MATMUL = Family(
     check=check,
     bounded=bounded,
     why_not_late=why_not_late,
+    panels=panels,
     write={"c": write_c, "cuda": write_cuda},
     write_tasks={"cuda": write_tasks},
 )

@@ -14,8 +14,9 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, sub, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import elements_of
+from monotile.kernels.common.product import PANELS, elements_of
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.panels import panels
 
 COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; of the last are dot products of bytes
 # Of the types that tiles and packing read from memory.
@@ -154,8 +155,8 @@ def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
 
 
 def tile_sides(tiles: Tiles, lines: Lines) -> tuple[Operand, Operand]:
-    """How tiles can read the left and the right operand at best: in place, but for a right one of rows times vectors of columns that the
-    method wants packed; else packed."""
+    """How tiles can read the left and the right operand at best: in place, or from a copy in panels where the method wants that, but for a right one of
+    rows times vectors of columns that the method wants packed; else packed."""
     left, right = _ways(tiles, lines)
     wanted = tiles.method.instruction == "dot" or tiles.method.right.copy == "direct"
     return left[0], next(w for w in right if wanted or w.copy != "direct")
@@ -174,6 +175,13 @@ def why_not_read(tiles: Tiles, lines: Lines) -> str:
 
 def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """The ways in which tiles can read the left and the right operand, the best first."""
+    left, right = _in_memory(tiles, lines)
+    copied = panels(tiles.site.step, lines.view) is not None
+    return left, (PANELS, *right) if copied else right
+
+
+def _in_memory(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """The same, without copies of weights."""
     starts = (
         block_start("mo", tiles.m.variable.extent, tiles.rows),
         block_start("no", tiles.n.variable.extent, tiles.columns),

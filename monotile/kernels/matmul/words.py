@@ -7,7 +7,7 @@ A block is 32 x 32 sums and 64 bytes along k: four tiles of sums, two of each op
 
 from collections.abc import Iterator
 
-from monotile.analysis.words import by_words
+from monotile.analysis.words import COLUMNS, STEP_BYTES, by_words
 from monotile.ir.dtype import DType
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.operand import Operand
@@ -17,8 +17,6 @@ from monotile.kernels.matmul.problem import Size
 from monotile.kernels.matmul.settle import held_sums
 from monotile.targets.target import Target
 
-COLUMNS = 32  # of a panel
-STEP_BYTES = 64  # along k that are multiplied at once: chunks are whole steps
 SUM_BYTES = 4
 CHUNK_BYTES = 1024  # of a line of a chunk: a panel of it stays in the first cache
 
@@ -27,13 +25,19 @@ def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """A block of all lines that tiles take, where the target has such instructions."""
     if not by_words(p.dtype, target.instructions):
         return
-    packed = Operand("none", 1, "element")
+    packed, depth = Operand("none", 1, "element"), CHUNK_BYTES // p.dtype.itemsize
+    left = p.left if p.left.major == "k" else packed
+    if near := _within(p.near, depth, STEP_BYTES // p.dtype.itemsize):
+        left, depth = Operand("k", 1, "direct"), near
     yield Matmul(
-        m=0, n=0, k=p.k, block_m=16 if size.m <= 16 else 32, block_n=COLUMNS,
-        block_k=CHUNK_BYTES // p.dtype.itemsize, instruction="words",
-        left=p.left if p.left.major == "k" else packed,
-        right=p.right if p.right.copy != "direct" else Operand(p.right.major, 1, "element"),
+        m=0, n=0, k=p.k, block_m=16 if size.m <= 16 else 32, block_n=COLUMNS, block_k=depth, instruction="words",
+        left=left, right=p.right if p.right.copy != "direct" else Operand(p.right.major, 1, "element"),
     )  # fmt: skip
+
+
+def _within(near: int, most: int, step: int) -> int:
+    """The largest chunk of whole steps, of `most` values of k at most, that divides so many that lie side by side; 0 where none does."""
+    return next((d for d in range(most, 0, -step) if near and near % d == 0), 0)
 
 
 def word_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
@@ -50,7 +54,7 @@ def packed_lines(c: Matmul, task: Size) -> int:
     """Lines that a task packs, each once for every rectangle of sums."""
     rows, columns = held_sums(c, task.m, task.n, SUM_BYTES)
     left = 0 if c.left.copy == "direct" else task.m * -(-task.n // columns)
-    return left + task.n * -(-task.m // rows)
+    return left + (0 if c.right.copy == "panels" else task.n * -(-task.m // rows))
 
 
 def why_not_words(m: Matmul, element: DType, target: Target) -> str:
@@ -61,4 +65,4 @@ def why_not_words(m: Matmul, element: DType, target: Target) -> str:
         return f"a block is no {m.block_m} x {m.block_n}"
     if m.block_k * element.itemsize % STEP_BYTES:
         return f"{m.block_k} along k are no whole steps"
-    return "" if m.right.copy in ("element", "decode") else "the right operand is not packed"
+    return "" if m.right.copy != "direct" else "the right operand is not packed"

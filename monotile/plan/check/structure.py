@@ -12,6 +12,7 @@ from monotile.analysis.uses import mentions
 from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
 from monotile.kernels.family import Checked
+from monotile.kernels.panels import copies
 from monotile.kernels.registry import family_of, why_not_late
 from monotile.plan.access import chip_results, received_bytes, workers_of
 from monotile.plan.check.bounds import check_bounds
@@ -60,6 +61,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
             fail(f"{stage.name} overwrites an old value that another of its tasks may still read")
     _check_kept(plan.body, target)
+    if plan.panels != copies(plan.body, program, views, _given(plan)):
+        fail("its panels are not those that its steps read")
     if missing := set(computes) - done:
         fail(f"no stage computes {', '.join(sorted(missing))}")
     check_watched(plan, program, computes)
@@ -91,8 +94,13 @@ def _check_live(stage: Stage, plan: Plan, computes: dict[str, Compute | Scatter]
             fail(f"{stage.name} leaves out tasks that it needs")
 
 
+def _given(plan: Plan) -> int:
+    """Pointers that the caller's tensors take."""
+    return len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+
+
 def _check_places(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
-    count = len(plan.inputs) + len(plan.outputs) + len(plan.weights)
+    count = _given(plan)
     if plan.outputs != tuple(t.name for t in program.results):
         fail("its outputs are not the Program's")
     names = [t.name for t in (*program.inputs, *program.outputs)]

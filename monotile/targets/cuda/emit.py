@@ -165,7 +165,7 @@ class CudaEmitter(BlockEmitter):
         return alone or len(f.callers) > 1 or how != "inlined"
 
     def _prologue(self) -> str:
-        count = len(self.plan.inputs) + len(self.plan.outputs) + len(self.plan.weights)
+        count = self.plan.pointers
         count += self.profiling.pointers
         inside = HEADER_BYTES + 8 * count <= self.target.parameter_bytes
         pointers = f"void* pointers[{max(count, 1)}]" if inside else "void* const* pointers"

@@ -98,7 +98,8 @@ def _by_words(
     program: Program, windows: Mapping[str, Window], joined: "_Classes", target: Target
 ) -> set[Dimension]:
     """Channels of images whose windows take longest in tiles of words, with weights that they read in place: windows that lie side by side are
-    packed fastest."""
+    packed fastest. Of weights that may be copied there are panels, and the windows are read in place."""
+    copied = {w.tensor.name for w in program.weights if w.copied}
     most: dict[Dimension, float] = {}
     for s in statements(program.body):
         if not isinstance(s, Compute) or (w := windows.get(s.out.name)) is None:
@@ -107,6 +108,7 @@ def _by_words(
         if (
             not w.depthwise
             and w.kernel is not None
+            and w.kernel.tensor.name not in copied
             and by_words(w.kernel.dtype, target.instructions)
         ):
             words = by_words(w.image.dtype, target.instructions)

@@ -8,7 +8,7 @@ one.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Set
 
 import msgspec
 
@@ -26,13 +26,16 @@ FEWEST = 8  # minimum length of a sum for which its terms should be contiguous
 
 
 def arrange(
-    program: Program, target: Target, movable: Container[str]
+    program: Program, target: Target, movable: Set[str]
 ) -> tuple[Program, dict[str, Order]]:
-    """`program` with weights in such layouts, and the orders by part: dimension k was dimension `order[k]`. Unchanged on the
-    CPU, where operands are packed into panels.
+    """`program` with weights in such layouts, and the orders by part: dimension k was dimension `order[k]`. Where operands are packed into panels, as
+    on the CPU, weights stay as they are, and may be copied.
 
     movable: parts that the caller holds and that no call updates.
     """
+    if target.has.register_tiles:
+        copied = (msgspec.structs.replace(w, copied={*w.parts} <= movable) for w in program.weights)
+        return msgspec.structs.replace(program, weights=tuple(copied)), {}
     places, whole = Counter(p for w in program.weights for p in w.parts), Uses(program).whole
     weights = {
         w.tensor.name: w

@@ -18,10 +18,9 @@ MT_INLINE float mt_float(uint32_t u) {
 MT_INLINE float mt_from_bf16(uint16_t h) { return mt_float((uint32_t)h << 16); }
 
 MT_INLINE uint16_t mt_to_bf16(float x) {
-  uint32_t u = mt_bits(x);
-  uint32_t even = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  uint32_t nan = (u >> 16) | 0x40u;
-  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : even);
+  uint32_t u = mt_bits(x), high = u >> 16;
+  uint32_t even = (u + 0x7fffu + (high & 1u)) >> 16;
+  return (uint16_t)(x != x ? high | 0x40u : even);
 }
 
 MT_INLINE float mt_from_f16(uint16_t h) {

@@ -54,6 +54,30 @@ MT_ADD_BYTES(i8, u8)
 MT_ADD_BYTES(u8, i8)
 MT_ADD_BYTES(u8, u8)
 
+// Up to 64 bytes.
+MT_INLINE void mt_copy_some(char* to, const char* from, idx bytes) {
+#if defined(__AVX512BW__)
+  const __mmask64 taken = bytes < 64 ? ((__mmask64)1 << bytes) - 1 : ~(__mmask64)0;
+  _mm512_mask_storeu_epi8(to, taken, _mm512_maskz_loadu_epi8(taken, from));
+#else
+  memcpy(to, from, (size_t)bytes);
+#endif
+}
+
+// A line of the left operand, of `k` elements: from each i that is a multiple of `run` on so many lie side by side, from `from + steps[i]` on.
+#define MT_LINE_OF_RUNS(S, T)                                                                      \
+  MT_INLINE void mt_line_of_runs_##S(const T* from, const idx* steps, idx run, idx k, T* line) {   \
+    for (idx i = 0; i < k; i += run) {                                                             \
+      const char* begin = (const char*)(from + steps[i]);                                          \
+      const idx bytes = mt_min_idx(run, k - i) * (idx)sizeof(T);                                   \
+      for (idx at = 0; at < bytes; at += 64)                                                       \
+        mt_copy_some((char*)(line + i) + at, begin + at, mt_min_idx(64, bytes - at));              \
+    }                                                                                              \
+  }
+MT_LINE_OF_RUNS(bf16, uint16_t)
+MT_LINE_OF_RUNS(i8, int8_t)
+MT_LINE_OF_RUNS(u8, uint8_t)
+
 // A panel of 32 lines that lie along k, of so many bytes each.
 static __attribute__((noinline, unused)) void mt_words_of_lines(const void* const* lines, idx bytes, void* panel) {
   char* to = panel;
