@@ -79,6 +79,8 @@ CASES = {
     "llama_1b_int8": Case(packed(llama, "int8"), torch.bfloat16, 1024, 511),
     "llama_1b_fp8": Case(packed(llama, "fp8"), torch.bfloat16, 1024, 511),
     "llama_8b_int4": Case(packed(llama_8b, "int4"), torch.bfloat16, 1024, 511),
+    "llama_8b_int8": Case(packed(llama_8b, "int8"), torch.bfloat16, 1024, 511),
+    "llama_8b_fp8": Case(packed(llama_8b, "fp8"), torch.bfloat16, 1024, 511),
     "llama_1b_4000": Case(llama, torch.bfloat16, 4096, 4000),
     "llama_1b_4000_fp8_cache": Case(llama, torch.bfloat16, 4096, 4000, cache="fp8"),
     "llama_1b_32000": Case(llama_long, torch.bfloat16, 32768, 32000),

@@ -10,7 +10,7 @@ from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Load, Tensor
+from monotile.ir.expr import Axis, Binary, Load, Tensor, cast
 from monotile.ir.program import Compute, Program
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.matmul.method import Matmul
@@ -19,6 +19,7 @@ from monotile.kernels.registry import read_plan
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Method, Plan
+from monotile.targets.cpu.target import cpu_target
 from tests.codegen.cpu_programs import linear
 from tests.codegen.cpu_run import TARGET, Compiled, random_values
 from tests.codegen.test_cpu import agree
@@ -58,6 +59,14 @@ def simd(plan: Plan) -> Simd | None:
     return method.simd
 
 
+def dots(k: int, dtype: DType = F32, other: DType = F32, *, rows: int = 5) -> Program:
+    """Products of one vector with rows."""
+    x, w = Tensor("x", (k,), dtype), Tensor("w", (rows, k), other)
+    (i, r), y = (Axis("i", rows), Axis("r", k)), Tensor("y", (rows,), dtype)
+    body = Binary("mul", cast(Load(x, (r,)), dtype.compute), cast(Load(w, (i, r)), dtype.compute))
+    return p.program([x, w], [Compute(y, (i,), (r,), "sum", body)], y)
+
+
 ROWS, COLUMNS = reduction((40, 600), (1,)), reduction((600, 40), (0,))
 LONG, PICTURE = reduction((4, 100_000), (1,)), reduction((3, 8, 60, 4), (0, 2))
 WHOLE = reduction((700,), (0,))
@@ -74,8 +83,10 @@ MOST = reduction((600, 40), (0,), combiner="max")
         (LONG, AlongTerms(parts=(16384, 512)), "reduce, vectors along the terms, partial sums of 16384 / 512"),
         (PICTURE, AlongTerms(flat=False), "reduce, vectors along the last axis"),
         (FIRST, AlongTerms(), "reduce, vectors along the terms"),
+        (dots(100), AlongTerms(lines=True), "reduce, vectors along the terms, of two lines"),
+        (dots(20), AlongTerms(), "reduce, vectors along the terms"),
     ],
-    ids=["rows", "columns", "most", "long", "picture", "first"],
+    ids=["rows", "columns", "most", "long", "picture", "first", "lines", "short lines"],
 )  # fmt: skip
 def test_where_vectors_run(program: Program, found: Simd, words: str) -> None:
     plan = plan_of(program)
@@ -95,6 +106,8 @@ def test_where_vectors_run(program: Program, found: Simd, words: str) -> None:
         (LONG, AlongTerms(flat=False, parts=(5000,))),
         (PICTURE, AlongTerms(flat=True, parts=(50,))),
         (PICTURE, AlongOutputs(4, 60)),
+        (dots(3000), AlongTerms(parts=(700,), lines=True)),
+        (dots(3000), AlongTerms(parts=(512,))),
     ],
 )
 def test_vectors_may_run_otherwise(program: Program, otherwise: Simd) -> None:
@@ -119,12 +132,30 @@ def test_vectors_may_run_otherwise(program: Program, otherwise: Simd) -> None:
         (LONG, AlongTerms(parts=(512, 16384)), "partial sums of"),
         (LONG, AlongTerms(parts=(900, 90, 9)), "partial sums of"),
         (LONG, AlongTerms(parts=(0,)), "partial sums of"),
+        (ROWS, AlongTerms(lines=True), "no products of two lines"),
+        (dots(20), AlongTerms(lines=True), "no products of two lines"),
     ],
 )
 def test_vectors_that_cannot_run_so(program: Program, wrong: Simd, words: str) -> None:
     broken = with_methods(plan_of(program), Reduce, simd=wrong)
     with pytest.raises(VerificationError, match=f"cannot be reduced so: .*{words}"):
         verify(broken, program, TARGET)
+
+
+@pytest.mark.parametrize("k", [32, 45, 127, 128, 300, 1500])
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [(F32, F32), (DType.BF16, DType.BF16), (F16, F16), (F32, DType.BF16), (F32, F16), (DType.F64, DType.F64)],
+    ids=str,
+)  # fmt: skip
+def test_products_of_lines(k: int, dtype: DType, other: DType) -> None:
+    program = dots(k, dtype, other)
+    found = simd(plan_of(program))
+    assert isinstance(found, AlongTerms)
+    assert found.lines
+    values = random_values(program)
+    for target in (TARGET, cpu_target(workers=2, vector_bytes=64)):
+        agree(Compiled(program, target=target)(values), evaluate(program, values))
 
 
 def test_blocks_of_threads_have_no_such_loops() -> None:

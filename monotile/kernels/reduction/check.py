@@ -3,6 +3,7 @@
 import math
 
 from monotile.analysis.ends import own_ends
+from monotile.codegen.lines import Lines
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.family import Checked, Statements
@@ -40,7 +41,7 @@ def check(c: Checked) -> None:
     elif isinstance(r, ReduceMoments):
         why = "its lanes are threads of a block"
     else:
-        why = why_not(anchor, r, c.view.site(step))
+        why = why_not(anchor, r, c.view.site(step), Lines(c.view))
     if why:
         fail(f"{stage.name}: {anchor.out.name} cannot be reduced so: {why}")
     if r.side_by_side and not _side_by_side(r, target):

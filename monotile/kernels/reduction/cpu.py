@@ -9,9 +9,10 @@ import msgspec
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.encoding import coded_sides
 from monotile.analysis.ends import own_ends
+from monotile.codegen.base import plus
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
-from monotile.codegen.spelling import bare, combine, identity, literal
+from monotile.codegen.spelling import SMALL_FLOATS, SUFFIX, bare, combine, identity, literal
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
@@ -23,6 +24,7 @@ from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
     flattened,
+    lines_of,
     outputs_along,
     reduced,
     size,
@@ -166,6 +168,10 @@ def _run(
             variable = Axis(variable.name, most)
             origin = add(origin, start)
         here = {**point, **unflatten(add(origin, variable), axes)}
+        if simd.lines:
+            text = _product_of_lines(e, c, substitute(c.body, here), variable, count)
+            e.writer.write(f"{total} = {bare(combine('sum', total, text, c.body.dtype))};")
+            return
         if not real:
             with e.writer.open(*e.counted(variable, count)):
                 text = combine(c.combiner, total, _value(e, c, here), c.body.dtype)
@@ -199,6 +205,16 @@ def _run(
         if bad:
             part = f"({bad} ? ({kind})MT_NAN : {part})"
         e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")
+
+
+def _product_of_lines(e: Loops, c: Compute, body: Expr, along: Axis, count: str) -> str:
+    """Text of the sum of `body`, a product of two lines, over so many values of `along`."""
+    sides = lines_of(c, body, along, e.lines)
+    assert sides is not None
+    a, b = (SMALL_FLOATS.get(x.dtype) or SUFFIX[x.dtype] for x in sides)
+    name = e.kernel("line", 1, 1, c.body.dtype, {"A": a, "B": b})
+    first, second = (plus(*e.element(x)) for x in sides)
+    return f"{name}({first}, {second}, {count})"
 
 
 def _decoded(e: Loops, c: Compute, at: Point, count: int, total: str, simd: AlongTerms) -> None:

@@ -16,16 +16,19 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
     parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
     partial sums; () for a sum in one, as of all that is no sum of floats. decoded: of a factor that is stored as codes, how
     many neighbours share a word, and how many what the words are decoded with; so many terms of it are decoded before any is multiplied. None: there is none.
+    lines: the terms are products of two lines of elements side by side, which a function of its own multiplies (`targets/cpu/device/line.h`).
     """
 
     flat: bool = True
     parts: tuple[int, ...] = ()
     decoded: tuple[int, int] | None = None
+    lines: bool = False
 
     def describe(self) -> str:
         """In a few words."""
         text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
         text += ", codes decoded first" if self.decoded else ""
+        text += ", of two lines" if self.lines else ""
         return f"{text}, partial sums of {' / '.join(map(str, self.parts))}" if self.parts else text
 
 

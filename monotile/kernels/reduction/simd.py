@@ -8,7 +8,8 @@ from monotile.analysis.encoding import coded_sides
 from monotile.analysis.ends import own_ends
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
-from monotile.ir.expr import Axis, Expr, loads, substitute
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import words_of
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
@@ -20,6 +21,8 @@ PART, PARTS = 512, 32
 LEAST = 32  # the same of outputs side by side, at least
 FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
+LINE = 32  # elements, from which on a line is worth a call
+TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
 STRIP = 64  # outputs that are accumulated side by side
 STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
 
@@ -31,21 +34,28 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     if c.combiner in POSITIONS or not order:
         return AlongTerms()
     flat = flattened(order)
-    body = substitute(c.body, {**site.point, **unflatten(flat, order)})
-    straight = len(order) == 1 or (not site.step.bounds and lines.straight(body, flat))
-    run, body = (flat, body) if straight else (order[-1], substitute(c.body, dict(site.point)))
+    straight = len(order) == 1 or (
+        not site.step.bounds and lines.straight(_term(site, c, flat, order), flat)
+    )
+    run = flat if straight else order[-1]
+    body = _term(site, c, run, order if straight else [run])
     count = _outputs(site, c, _lanes(lines, body, run), lines)
     if count:
         return AlongOutputs(count, _part_of(flat.extent) if adds_floats(c) else 0)
     parts = tuple(n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
     words = _words(c, run) if straight or len(order) == 1 else None
     if words is None:
-        return AlongTerms(straight, parts)
+        return AlongTerms(straight, parts, lines=lines_of(c, body, run, lines) is not None)
     most = words[1] * max(
         n for n in range(1, max(1, PART // words[1]) + 1) if run.extent % (words[1] * n) == 0
     )
     longer = tuple(n for n in parts[:-1] if n % most == 0)
     return AlongTerms(straight, (*longer, most) if most < run.extent else (), words)
+
+
+def _term(site: Site, c: Compute, run: Axis, axes: list[Axis]) -> Expr:
+    """The term of `c` at a position of `run`, which stands for `axes`."""
+    return substitute(c.body, {**site.point, **unflatten(run, axes)})
 
 
 def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
@@ -54,6 +64,26 @@ def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
     if len(sides) != 1 or len(c.reduce) != 1 or not adds_floats(c):
         return None
     return words_of(factors(c)[sides[0]], c.reduce[0], run.extent, PART)
+
+
+def lines_of(c: Compute, body: Expr, run: Axis, lines: Lines) -> tuple[Load, Load] | None:
+    """Of a sum of products, where along `run` both factors are elements side by side: what they load first. body: the term at a position of `run`."""
+    products = isinstance(body, Binary) and body.op == "mul" and adds_floats(c)
+    if not products or run.extent < LINE or own_ends(c) is not None:
+        return None
+    assert isinstance(body, Binary)
+    a, b = (x.x if isinstance(x, Cast) else x for x in (body.a, body.b))
+    if not (isinstance(a, Load) and isinstance(b, Load)) or body.dtype not in TYPES:
+        return None
+    for x in (a, b):
+        known = x.dtype in TYPES and x.dtype.compute is body.dtype
+        if not known or any(loads(i) for i in x.index) or not lines.straight(x, run):
+            return None
+        if lines.offset(x).coefficient(run) != 1:
+            return None
+    start: dict[str, Expr] = {run.name: idx(0)}
+    first = (Load(x.tensor, tuple(substitute(i, start) for i in x.index)) for x in (a, b))
+    return (next(first), next(first))
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
@@ -88,7 +118,7 @@ def _part_of(terms: int) -> int:
     return part if terms > 2 * part else 0
 
 
-def why_not(c: Compute, method: Reduce, site: Site) -> str:
+def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
     """Why a thread cannot reduce so by itself; "" where it can."""
     simd, order = method.simd or AlongTerms(), reduced(c, method)
     parts = simd.parts if isinstance(simd, AlongTerms) else (simd.part,) if simd.part else ()
@@ -97,6 +127,9 @@ def why_not(c: Compute, method: Reduce, site: Site) -> str:
     if len(parts) > 2 or any(n < 1 for n in parts) or list(parts) != sorted(set(parts))[::-1]:
         return f"partial sums of {parts} terms"
     if isinstance(simd, AlongTerms):
+        run, axes = (flattened(order), order) if simd.flat else (order[-1], order[-1:])
+        if simd.lines and lines_of(c, _term(site, c, run, axes), run, lines) is None:
+            return "its terms are no products of two lines"
         if simd.decoded and simd.decoded != _words(c, flattened(order)):
             return f"words of {simd.decoded} are not what it reads"
         if simd.decoded and size(order) % (parts[-1] if parts else 1):

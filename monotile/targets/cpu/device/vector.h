@@ -82,8 +82,24 @@ MT_INLINE void mt_put_f64(double* p, mt_f64 v) { memcpy(p, &v, sizeof v); }
       for (int i = 0; i < half; ++i) part[i] += part[i + half];                                    \
     return part[0];                                                                                \
   }
+#if defined(__AVX512F__) && MT_VECTOR_BYTES == 64
+MT_INLINE float mt_total_f32(mt_f32 v) { return _mm512_reduce_add_ps((__m512)v); }
+MT_INLINE double mt_total_f64(mt_f64 v) { return _mm512_reduce_add_pd((__m512d)v); }
+#else
 MT_TOTAL(f32, float)
 MT_TOTAL(f64, double)
+#endif
+
+#if defined(__AVX512BF16__) && MT_VECTOR_BYTES == 64
+// The first n of 32 bfloat16; zeros after them.
+MT_INLINE __m512bh mt_get_pairs(const uint16_t* p, idx n) {
+  return (__m512bh)(n < 32 ? _mm512_maskz_loadu_epi16((1u << n) - 1u, p) : _mm512_loadu_si512(p));
+}
+// Each sum plus the products of two neighbours, of the first n. The instruction takes denormal numbers for zero.
+MT_INLINE mt_f32 mt_add_pairs(mt_f32 sum, const uint16_t* a, const uint16_t* b, idx n) {
+  return (mt_f32)_mm512_dpbf16_ps((__m512)sum, mt_get_pairs(a, n), mt_get_pairs(b, n));
+}
+#endif
 
 // Transposes a square of vectors by perfect shuffles. Each of log2(lanes) rounds interleaves row i with row
 // i + lanes / 2. After the last one element (i, j) is element (j, i).
