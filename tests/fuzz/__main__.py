@@ -1,6 +1,6 @@
 """Compares random networks with eager PyTorch.
 
-    python -m tests.fuzz --count 2000 --seed 0 --jobs 2 [--target cpu|emulator|cuda] [--only SEED]
+    python -m tests.fuzz --count 2000 --seed 0 --jobs 2 [--target cpu|cpu-arranged|emulator|cuda|cuda-arranged] [--only SEED]
 
 Network number k has seed `--seed` + k. A failure is made small and printed as a Python module. The exit status says
 whether there was one.

@@ -6,6 +6,7 @@ Each gives the graph's outputs, then what its leaves hold after the call.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -28,21 +29,19 @@ Results = list[torch.Tensor]
 OPTIONS = monotile.Options(cache=False, tf32=False)
 
 
-def on_cpu(graph: Graph) -> Results:
-    return _called(graph, "cpu", torch.device("cpu"))
+def on(target: str, *, arranged: bool = False) -> Callable[[Graph], Results]:
+    """A call on this machine's target of that name. arranged: parameters are as the kernel reads them."""
+    options = msgspec.structs.replace(OPTIONS, arrange_parameters=arranged)
+    return lambda graph: _called(graph, target, torch.device(target), options)
 
 
-def on_gpu(graph: Graph) -> Results:
-    return _called(graph, "cuda", torch.device("cuda"))
-
-
-def _called(graph: Graph, target: str, device: torch.device) -> Results:
+def _called(graph: Graph, target: str, device: torch.device, options: monotile.Options) -> Results:
     """Twice, as a second call finds the workspace as the first left it."""
     model = Network(graph).eval().to(device)
     given = tuple(x.to(device) for x in arguments(graph))
     held = (*given, *model.buffers())
     before = [x.clone() for x in held]
-    fast = monotile.compile(model, given, target=target, options=OPTIONS)
+    fast = monotile.compile(model, given, target=target, options=options)
 
     def call() -> Results:
         for x, y in zip(held, before, strict=True):
@@ -115,8 +114,10 @@ def _results(captured: Captured, graph: Graph, made: tuple[np.ndarray[Any, Any],
 
 
 TARGETS: Mapping[str, Callable[[Graph], Results]] = {
-    "cpu": on_cpu,
-    "cuda": on_gpu,
+    "cpu": on("cpu"),
+    "cpu-arranged": on("cpu", arranged=True),
+    "cuda": on("cuda"),
+    "cuda-arranged": on("cuda", arranged=True),
     "emulator": emulated,
 }
 

@@ -27,7 +27,7 @@ class Worker:
 
     def __init__(self, target: str) -> None:
         # Forks start at once, but CUDA does not live through one.
-        context = multiprocessing.get_context("spawn" if target == "cuda" else "fork")
+        context = multiprocessing.get_context("spawn" if target.startswith("cuda") else "fork")
         self.target = target
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, target), daemon=True)
@@ -52,7 +52,7 @@ class Worker:
             self.process.join()
             verdict = Verdict("crash", f"exit status {self.process.exitcode}")
         # After an error of the GPU nothing works in its process.
-        lost = ("crash", "stuck") if self.target != "cuda" else ("crash", "stuck", "RuntimeError")
+        lost = ("crash", "stuck") if not self.target.startswith("cuda") else ("crash", "stuck", "RuntimeError")
         self.worn = verdict.kind in lost or "CUDA" in verdict.kind
         return verdict
 
