@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import monotile
 from monotile.config import Options
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
@@ -19,6 +22,7 @@ from monotile.kernels.registry import read_plan
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Method, Plan
+from monotile.plan.printer import show
 from monotile.targets.cpu.target import cpu_target
 from tests.codegen.cpu_programs import linear
 from tests.codegen.cpu_run import TARGET, Compiled, random_values
@@ -80,13 +84,14 @@ MOST = reduction((600, 40), (0,), combiner="max")
         (ROWS, AlongTerms(), "reduce, vectors along the terms"),
         (COLUMNS, AlongOutputs(20, 64), "reduce, vectors along 20 outputs, partial sums of 64"),
         (MOST, AlongOutputs(20), "reduce, vectors along 20 outputs"),
+        (reduction((9, 288), (0,)), AlongOutputs(48), "reduce, vectors along 48 outputs"),
         (LONG, AlongTerms(parts=(16384, 512)), "reduce, vectors along the terms, partial sums of 16384 / 512"),
         (PICTURE, AlongTerms(flat=False), "reduce, vectors along the last axis"),
         (FIRST, AlongTerms(), "reduce, vectors along the terms"),
         (dots(100), AlongTerms(lines=True), "reduce, vectors along the terms, of two lines"),
         (dots(20), AlongTerms(), "reduce, vectors along the terms"),
     ],
-    ids=["rows", "columns", "most", "long", "picture", "first", "lines", "short lines"],
+    ids=["rows", "columns", "most", "even", "long", "picture", "first", "lines", "short lines"],
 )  # fmt: skip
 def test_where_vectors_run(program: Program, found: Simd, words: str) -> None:
     plan = plan_of(program)
@@ -140,6 +145,22 @@ def test_vectors_that_cannot_run_so(program: Program, wrong: Simd, words: str) -
     broken = with_methods(plan_of(program), Reduce, simd=wrong)
     with pytest.raises(VerificationError, match=f"cannot be reduced so: .*{words}"):
         verify(broken, program, TARGET)
+
+
+def test_what_a_column_has_one_of_is_computed_once() -> None:
+    """The root of a normalisation, for each channel of a depthwise convolution."""
+    torch.manual_seed(0)
+    depthwise, norm = nn.Conv2d(48, 48, 3, padding=1, groups=48), nn.BatchNorm2d(48)
+    model = nn.Sequential(nn.Conv2d(48, 48, 1), depthwise, norm, nn.ReLU(), nn.Conv2d(48, 20, 1))
+    for buffer in (norm.running_mean, norm.running_var):
+        assert buffer is not None
+        buffer.uniform_(0.5, 2)
+    x = torch.randn(2, 48, 9, 10)
+    fast = monotile.compile(model.eval(), (x,), target="cpu", options=Options(cache=False))
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    assert "reduce, vectors along" in show(fast.plan)
+    assert "of_column_0[48]" in fast.source
 
 
 @pytest.mark.parametrize("k", [32, 45, 127, 128, 300, 1500])

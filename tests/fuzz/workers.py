@@ -52,7 +52,11 @@ class Worker:
             self.process.join()
             verdict = Verdict("crash", f"exit status {self.process.exitcode}")
         # After an error of the GPU nothing works in its process.
-        lost = ("crash", "stuck") if not self.target.startswith("cuda") else ("crash", "stuck", "RuntimeError")
+        lost = (
+            ("crash", "stuck")
+            if not self.target.startswith("cuda")
+            else ("crash", "stuck", "RuntimeError")
+        )
         self.worn = verdict.kind in lost or "CUDA" in verdict.kind
         return verdict
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
@@ -59,7 +60,6 @@ ASYNC_BYTES = (16, 8, 4)
 NEIGHBOURS = 16  # threads whose requests are looked at
 LINE = 8  # elements side by side from which on a line is worth a copy of its own
 RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
-PANELS = Operand("none", 1, "panels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,8 @@ def product(
     panels = target.has.register_tiles and in_panels(found.right, dtype, copied)
     k = order_of_sum(c, found, target, panels=panels)
     left = _operand(found.left, c, m, k, target, on_chip)
-    right = PANELS if panels else _operand(found.right, c, n, k, target, on_chip)
+    right = _operand(found.right, c, n, k, target, on_chip)
+    right = msgspec.structs.replace(right, copy="panels") if panels else right
     runs = 1
     if (
         dtype in HALVES
@@ -221,8 +222,9 @@ def with_sides(
     found = contraction(c)
     assert found is not None
     left = _operand(found.left, c, m, p.k, target, on_chip)
-    panels = p.right == PANELS
-    right = PANELS if panels else _operand(found.right, c, n, p.k, target, on_chip)
+    right = _operand(found.right, c, n, p.k, target, on_chip)
+    if p.right.copy == "panels":
+        right = msgspec.structs.replace(right, copy="panels")
     return replace(p, m=m, n=n, left=left, right=right)
 
 

@@ -98,7 +98,7 @@ def _for_warpgroups(p: Product) -> bool:
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
     two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
-    side that lies along k is turned in panels, a twelfth of the time at 128 rows."""
+    side that lies along k is turned in panels, a twelfth of the time at 128 rows, unless there is a copy that is."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
     if p.dtype.is_int:
@@ -115,13 +115,14 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     ):
         yield Matmul(
             m=0, n=0, k=p.k, block_m=min(size.m, 4 if many else 3), block_n=4, block_k=1024,
-            instruction="dot", left=p.left, right=p.right,
+            instruction="dot", left=p.left, right=Operand("k", 1, "direct"),
         )  # fmt: skip
-        return
+        if p.right.copy != "panels":
+            return
     vectors = 2 if size.n > lanes else 1
     most = 8 if many else 6
     block_m = min(range(most, 3, -1), key=lambda b: -(-size.m // b) * (b + 1))
-    read = p.right.major == "mn" or p.right.copy == "panels"
+    read = p.right.copy == "panels" or p.right.major == "mn"
     right = p.right if read else Operand(p.right.major, 1, "element")
     yield Matmul(
         m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,

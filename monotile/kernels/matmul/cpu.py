@@ -10,7 +10,7 @@ from monotile.codegen.site import Point, Site, at_start, moved, unflatten
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.ir.expr import Axis, Expr, add, idx, mul
 from monotile.ir.program import Compute
-from monotile.kernels.matmul.cpu_columns import of_columns
+from monotile.kernels.common.cpu_columns import of_columns
 from monotile.kernels.matmul.cpu_packing import Packing
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul

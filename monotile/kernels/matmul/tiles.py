@@ -14,7 +14,7 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, sub, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
-from monotile.kernels.common.product import PANELS, elements_of
+from monotile.kernels.common.product import elements_of
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.panels import panels
 
@@ -177,7 +177,7 @@ def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operan
     """The ways in which tiles can read the left and the right operand, the best first."""
     left, right = _in_memory(tiles, lines)
     copied = panels(tiles.site.step, lines.view) is not None
-    return left, (PANELS, *right) if copied else right
+    return left, (Operand("none", 1, "panels"), *right) if copied else right
 
 
 def _in_memory(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:

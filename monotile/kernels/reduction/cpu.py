@@ -17,6 +17,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_columns import of_columns
 from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
 from monotile.kernels.reduction.own_ends import write_ends
@@ -30,6 +31,7 @@ from monotile.kernels.reduction.simd import (
     size,
 )
 
+MOST_HELD = 4096  # values of a column's that a thread's stack holds
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 
@@ -265,7 +267,11 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
     """Write a reduction in strips of outputs along the innermost range."""
     *outer, last = ordered(site)
     variable, origin, at, uses = outputs_along(site, c, last)
+    axis = c.axes[last.dim.axes[-1]]
+    site, held = of_columns(site, frozenset({axis})) if axis.extent <= MOST_HELD else (site, ())
     with ExitStack() as stack:
+        for x in held:
+            _hold(e, x, axis, site.point)
         stack.enter_context(e.over(outer))
         row = stack.enter_context(e.rows(variable, e.count(last), origin, at, uses))
         lane = Axis("j", simd.count)
@@ -286,9 +292,25 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
             (order[-1], simd.part),
         )
         with e.writer.open(*e.counted(lane, taken)) as block:
+            for x in held:
+                value = f"{x.out.name}[{bare(e.index(point[axis.name]))}]"
+                e.writer.define(value)
+                e.hold(x.out.name, value)
             text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
+
+
+def _hold(e: Loops, x: Compute, axis: Axis, point: Point) -> None:
+    """Write the values of `x`, one for each of `axis`, into an array."""
+    e.writer.write(f"{e.values[x.out.dtype]} {x.out.name}[{axis.extent}];")
+    lane = Axis("column", axis.extent)
+    body = substitute(x.body, {**point, axis.name: lane})
+
+    def write() -> None:
+        e.writer.write(f"{x.out.name}[{lane.name}] = {bare(e.root(body))};")
+
+    e.each(Row(lane, "0", str(axis.extent), lane), [body], write)
 
 
 def _add_all(

@@ -24,6 +24,7 @@ SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
 LINE = 32  # elements, from which on a line is worth a call
 TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
 STRIP = 64  # outputs that are accumulated side by side
+WHOLE = 16  # outputs of whole vectors: a strip is such, and as long as the others, where that is possible
 STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
 
 
@@ -94,7 +95,10 @@ def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
     x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
     outputs = _lanes(lines, substitute(c.body, dict(point)), x)
     better = outputs >= terms and 1 < outputs and terms < FEW
-    return min(STRIP, x.extent, ranges[-1].variable.extent) if better else 0
+    most = min(STRIP, x.extent, ranges[-1].variable.extent) if better else 0
+    whole = math.gcd(x.extent, ranges[-1].variable.extent)
+    even = (n for n in range(most // WHOLE * WHOLE, 0, -WHOLE) if whole % n == 0)
+    return next(even, most)
 
 
 def _lanes(lines: Lines, body: Expr, along: Axis) -> int:
