@@ -88,7 +88,7 @@ class Recorded:
     """One iteration's lines, to be repeated with other values, weights and positions."""
 
     def __init__(
-        self, b: Builder, start: int, state: list[str], result: list[str], own: frozenset[str]
+        self, b: Builder, start: int, state: list[str], result: list[str], own: list[str]
     ) -> None:
         assert b.templates is not None
         self.templates = b.templates[start:]
@@ -131,7 +131,7 @@ def record(
     b.parameters = 0.95  # what differs from one repetition to the next are weights
     try:
         result = make()
-        own = frozenset(leaf.name for leaf in b.leaves) - known
+        own = [leaf.name for leaf in b.leaves if leaf.name not in known]
         return Recorded(b, start, state, result, own), result
     finally:
         b.templates, b.parameters = outer, 0.0

@@ -124,7 +124,7 @@ def einsum(b: Builder) -> None:
     second = [*common, "m"] if b.chance(0.8) else common
     b.r.shuffle(second)
     y = b.weight([sizes[c] for c in second], b.dtype_of(x), math.prod(sizes[c] for c in common))
-    out = [c for c in {*letters, *second} if c not in common or b.chance(0.3)]
+    out = [c for c in dict.fromkeys((*letters, *second)) if c not in common or b.chance(0.3)]
     out.sort()
     b.r.shuffle(out)
     b.emit(f'torch.einsum("{letters},{"".join(second)}->{"".join(out)}", {x}, {y})')
