@@ -77,9 +77,8 @@ def device_name(settings: Settings) -> str:
 def settings_for(target: str, jobs: int | None, limit: float, seconds: float) -> Settings:
     """Raises UsageError for several processes on a CPU, where they would compile while one is timed."""
     found = Settings(target=target, options=Options(cache=False), limit=limit, seconds=seconds)
-    both = Options(
-        cache=False, arrange_parameters=True
-    )  # what lies as a call gives it is timed, too
+    # What lies as a call gives it is timed, too.
+    both = Options(cache=False, arrange_parameters=True)
     found = msgspec.structs.replace(found, options=both)
     if kind(found) == "cuda":
         return msgspec.structs.replace(found, at_once=jobs or os.cpu_count() or 1)

@@ -11,18 +11,20 @@ from monotile.plan.walk import stages_in
 
 
 def copies(body: Body, program: Program, views: Views, slot: int) -> tuple[Panels, ...]:
-    """One for each order in which a weight is read, in the order of first use. slot: the first free pointer."""
+    """One for each order in which a weight is read, in the order of first use; without parts where it may not be copied. slot: the first free pointer."""
     parts = {w.tensor.name: w.parts for w in program.weights if w.copied}
     found: dict[Panels, Panels] = {}
     for stage in stages_in(body):
         view = views.of(stage)
         for step in stage.steps:
             p = family_of(step.method).panels(step, view)
-            if p is None or p.weight not in parts:
+            if p is None:
                 continue
             known = found.get(p.order)
             if known is None:
-                known = msgspec.structs.replace(p, anchors=(), slot=slot, parts=parts[p.weight])
+                known = msgspec.structs.replace(
+                    p, anchors=(), slot=slot, parts=parts.get(p.weight, ())
+                )
                 slot += len(known.parts)
             found[p.order] = msgspec.structs.replace(known, anchors=known.anchors + p.anchors)
     return tuple(found.values())

@@ -120,9 +120,11 @@ class PlanState:
             places=self.places,
             body=self.body,
         )
+        if not any(w.copied for w in program.weights):
+            return plan
         views = Views(program, self.places, self.body)
         panels = copies(self.body, program, views, plan.pointers)
-        return msgspec.structs.replace(plan, panels=panels) if panels else plan
+        return msgspec.structs.replace(plan, panels=panels)
 
     def show(self) -> str:
         """The Plan as text; before it is one, stages, what the cost model says of them, and places."""

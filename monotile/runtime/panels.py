@@ -27,11 +27,6 @@ class Copies:
         self.refresh(held.keys(), held)
 
     @property
-    def parts(self) -> frozenset[str]:
-        """Names of the parts that have copies."""
-        return frozenset(part for _, part in self._made)
-
-    @property
     def nbytes(self) -> int:
         return self.memory.nbytes
 

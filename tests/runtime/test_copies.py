@@ -190,6 +190,11 @@ def test_a_plan_with_other_copies_is_refused() -> None:
         options = OPTIONS if broken is not fast.plan else monotile.Options(cache=False)
         with pytest.raises(PlanError, match="panels"):
             monotile.compile(model, (x,), target="cpu", options=options, plan=broken)
+    none = msgspec.structs.replace(fast.plan, panels=())
+    with pytest.raises(PlanError, match="panels"):
+        monotile.compile(
+            model, (x,), target="cpu", options=monotile.Options(cache=False), plan=none
+        )
 
 
 ORDERS = {

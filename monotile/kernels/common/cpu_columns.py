@@ -10,11 +10,10 @@ import msgspec
 
 from monotile.analysis.cost import cost
 from monotile.codegen.site import Site
-from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, rebuild
 from monotile.ir.program import Compute, Scatter
+from monotile.kernels.common.product import HALVES
 
-SMALL = (DType.F16, DType.BF16)
 COSTLY = 4.0  # additions, from which on a value of a column is kept: as of a root or a division
 
 
@@ -47,5 +46,5 @@ def _costly(e: Expr, own: set[Axis], made: set[str]) -> bool:
     read = loads(e)
     steady = bool(read) and not axes_of(e) & own and not made & {x.tensor.name for x in read}
     known = not any(loads(i) for x in read for i in x.index)
-    dear = e.dtype in SMALL if isinstance(e, Load) else cost(e) > COSTLY
+    dear = e.dtype in HALVES if isinstance(e, Load) else cost(e) > COSTLY
     return steady and known and e.dtype.is_float and dear

@@ -17,7 +17,7 @@ class Operand(Frozen, frozen=True):
     vector: elements one copy moves.
     copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into shared
             memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
-            direction allows it), "panels" (on the CPU: from a copy of the weight in the order of packed buffers, `plan.nodes.Panels`), "unaligned" (vectors at any alignment along "k", which threads put together from the aligned ones round them and
+            direction allows it), "panels" (on the CPU: from a copy of the weight in the order of packed buffers, `plan.places.Panels`), "unaligned" (vectors at any alignment along "k", which threads put together from the aligned ones round them and
             store into shared memory), "decode" (codes, on the CPU decoded along k into a buffer), "sparse" (two of each four values along k and
             their places, copied asynchronously as they are stored: `analysis.two_of_four`).
     """

@@ -61,7 +61,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
         if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
             fail(f"{stage.name} overwrites an old value that another of its tasks may still read")
     _check_kept(plan.body, target)
-    if plan.panels != copies(plan.body, program, views, _given(plan)):
+    panels = copies(plan.body, program, views, _given(plan))
+    if plan.panels != panels or not all(p.parts for p in panels):
         fail("its panels are not those that its steps read")
     if missing := set(computes) - done:
         fail(f"no stage computes {', '.join(sorted(missing))}")
