@@ -20,9 +20,13 @@ _SIZES = (
     (HEADS, "linear_num_value_heads"),
     (HEADS // 2, "num_key_value_heads num_experts_per_tok moe_topk num_experts_per_token encoder_num_key_value_heads top_k"),
     (HEADS // 2, "decoder_num_key_value_heads linear_num_key_heads moe_k"),
+    (WIDTH // HEADS, "rotary_dim"),
     (1, "topk_group first_k_dense_replace"),
 )  # fmt: skip
 _SMALL = {name: size for size, names in _SIZES for name in names.split()}
+_LAYERS = frozenset(
+    n for size, names in _SIZES if size == LAYERS for n in names.split() if "layer" in n
+)
 _PER_LAYER = (
     "layer_types",
     "mlp_layer_types",
@@ -32,18 +36,47 @@ _PER_LAYER = (
 )
 
 
-def config(kind: str) -> Any:
-    """The small configuration of a model type (a key of `CONFIG_MAPPING`)."""
-    made = transformers.CONFIG_MAPPING[kind]
-    return made(**_shrunk(made().to_dict()))
+# What the rule does not know, or the defaults lack.
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
+_OWN: dict[str, dict[str, Any]] = {
+    "bamba": _MAMBA | {"attn_layer_indices": [1]},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "granitemoehybrid": _MAMBA | {"layer_types": ["linear_attention", "full_attention"]},
+    "hunyuan_v1_dense": {"head_dim": WIDTH // HEADS},
+    "hunyuan_v1_moe": {"head_dim": WIDTH // HEADS},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16},
+    "ministral": {"head_dim": WIDTH // HEADS},
+    "nemotron": {"num_key_value_heads": HEADS // 2},
+}
 
 
-def _shrunk(values: dict[str, Any]) -> dict[str, Any]:
+def settings(kind: str) -> list[dict[str, Any]]:
+    """What makes a configuration of a model type (a key of `CONFIG_MAPPING`) small, smaller first: where layers are listed one by one, their
+    number may have to stay, and what follows from other numbers may have to be left to them."""
+    whole = transformers.CONFIG_MAPPING[kind]().to_dict()
+    every = []
+    for layers in (LAYERS, None):
+        values = _shrunk(whole, layers)
+        every += [values, {n: x for n, x in values.items() if x != whole[n]}]
+    return [values | _OWN.get(kind, {}) for values in every]
+
+
+def config(kind: str, values: dict[str, Any]) -> Any:
+    return transformers.CONFIG_MAPPING[kind](**values)
+
+
+def _shrunk(values: dict[str, Any], layers: int | None) -> dict[str, Any]:
+    """layers: how many at most; None: as many as there are."""
     out = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            out[name] = _shrunk(value)
-        elif isinstance(value, bool) or (name == "head_dim" and "qk_rope_head_dim" in values):
+            out[name] = _shrunk(value, layers)
+        elif (
+            (layers is None and (name in _PER_LAYER or name in _LAYERS))
+            or isinstance(value, bool)
+            or (name == "head_dim" and "qk_rope_head_dim" in values)
+        ):
             out[name] = value
         elif name == "num_key_value_heads" and value == values.get("num_attention_heads"):
             out[name] = HEADS
@@ -53,7 +86,7 @@ def _shrunk(values: dict[str, Any]) -> dict[str, Any]:
             out[name] = [part * WIDTH // HEADS // 2 // sum(value) for part in value]
         elif name in _PER_LAYER and isinstance(value, list):
             out[name] = [value[0], value[-1]]
-        elif name == "vocab_size" and isinstance(value, int):
+        elif str(name).startswith("vocab_size") and isinstance(value, int):
             out[name] = min(value, WORDS)
         elif str(name).endswith("_token_id") and isinstance(value, int):
             out[name] = value % WORDS

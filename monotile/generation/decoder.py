@@ -2,25 +2,34 @@
 
 import importlib
 import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from monotile.errors import CaptureError, InputError
-from monotile.generation.packed_cache import check_format, packed_layer, tensors_of
-
-# Of transformers: caches with a row of keys and values for each position. A row that holds a key of a later position is never seen (the
-# mask is causal), and is written again before that position is read. Recurrent states and rolling windows are not like that.
-BY_POSITION = ("StaticLayer",)
+from monotile.generation.layers import (
+    begin,
+    by_position,
+    has_rows,
+    is_recurrent,
+    tensors_of,
+    with_own_length,
+)
+from monotile.generation.packed_cache import check_format, packed_layer
+from monotile.generation.probe import check_causal, numbers_asked, own_tensors, takes_positions
 
 
 class Decoder(nn.Module):
-    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. cache: how keys and values are
-    stored, see `packed_cache`; None: as the model makes them.
+    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. positions: whether it is given
+    those of its tokens. cache: how keys and values are stored, see `packed_cache`; None: as the model makes them. recurrent: whether there
+    are states that each token has to enter once, and in its turn. attends: whether there are keys and values. masked: whether the model is
+    given a mask of ones, because it makes one as long as what it has read, a number that it asks a tensor for.
 
-    transformers' TorchExportableModuleWithStaticCache with padding. As there, layers with a sliding window keep all positions, and the
-    window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
+    transformers' TorchExportableModuleWithStaticCache with padding and states. As there, layers with a sliding window keep all positions, and
+    the window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
     """
 
     def __init__(
@@ -34,17 +43,43 @@ class Decoder(nn.Module):
             raise InputError(
                 f"a capacity of {capacity} tokens: {type(model).__name__} takes 2 to {longest}"
             )
-        if batch > 1 and "position_ids" not in inspect.signature(model.forward).parameters:
-            raise CaptureError(
-                f"{type(model).__name__} takes no position_ids: its sequences cannot be padded to one length"
-            )
         self.model, self.batch, self.capacity = model, batch, capacity
         self.vocabulary = int(getattr(config, "vocab_size", 2**31))
         self.device = next(model.parameters()).device
-        self.cache = _static_cache(model, batch, capacity, cache)
+        self.cache = _static_cache(model, capacity, cache)
+        self.attends = self.positions = self.masked = False
+        with torch.no_grad(), _refusing(model):
+            self._try()
+        if batch > 1 and self.attends and not self.positions:
+            raise CaptureError(
+                f"{type(model).__name__} takes no position_ids that count from 0: its sequences cannot be padded to one length"
+            )
+        self.recurrent = any(is_recurrent(layer) for layer in self.cache.layers)
         for i, layer in enumerate(self.cache.layers):
             for name, x in tensors_of(layer).items():
                 self.register_buffer(f"{name}_{i}", x, persistent=False)
+
+    def _try(self) -> None:
+        """Reads a token or two: the model makes the cache's memory, and shows what it takes. Raises ValueError where that is not enough."""
+        token = torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device)
+
+        def read(at: int) -> None:
+            self(token, torch.tensor([at], device=self.device))
+
+        read(0)
+        if not any(tensors_of(layer) for layer in self.cache.layers):
+            raise ValueError("it does not use the one that it is given")
+        before = own_tensors(self.model)
+        asked = numbers_asked(lambda: read(1))
+        changed = [n for n, at in own_tensors(self.model).items() if before.get(n) != at]
+        if changed:
+            raise ValueError(f"it keeps a state of its own, {changed[0]}")
+        check_causal(self.model)
+        self.attends = any(has_rows(layer) for layer in self.cache.layers)
+        self.positions = takes_positions(self.model)
+        self.masked = self.attends and asked > 0
+        if self.masked:
+            self.masked = numbers_asked(lambda: read(1)) < asked
 
     def forward(
         self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
@@ -56,56 +91,48 @@ class Decoder(nn.Module):
         behind it, as transformers does for a mask.
         """
         for layer in self.cache.layers:
-            layer.cumulative_length.copy_(cache_position[0])
+            begin(layer, cache_position[0], padding)
         given: dict[str, Tensor | None] = {"attention_mask": None}
-        if padding is not None:
+        if self.masked:
+            shape = (self.batch, self.capacity)
+            given["attention_mask"] = torch.ones(shape, dtype=torch.int64, device=self.device)
+        if self.positions:
+            given["position_ids"] = cache_position[None]
+        if padding is not None and self.attends:
             slots = torch.arange(self.capacity, device=padding.device)
             given["attention_mask"] = slots >= padding[:, None]
             given["position_ids"] = (cache_position - padding[:, None]).clamp(min=0)
-        cache = {"past_key_values": self.cache, "use_cache": True}
-        return self.model(input_ids=input_ids, **given, **cache).logits
+        return self.model(input_ids=input_ids, **given, **_given(self.model, self.cache)).logits
 
 
-def _head_shapes(config: Any) -> tuple[int, int]:
-    """Heads of keys and their width, where transformers does not say it (before 5.18)."""
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return getattr(config, "num_key_value_heads", None) or heads, width
+def _given(model: nn.Module, cache: Any) -> dict[str, Any]:
+    """The arguments that make `model` read and write `cache`."""
+    states = "cache_params" in inspect.signature(model.forward).parameters  # of Mamba
+    return {"cache_params" if states else "past_key_values": cache, "use_cache": True}
 
 
-def _static_cache(model: nn.Module, batch: int, capacity: int, packed: str | None) -> Any:
-    """The cache of transformers with its memory, on the model's device."""
+def _static_cache(model: nn.Module, capacity: int, packed: str | None) -> Any:
+    """The cache of transformers, without memory: the model itself makes that as it reads a token."""
     try:
         caches = importlib.import_module("transformers.cache_utils")
-        shapes = importlib.import_module("transformers.configuration_utils")
     except ImportError as error:
         raise CaptureError("a generator needs transformers: pip install transformers") from error
     found: Any = model
-    device = next(model.parameters()).device
-    try:
-        config = found.config.get_text_config()
-        cache = caches.StaticCache(config=config, max_cache_len=capacity)
-        dummy = getattr(caches, "DummyLayer", ())  # of newer versions
-        for i, layer in enumerate(cache.layers):
-            if isinstance(layer, caches.StaticSlidingWindowLayer):
-                cache.layers[i] = caches.StaticLayer(capacity)
-            elif isinstance(layer, dummy):  # reads another layer's
-                cache.layers[i] = caches.StaticLayer(0)
-        _check_layers(model, cache)
+    with _refusing(model):
+        cache = caches.StaticCache(config=found.config.get_text_config(), max_cache_len=capacity)
+        cache.layers = [by_position(layer, capacity) for layer in cache.layers]
         if packed is not None:
             cache.layers = [packed_layer(layer, packed) for layer in cache.layers]
-        heads, width = getattr(shapes, "get_head_shapes", _head_shapes)(config)
-        cache.early_initialization(batch, heads, width, found.dtype, device)
-    except (AttributeError, AssertionError, KeyError, ValueError, TypeError) as error:
-        raise CaptureError(
-            f"{type(model).__name__} takes no static cache of transformers: {error}"
-        ) from error
+        cache.layers = [with_own_length(layer) for layer in cache.layers]
     return cache
 
 
-def _check_layers(model: nn.Module, cache: Any) -> None:
-    for layer in cache.layers:
-        if type(layer).__name__ not in BY_POSITION:
-            raise CaptureError(
-                f"{type(model).__name__} takes no static cache of transformers that has a row for each position: a layer has a {type(layer).__name__}"
-            )
+@contextmanager
+def _refusing(model: nn.Module) -> Generator[None, None, None]:
+    """Within, what goes wrong is the model's fault."""
+    try:
+        yield
+    except (AttributeError, AssertionError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise CaptureError(
+            f"{type(model).__name__} takes no static cache of transformers: {error}"
+        ) from error

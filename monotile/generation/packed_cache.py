@@ -21,16 +21,20 @@ def check_format(name: str | None) -> None:
 
 
 def packed_layer(layer: Any, name: str) -> Any:
-    """A new layer of the capacity of `layer`, a StaticLayer of transformers, with other memory.
+    """A new layer of the capacity of `layer` with other memory, or `layer` itself where it is no StaticLayer of transformers.
 
     "int8": codes and a scale in the model's dtype for each position and head, the largest magnitude / 127. "fp8": float8_e4m3fn, no scale; what is
     larger than 448 becomes that.
     """
+    if not hasattr(layer, "max_cache_len"):
+        return layer
     base: Any = type(layer)
 
     class PackedLayer(base):
-        def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-            super().lazy_initialization(key_states, value_states)
+        def lazy_initialization(self, *keys_and_values: Tensor, **states: Tensor) -> None:
+            super().lazy_initialization(*keys_and_values, **states)
+            if not keys_and_values:
+                return
             kind = torch.int8 if name == "int8" else torch.float8_e4m3fn
             if name == "int8":
                 self.key_scales = torch.ones_like(self.keys[..., :1])
@@ -40,6 +44,8 @@ def packed_layer(layer: Any, name: str) -> Any:
         def update(
             self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
         ) -> tuple[Tensor, Tensor]:
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
             count = key_states.shape[-2]
             at = torch.arange(count, device=key_states.device) + self.cumulative_length
             self.cumulative_length.add_(count)
@@ -48,14 +54,7 @@ def packed_layer(layer: Any, name: str) -> Any:
             keys = _put_int8(self.keys, self.key_scales, key_states, at)
             return keys, _put_int8(self.values, self.value_scales, value_states, at)
 
-    return PackedLayer(layer.max_cache_len)
-
-
-def tensors_of(layer: Any) -> dict[str, Tensor]:
-    """The memory of a layer, by a name for each."""
-    names = {"key_cache": "keys", "value_cache": "values", "key_scales": "key_scales", "value_scales": "value_scales",
-             "cumulative_length": "cumulative_length"}  # fmt: skip
-    return {n: getattr(layer, a) for n, a in names.items() if hasattr(layer, a)}
+    return PackedLayer(layer.max_cache_len, number_of_states=getattr(layer, "number_of_states", 1))
 
 
 def _put_fp8(codes: Tensor, x: Tensor, at: Tensor) -> Tensor:

@@ -41,12 +41,12 @@ class Chunk(nn.Module):
 class Reader:
     """Reads prompts in one launch each, whatever their length.
 
-    kernel: the CompiledModule, whose states are the decoder's buffers. chunk: tokens at a time.
+    kernel: the CompiledModule, whose states are the decoder's buffers. chunk: tokens at a time, 1 where the decoder is recurrent.
     """
 
     def __init__(self, decoder: Decoder, chunk: int, example: tuple[Tensor, ...], target: str, options: Options) -> None:  # fmt: skip
         """example: ids, and the padding if there is one, as `read` takes them."""
-        self.chunk = min(chunk, decoder.capacity)
+        self.chunk = 1 if decoder.recurrent else min(chunk, decoder.capacity)
         ids, *padding = example
         how = Iterate(
             inputs=(1, 2), predicate=1, bound=-(-decoder.capacity // self.chunk), unread=False

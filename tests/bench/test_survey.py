@@ -6,17 +6,23 @@ import torch
 pytest.importorskip("transformers")
 
 from bench.survey import small
-from bench.survey.__main__ import measured
+from bench.survey.answers import answered
+from bench.survey.written import written
 
 
 def test_a_model_that_is_right() -> None:
-    row = measured("bert", "cpu", torch.float32)
+    row = answered("bert", "AutoModel", "cpu", torch.float32)
     assert row.outcome == "right", row.said
     assert row.error is not None
     assert row.error < 1e-5
 
 
+def test_a_model_that_writes() -> None:
+    row = written("llama", "AutoModelForCausalLM", "cpu", torch.float32)
+    assert row.outcome == "right", row.said
+
+
 def test_the_rule() -> None:
-    config = small.config("llama")
+    config = small.config("llama", small.settings("llama")[0])
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 2, 4)
     assert config.vocab_size == small.WORDS

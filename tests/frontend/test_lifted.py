@@ -1,9 +1,11 @@
 """A buffer that the model reaches by another way than its name: torch.export lifts it as a constant as well."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import monotile
+from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
 
 
@@ -39,3 +41,22 @@ def test_it_is_updated_where_it_lies() -> None:
         x = torch.randn(1, 3)
         torch.testing.assert_close(fast(x, torch.tensor([k])), theirs(x, torch.tensor([k])))
         torch.testing.assert_close(ours.rows, theirs.rows)
+
+
+class Counts(nn.Module):
+    """As many ones as it has been called: tracing asks the store, which has a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store()
+        self.store.rows = torch.tensor(0)
+        self.register_buffer("count", self.store.rows, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.store.rows.copy_(x[0])
+        return x + torch.ones((1, 1 + self.store.rows)).sum()
+
+
+def test_a_number_that_each_call_changes() -> None:
+    with pytest.raises(CaptureError, match=r"each call changes, at test_lifted\.py.*torch\.ones"):
+        monotile.compile(Counts(), (torch.ones(3, dtype=torch.int64),), target="cpu")

@@ -40,6 +40,28 @@ class Remembers(nn.Module):
         return x
 
 
+class Nested(nn.Module):
+    """Twice three layers of one kind and one of another, and one more; the last reads a cache of the first kind."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(9))
+        for k in range(8):
+            self.register_buffer(f"cache_{k}", torch.zeros(5 if k % 4 < 3 else 6, WIDTH))
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        for k in range(8):
+            cache = getattr(self, f"cache_{k}")
+            row = torch.tanh(self.layers[k](x))
+            if self.how == "rows":
+                cache.index_copy_(0, at, row)
+            else:
+                cache.mul_(0.5).add_(row)
+            x = x + cache.sum(0, keepdim=True) if k % 4 < 3 else x - cache.amax(0, keepdim=True)
+        return x + self.layers[8](self.cache_6.amin(0, keepdim=True))
+
+
 def program_of(model: nn.Module) -> tuple[Program, dict[str, np.ndarray]]:
     x, at = torch.randn(1, WIDTH), torch.tensor([2])
     captured = capture(model.eval(), (x, at))
@@ -50,20 +72,23 @@ def program_of(model: nn.Module) -> tuple[Program, dict[str, np.ndarray]]:
     names = [t.name for t in program.inputs]
     values |= dict(zip(names, (to_numpy(x), to_numpy(at)), strict=True))
     before = evaluate(captured.program, values)
-    tables = {w.tensor.name: w.parts for w in seen[0].weights}
+    tables = {w.tensor.name: w for w in seen[0].weights}
     after = evaluate(seen[0], values)
     states = dict(zip(captured.program.states, before[1:], strict=True))
     np.testing.assert_allclose(after[0], before[0], rtol=1e-5, atol=1e-6)
     for name, found in zip(seen[0].states, after[1:], strict=True):
-        parts = tables.get(name, (name,))
-        rows = found if len(parts) > 1 else [found]
+        table = tables.get(name)
+        parts, rows = (name,), [found]
+        if table is not None:
+            parts = table.parts
+            rows = found.reshape(len(parts), *table.tensor.shape[table.table :])
         for part, row in zip(parts, rows, strict=True):
             np.testing.assert_allclose(row, states[part], rtol=1e-5, atol=1e-6)
     assert sorted(state_names(seen[0])) == sorted(captured.program.states)
     return seen[0], states
 
 
-@pytest.mark.parametrize("how", ["rows", "whole"])
+@pytest.mark.parametrize("how", ["rows", "whole", "before"])
 def test_the_loop_carries_the_table(how: str) -> None:
     program, _ = program_of(Remembers(how))
     (loop,) = (s for s in program.body if isinstance(s, Loop))
@@ -72,6 +97,10 @@ def test_the_loop_carries_the_table(how: str) -> None:
     assert not loop.stacked
 
 
-def test_what_its_old_value_is_needed_for_is_stacked() -> None:
-    program, _ = program_of(Remembers("before"))
-    assert len(program.states) == LAYERS
+@pytest.mark.parametrize("how", ["rows", "before"])
+def test_loops_in_loops_carry_it_too(how: str) -> None:
+    program, _ = program_of(Nested(how))
+    (loop,) = (s for s in program.body if isinstance(s, Loop))
+    assert len(program.states) == 2
+    assert not loop.stacked
+    assert {c.init.shape for c in loop.carried} == {(1, WIDTH), (3, 2, 5, WIDTH), (2, 6, WIDTH)}

@@ -14,6 +14,7 @@ from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
 
@@ -89,7 +90,11 @@ def _exported(
     """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
 
     def run() -> ExportedProgram:
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        found = torch.export.export(
+            model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+        )
+        check_numbers(found)
+        return found
 
     try:
         return run()

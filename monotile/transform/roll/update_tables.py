@@ -1,195 +1,316 @@
 """States of rolled layers, updated where they lie.
 
-Rolling gathers the layers' states in a table of pointers, of which an iteration copies its row, updates the copy and stacks the result; after
+Rolling gathers the layers' states in a table of pointers, of which an iteration reads its row, makes it anew and stacks the result; after
 the loop each row of the stack is some state's new value. That moves every cache in and out of the loop, and takes statements for each layer.
-Instead the loop carries the table itself, of which each iteration updates its own row: Scatter by Scatter, or all of it. The table is
-one state then, under the name of its tensor.
+Instead the loop carries the table itself, of which each iteration updates its own row: Scatter by Scatter, or all of it. So do the loops
+in which it lies, and layers that are not rolled update their rows in front, between and behind. The table is one state then, under the name
+of its tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
 
 import msgspec
 
 from monotile.analysis.rows import copied_row
-from monotile.analysis.uses import mentions
-from monotile.ir.expr import Axis, Const, Expr, Load, Tensor, map_loads
+from monotile.analysis.uses import mentioned, mentions, references
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, map_loads, substitute
 from monotile.ir.program import (
     Carry,
     Compute,
     Loop,
     Program,
     Scatter,
-    Stack,
     Statement,
     Weight,
-    statements,
+    defined,
+    expressions,
     updates,
 )
 from monotile.transform.names import Names
-from monotile.transform.rewrite import Body, map_bodies, map_exprs
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, same, with_body
+from monotile.transform.roll.made_rows import (
+    Made,
+    Stacked,
+    affine,
+    iterations,
+    made,
+    stacks_of,
+    value_of_index,
+)
+
+
+class Write(msgspec.Struct, frozen=True):
+    """`value`, made inside loops with `axes`, becomes row `row` of a table. stacks, parts: of it, see `stacks_of`. chain: the Scatters that make it of `copy`,
+    which is that row as it was; empty: it is made in another way."""
+
+    value: Tensor
+    row: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+    stacks: tuple[Stacked, ...]
+    parts: tuple[str, ...]
+    chain: tuple[Scatter, ...] = ()
+    copy: Compute | None = None
 
 
 def update_tables(program: Program) -> Program:
-    """`program` with loops that carry tables of states where all rows of one are what a loop stacks."""
-    loops = (s for s in program.body if isinstance(s, Loop) and not s.ends_early)
-    for loop, stack in ((s, k) for s in loops for k in s.stacked):
-        made = _carried(program, loop, stack)
-        if made is not None:
-            return update_tables(made)
+    """`program` with loops that carry tables of states where all rows of one are made in them, or beside them."""
+    by_value: dict[str, dict[str, Made]] = {}
+    for u in updates(program):
+        found = made(program.body, u.result)
+        if found is not None:
+            by_value.setdefault(found.value.name, {})[u.name] = found
+    for rows in by_value.values():
+        if next(iter(rows.values())).loops:
+            new = _updated(program, rows, by_value)
+            if new is not None:
+                return update_tables(new)
     return program
 
 
-def _carried(program: Program, loop: Loop, stack: Stack) -> Program | None:
-    """`program` with `loop` carrying the table instead of stacking its rows; None if the stack is no table's new rows."""
-    counts = mentions(program)
-    rows = _rows(program, stack.out)
-    states = {u.result.name: u.name for u in updates(program)}
-    if sorted(rows.values()) != [*range(loop.axis.extent)] or counts[stack.out.name] != len(rows):
-        return None
-    if any(n not in states or counts[n] != 1 for n in rows):
-        return None
-    parts = tuple(states[n] for n in sorted(rows, key=rows.__getitem__))
+def _updated(
+    program: Program, rows: Mapping[str, Made], by_value: Mapping[str, Mapping[str, Made]]
+) -> Program | None:
+    """`program` with the table of the states `rows`, which are made as one value, updated in place; None where that is not possible."""
     names = Names(program)
-    weights, table = _table(program, parts, names)
+    weights, table = _table(program, rows, names)
     if table is None:
         return None
-    scatters, copy = _chain(loop, stack.value, table)
-    reads = counts[table.tensor.name]
-    if reads != (1 if copy else 0) or (copy and counts[copy.out.name] != 1):
+    sources = [r for r in by_value.values() if not _parts(table).isdisjoint(r)]
+    if sum(len(r) for r in sources) != len(table.parts):
         return None
-    inner = [s.out.name for s in scatters[:-1]]
-    loaded = sum(x == stack.value for x in _loaded(loop.body))
-    if any(counts[n] != 1 for n in inner) or counts[stack.value.name] != loaded + 1:
+    writes = [_write(program, table, r) for r in sources]
+    if any(w is None for w in writes):
         return None
-    body, carry = _body(loop, stack.value, table.tensor, scatters if copy else [], copy, names)
-    new = msgspec.structs.replace(
-        loop,
-        carried=(*loop.carried, carry),
-        stacked=tuple(k for k in loop.stacked if k is not stack),
-        body=body,
-    )
-    return _with(program, loop, new, set(rows), weights, table.tensor)
-
-
-def _with(
-    program: Program,
-    old: Loop,
-    new: Loop,
-    rows: set[str],
-    weights: tuple[Weight, ...],
-    table: Tensor,
-) -> Program:
-    """`program` with the loop in place of the old one, without the statements `rows`, and with the table as a state."""
-    body = tuple(
-        new if s is old else s
-        for s in program.body
-        if not (isinstance(s, Compute) and s.out.name in rows)
-    )
-    kept = [u for u in updates(program) if u.result.name not in rows]
-    return msgspec.structs.replace(
+    every = {w.value.name: w for w in writes if w is not None}
+    if not _reads_before_writes(program, table, every):
+        return None
+    writer = _Writer(table.tensor, every, names)
+    body, new = writer.body(program.body, table.tensor)
+    parts = _parts(table)
+    kept = [u for u in updates(program) if u.name not in parts]
+    done = msgspec.structs.replace(
         program,
         weights=weights,
         body=body,
-        outputs=(*program.results, *(u.result for u in kept), new.carried[-1].out),
-        states=(*(u.name for u in kept), table.name),
+        outputs=(*program.results, *(u.result for u in kept), new),
+        states=(*(u.name for u in kept), table.tensor.name),
     )
+    copies = {u.result.name for u in updates(program) if u.name in parts}
+    done = _without(done, copies.union(*(w.parts for w in every.values())) - every.keys())
+    return None if any(mentions(done)[n] for n in writer.gone) else done
 
 
-def _rows(program: Program, whole: Tensor) -> dict[str, int]:
-    """The Computes that copy a row of `whole`, by name, and which."""
-    computes = [s for s in program.body if isinstance(s, Compute)]
-    found = {s.out.name: _row(s, whole) for s in computes}
-    return {name: int(i.value) for name, i in found.items() if isinstance(i, Const)}
+def _without(program: Program, copies: set[str]) -> Program:
+    """`program` without those of the Computes `copies` that nobody reads."""
+    while True:
+        counts = mentions(program)
+        dead = {n for n in copies if not counts[n]}
+        new = _without_computes(program, dead)
+        if new is program:
+            return program
+        program = new
 
 
-def _row(s: Compute, whole: Tensor) -> Expr | None:
-    """The first index, where `s` is a copy of a row of `whole`."""
-    found = copied_row(s)
-    return found[1][0] if found is not None and found[0] == whole and len(found[1]) == 1 else None
+def _without_computes(program: Program, dead: set[str]) -> Program:
+    def go(body: Body) -> Body:
+        kept = (s for s in body if not (isinstance(s, Compute) and s.out.name in dead))
+        return tuple(map_bodies(s, go) for s in kept)
+
+    body = go(program.body)
+    return with_body(program, program.body if same(body, program.body) else body)
+
+
+def _parts(table: Weight) -> frozenset[str]:
+    return frozenset(table.parts)
 
 
 def _table(
-    program: Program, parts: tuple[str, ...], names: Names
+    program: Program, rows: Mapping[str, Made], names: Names
 ) -> tuple[tuple[Weight, ...], Weight | None]:
-    """The weights, with one whose parts are `parts`: one that there is, or one made of single weights that nobody reads."""
-    for w in program.weights:
-        if w.parts == parts and w.table == 1:
-            return program.weights, w
-    single = {w.parts[0]: w for w in program.weights if len(w.parts) == 1 and not w.table}
-    found = [single.get(p) for p in parts]
-    counts = mentions(program)
-    first = found[0]
-    if first is None or any(
-        w is None or w.tensor.shape != first.tensor.shape or w.tensor.dtype is not first.tensor.dtype or counts[w.tensor.name]
-        for w in found
+    """The weights, with one of whose parts `rows` are some: one that there is, or one made of single weights that nobody reads. All its parts
+    are states, and nobody else holds them."""
+    states = set(program.states)
+    counts, loaded = mentions(program), references(program.body)[1]
+    holders = [w for w in program.weights if not _parts(w).isdisjoint(rows)]
+    if len(holders) == 1 and holders[0].table and states.issuperset(holders[0].parts):
+        only = counts[holders[0].tensor.name] == loaded[holders[0].tensor.name]
+        return program.weights, holders[0] if only else None
+    first = holders[0].tensor if holders else None
+    if first is None or len(holders) != len(rows) or any(
+        w.table or (w.tensor.shape, w.tensor.dtype) != (first.shape, first.dtype) or counts[w.tensor.name]
+        for w in holders
     ):  # fmt: skip
         return program.weights, None
-    shape = (len(parts), *first.tensor.shape)
-    tensor = Tensor(names.fresh(f"{first.tensor.name}_all"), shape, first.tensor.dtype)
-    made = Weight(tensor, parts, 1)
-    rest = tuple(w for w in program.weights if w.parts[0] not in parts or len(w.parts) > 1)
-    return (*rest, made), made
+    inside = next(iter(rows.values())).loops
+    extents = tuple(loop.axis.extent for loop in inside)
+    in_order = sorted(rows, key=lambda n: rows[n].at)
+    if prod(extents) != len(in_order):
+        return program.weights, None
+    tensor = Tensor(names.fresh(f"{first.name}_all"), (*extents, *first.shape), first.dtype)
+    made_here = Weight(tensor, tuple(in_order), len(extents))
+    return (*(w for w in program.weights if w not in holders), made_here), made_here
 
 
-def _chain(loop: Loop, value: Tensor, table: Weight) -> tuple[list[Scatter], Compute | None]:
+def _write(program: Program, table: Weight, rows: Mapping[str, Made]) -> Write | None:
+    """How the states `rows`, all made as one value, get into the table; None where not all iterations make one, or the rows are too irregular."""
+    first = next(iter(rows.values()))
+    axes = tuple(loop.axis for loop in first.loops)
+    extents = table.tensor.shape[: table.table]
+    where = dict(zip(table.parts, product(*(range(n) for n in extents)), strict=True))
+    at = {m.at: where[name] for name, m in rows.items()}
+    if len(at) != prod(a.extent for a in axes) or len(at) != len(rows):
+        return None
+    row = affine(axes, at)
+    if row is None:
+        return None
+    body = first.loops[-1].body if first.loops else program.body
+    chain, copy = _chain(body, first.value, table, axes, at)
+    counts, loaded = mentions(program), references(program.body)[1]
+    inner = (*(s.out.name for s in chain[:-1]), *(() if copy is None else (copy.out.name,)))
+    name = first.value.name
+    stacks, copies = stacks_of(first.value, first.loops)
+    goes = sum(k.value.name == name for k in first.loops[-1].stacked) if first.loops else 1
+    if any(counts[n] != 1 for n in inner) or counts[name] != loaded[name] + goes:
+        chain, copy = (), None
+    return Write(first.value, row, axes, stacks, copies, chain, copy)
+
+
+def _chain(
+    body: Body, value: Tensor, table: Weight, axes: tuple[Axis, ...], rows: Mapping[tuple[int, ...], tuple[int, ...]]
+) -> tuple[tuple[Scatter, ...], Compute | None]:  # fmt: skip
     """The Scatters that make `value` of a copy of the table's row, in order, and that copy; none where it is made in another way."""
-    made = {s.out.name: s for s in loop.body if isinstance(s, (Compute, Scatter))}
+    makers = {t.name: s for s in body for t in defined(s)}
     out: list[Scatter] = []
-    s = made.get(value.name)
+    s = makers.get(value.name)
     while isinstance(s, Scatter):
         out.insert(0, s)
-        s = made.get(s.base.name)
-    if out and isinstance(s, Compute) and _row(s, table.tensor) == loop.axis:
-        return out, s
-    return [], None
+        s = makers.get(s.base.name)
+    found = copied_row(s) if isinstance(s, Compute) else None
+    if not out or found is None or found[0] != table.tensor or not isinstance(s, Compute):
+        return (), None
+    for at, row in rows.items():
+        known = {a.name: i for a, i in zip(axes, at, strict=True)}
+        if tuple(value_of_index(e, known) for e in found[1]) != row:
+            return (), None
+    return tuple(out), s
 
 
-def _loaded(body: Body) -> list[Tensor]:
-    found: list[Tensor] = []
+def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, Write]) -> bool:
+    """Whether no row of the table is read where it has been written."""
+    written: set[tuple[int | None, ...]] = set()
+
+    def run(body: Body, at: Mapping[str, int]) -> Iterator[bool]:
+        for s in body:
+            if isinstance(s, Loop):
+                if mentioned(s.body)[table.tensor.name] or any(n in writes for n in _all_defined(s.body)):  # fmt: skip
+                    for inner in iterations(s, at):
+                        yield from run(s.body, inner)
+                continue
+            if isinstance(s, (Compute, Scatter)):
+                yield from (_free(x.index[: table.table], at) for x in _loads(s) if x.tensor == table.tensor)  # fmt: skip
+            else:
+                yield not mentioned((s,))[table.tensor.name] or not written
+            for t in defined(s):
+                if t.name in writes:
+                    written.add(tuple(value_of_index(e, at) for e in writes[t.name].row))
+
+    def _free(index: tuple[Expr, ...], at: Mapping[str, int]) -> bool:
+        row = tuple(value_of_index(e, at) for e in index)
+        return not written if None in row else row not in written
+
+    return all(run(program.body, {}))
+
+
+def _all_defined(body: Body) -> Iterator[str]:
+    for s in body:
+        yield from (t.name for t in defined(s))
+        if isinstance(s, Loop):
+            yield from _all_defined(s.body)
+
+
+def _loads(s: Compute | Scatter) -> list[Load]:
+    found: list[Load] = []
 
     def note(x: Load) -> Expr:
-        found.append(x.tensor)
+        found.append(x)
         return x
 
-    for s in statements(body):
-        map_exprs(s, lambda e: map_loads(e, note))
+    for e in expressions(s):
+        map_loads(e, note)
     return found
 
 
-def _body(
-    loop: Loop,
-    value: Tensor,
-    table: Tensor,
-    scatters: list[Scatter],
-    copy: Compute | None,
-    names: Names,
-) -> tuple[Body, Carry]:
-    """The loop's body with the table updated, and its carry. scatters: those that update `copy`, which goes; without any, `value` is stored."""
-    param, out = (Tensor(names.fresh(f"{table.name}_{w}"), table.shape, table.dtype) for w in ("before", "after"))  # fmt: skip
-    now: dict[str, Tensor] = {}
-    base, made = param, list[Statement]()
-    for s in loop.body:
-        if s is copy:
-            continue
-        if isinstance(s, Scatter) and any(s is x for x in scatters):
-            tensor = Tensor(names.fresh(f"{s.out.name}_row"), table.shape, table.dtype)
-            s = msgspec.structs.replace(s, out=tensor, base=base, index=(loop.axis, *s.index))
-            now[scatters[len(now)].out.name] = base = tensor
-        made.append(_reading(s, now, loop.axis))
-        if not scatters and isinstance(s, (Compute, Scatter)) and s.out == value:
-            tensor = Tensor(names.fresh(f"{value.name}_row"), table.shape, table.dtype)
-            axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(value.shape))
-            made.append(Scatter(tensor, base, axes, (loop.axis, *axes), Load(value, axes), None, s.origin))  # fmt: skip
-            base = tensor
-    return tuple(made), Carry(table, param, base, out)
+class _Writer:
+    """Rewrites bodies so that they update `table`. writes: by the names of the values. gone: names of what is not there any more."""
 
+    def __init__(self, table: Tensor, writes: Mapping[str, Write], names: Names) -> None:
+        self.table, self.writes, self._names = table, writes, names
+        self._chained = {x.out.name: w for w in writes.values() for x in w.chain}
+        self._copies = {w.copy.out.name for w in writes.values() if w.copy is not None}
+        self._stacks = {s.name: (w, s) for w in writes.values() for s in w.stacks}
+        self._rows: dict[str, Tensor] = {}  # a value that is only there as a row: the table then
+        self.gone = {*self._chained, *self._copies, *self._stacks}
 
-def _reading(s: Statement, now: Mapping[str, Tensor], row: Expr) -> Statement:
-    """`s`, and what is in it, reading rows of the tables `now` in place of what these have instead."""
+    def body(self, body: Body, now: Tensor) -> tuple[Body, Tensor]:
+        """`body` with the table, which it finds as `now`; and the table behind it."""
+        out: list[Statement] = []
+        for s in body:
+            if isinstance(s, Compute) and s.out.name in self._copies:
+                continue
+            if isinstance(s, Loop):
+                s, now = self._loop(s, now)
+                out.append(s)
+            elif isinstance(s, Scatter) and s.out.name in self._chained:
+                tensor = self._fresh(f"{s.out.name}_row")
+                index = (*self._chained[s.out.name].row, *s.index)
+                new = msgspec.structs.replace(s, out=tensor, base=now, index=index)
+                out.append(self._reading(new, now))
+                self._rows[s.out.name] = now = tensor
+            else:
+                out.append(self._reading(s, now))
+                for t in defined(s):
+                    if t.name in self.writes:
+                        stored = self._stored(self.writes[t.name], now, s.origin)
+                        out.append(stored)
+                        now = stored.out
+        return tuple(out), now
 
-    def replaced(x: Load) -> Expr:
-        to = now.get(x.tensor.name)
-        return x if to is None else Load(to, (row, *x.index))
+    def _stored(self, write: Write, now: Tensor, origin: str) -> Scatter:
+        """Puts the value of `write`, which has been computed, into the table."""
+        tensor = self._fresh(f"{write.value.name}_row")
+        axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(write.value.shape))
+        return Scatter(tensor, now, axes, (*write.row, *axes), Load(write.value, axes), None, origin)  # fmt: skip
 
-    s = map_bodies(s, lambda inner: tuple(_reading(x, now, row) for x in inner))
-    return map_exprs(s, lambda e: map_loads(e, replaced))
+    def _loop(self, s: Loop, now: Tensor) -> tuple[Statement, Tensor]:
+        stacked = tuple(k for k in s.stacked if k.out.name not in self._stacks)
+        if not any(n in self.writes for n in _all_defined(s.body)):
+            return self._reading(msgspec.structs.replace(s, stacked=stacked), now), now
+        param, last = self._fresh(f"{self.table.name}_before"), self._fresh(f"{self.table.name}_after")  # fmt: skip
+        body, result = self.body(s.body, param)
+        carried = (*s.carried, Carry(now, param, result, last))
+        return msgspec.structs.replace(s, carried=carried, stacked=stacked, body=body), last
+
+    def _fresh(self, name: str) -> Tensor:
+        return Tensor(self._names.fresh(name), self.table.shape, self.table.dtype)
+
+    def _reading(self, s: Statement, now: Tensor) -> Statement:
+        """`s`, and what is in it, reading `now` in place of the table, and rows of it in place of stacks of them, and of what these have instead."""
+
+        def replaced(x: Load) -> Expr:
+            name = x.tensor.name
+            if x.tensor == self.table:
+                return Load(now, x.index)
+            if name in self._rows:
+                return Load(self._rows[name], (*self._chained[name].row, *x.index))
+            if name not in self._stacks:
+                return x
+            write, stack = self._stacks[name]
+            index = iter(x.index)
+            at = [next(index) if i is None else idx(i) for i in stack.at]
+            inside = {a.name: e for a, e in zip(write.axes[stack.depth :], at, strict=True)}
+            return Load(now, (*(substitute(e, inside) for e in write.row), *index))
+
+        s = map_bodies(s, lambda inner: tuple(self._reading(x, now) for x in inner))
+        return map_exprs(s, lambda e: map_loads(e, replaced))

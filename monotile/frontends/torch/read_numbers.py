@@ -1,0 +1,34 @@
+"""Numbers that Python has asked tensors for while torch.export was tracing.
+
+Of a tensor that is no argument, parameter or buffer of the module that is traced, but held by another object (a static cache of
+transformers, say), PyTorch gives the present value, as if no call changed it.
+"""
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.origin import origin
+
+_READS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def check_numbers(exported: ExportedProgram) -> None:
+    """Raises CaptureError where `exported` has for good a number that each call may make another."""
+    specs = exported.graph_signature.input_specs
+    given = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
+    varying: set[fx.Node] = set()
+    for node in exported.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        changes = schema is not None and schema.is_mutable
+        if node.name in given or changes or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+            known = not isinstance(node.meta.get("val"), _SYMBOLS)
+            if node.target in _READS and known:
+                raise CaptureError(
+                    f"{node.target} makes a number from a tensor that each call changes, at {origin(node.stack_trace)}: tracing gives the"
+                    " present one. Keep it in a tensor"
+                )
