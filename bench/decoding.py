@@ -21,6 +21,7 @@ from bench.zoo.decoders import gpt2, llama_1b
 from bench.zoo.weights import build
 from monotile.compare.results import Entry, Floor, Timing
 from monotile.generation.decoder import Decoder
+from monotile.generation.layers import put, tensors_of
 from monotile.packing.layer import PackedLinear
 from monotile.runtime.accuracy import error
 from monotile.runtime.measure import measure
@@ -58,6 +59,31 @@ def llama_8b(dtype: torch.dtype) -> nn.Module:
     return build(lambda: transformers.LlamaForCausalLM(c), dtype)
 
 
+def gemma3(dtype: torch.dtype) -> nn.Module:
+    """The shape of Gemma 3 1B: five layers with a window to one without."""
+    c = transformers.Gemma3TextConfig(
+        vocab_size=262144, hidden_size=1152, intermediate_size=6912, num_hidden_layers=26, num_attention_heads=4, num_key_value_heads=1,
+        head_dim=256, sliding_window=512, query_pre_attn_scalar=256, max_position_embeddings=32768, tie_word_embeddings=True,
+    )  # fmt: skip
+    return build(lambda: transformers.Gemma3ForCausalLM(c), dtype)
+
+
+def mamba(dtype: torch.dtype) -> nn.Module:
+    """The shape of Mamba 1.4B."""
+    c = transformers.MambaConfig(vocab_size=50280, hidden_size=2048, num_hidden_layers=48)
+    return build(lambda: transformers.MambaForCausalLM(c), dtype)
+
+
+def lfm2(dtype: torch.dtype) -> nn.Module:
+    """The shape of LFM2 1.2B: ten layers of short convolutions, six of attention."""
+    attend = (2, 5, 8, 10, 12, 14)
+    c = transformers.Lfm2Config(
+        vocab_size=65536, hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, block_ff_dim=12288,
+        layer_types=["full_attention" if k in attend else "conv" for k in range(16)], tie_word_embeddings=True,
+    )  # fmt: skip
+    return build(lambda: transformers.Lfm2ForCausalLM(c), dtype)
+
+
 def llama(dtype: torch.dtype) -> nn.Module:
     return llama_1b(dtype, max_position_embeddings=8192)[0]
 
@@ -91,10 +117,14 @@ CASES = {
     "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
     "gpt2_arranged": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511, arranged=True),
+    "gemma3_1b": Case(gemma3, torch.bfloat16, 1024, 511),
+    "mamba_1_4b": Case(mamba, torch.bfloat16, 1024, 511),
+    "lfm2_1_2b": Case(lfm2, torch.bfloat16, 1024, 511),
     "llama_8b": Case(llama_8b, torch.bfloat16, 1024, 511),
     "whisper_base": Case(lambda dtype: whisper_token(dtype)[0], torch.float16, 448, 200),
 }
 CACHES = ("key_cache", "value_cache", "key_scales", "value_scales")
+STATES = ("conv_states", "recurrent_states")  # of which a token reads and writes all
 
 
 def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
@@ -107,11 +137,11 @@ def floor(decoder: Decoder | WhisperToken, case: Case, rate: float) -> Floor:
         if isinstance(m, PackedLinear)
         for b in m.packed.values()
     )
-    own, cross = (
+    own, states, cross = (
         sum(b.nbytes for n, b in decoder.named_buffers() if n.startswith(names))
-        for names in (CACHES, ("cross_keys", "cross_values"))
+        for names in (CACHES, STATES, ("cross_keys", "cross_values"))
     )
-    total = held + own * max(case.position, 1) // case.capacity + cross
+    total = held + own * max(case.position, 1) // case.capacity + 2 * states + cross
     return Floor(total, 2 * held // case.dtype.itemsize, total / rate * 1e6)
 
 
@@ -161,21 +191,20 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
 
 def rebound(wide: Any) -> Any:
     """A copied decoder whose cache has the copied buffers."""
-    own = ("key_cache", "value_cache", "cumulative_length", "key_scales", "value_scales")
     if isinstance(wide, WhisperToken):
-        _bind(wide, wide.cache.self_attention_cache, own)
-        _bind(wide, wide.cache.cross_attention_cache, ("cross_keys", "cross_values"))
+        both = (
+            (wide.cache.self_attention_cache, {}),
+            (wide.cache.cross_attention_cache, {"key_cache": "cross_keys", "value_cache": "cross_values"}),
+        )  # fmt: skip
     else:
-        _bind(wide, wide.cache, own)
+        both = ((wide.cache, {}),)
+    for cache, names in both:
+        for i, layer in enumerate(cache.layers):
+            for name in tensors_of(layer):
+                held = getattr(wide, f"{names.get(name, name)}_{i}", None)
+                if held is not None:
+                    put(layer, name, held)
     return wide
-
-
-def _bind(wide: Any, cache: Any, names: tuple[str, ...]) -> None:
-    kinds = ("keys", "values", "cumulative_length", "key_scales", "value_scales")
-    for i, layer in enumerate(cache.layers):
-        for kind, name in zip(kinds, names, strict=False):
-            if hasattr(layer, kind):
-                setattr(layer, kind, getattr(wide, f"{name}_{i}"))
 
 
 def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:

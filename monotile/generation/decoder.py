@@ -19,7 +19,13 @@ from monotile.generation.layers import (
     with_own_length,
 )
 from monotile.generation.packed_cache import check_format, packed_layer
-from monotile.generation.probe import check_causal, numbers_asked, own_tensors, takes_positions
+from monotile.generation.probe import (
+    check_steps,
+    logits_of,
+    numbers_asked,
+    own_tensors,
+    takes_positions,
+)
 
 
 class Decoder(nn.Module):
@@ -49,7 +55,7 @@ class Decoder(nn.Module):
         self.cache = _static_cache(model, capacity, cache)
         self.attends = self.positions = self.masked = False
         with torch.no_grad(), _refusing(model):
-            self._try()
+            self._try(exact=cache is None)
         if batch > 1 and self.attends and not self.positions:
             raise CaptureError(
                 f"{type(model).__name__} takes no position_ids that count from 0: its sequences cannot be padded to one length"
@@ -59,27 +65,32 @@ class Decoder(nn.Module):
             for name, x in tensors_of(layer).items():
                 self.register_buffer(f"{name}_{i}", x, persistent=False)
 
-    def _try(self) -> None:
-        """Reads a token or two: the model makes the cache's memory, and shows what it takes. Raises ValueError where that is not enough."""
-        token = torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device)
+    def _try(self, exact: bool) -> None:
+        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises ValueError, or CaptureError, where that is not
+        enough. exact: whether the cache keeps what it is given."""
+        first = torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device)
 
-        def read(at: int) -> None:
-            self(token, torch.tensor([at], device=self.device))
+        def read(at: int) -> Tensor:
+            return self(first + at, torch.tensor([at], device=self.device))
 
-        read(0)
+        steps = [read(0)]
         if not any(tensors_of(layer) for layer in self.cache.layers):
             raise ValueError("it does not use the one that it is given")
         before = own_tensors(self.model)
-        asked = numbers_asked(lambda: read(1))
+        asked = numbers_asked(lambda: steps.append(read(1)))
         changed = [n for n, at in own_tensors(self.model).items() if before.get(n) != at]
         if changed:
             raise ValueError(f"it keeps a state of its own, {changed[0]}")
-        check_causal(self.model)
         self.attends = any(has_rows(layer) for layer in self.cache.layers)
-        self.positions = takes_positions(self.model)
-        self.masked = self.attends and asked > 0
-        if self.masked:
-            self.masked = numbers_asked(lambda: read(1)) < asked
+        if self.attends and asked:
+            self.masked = True
+            again = [read(0)]
+            self.masked = numbers_asked(lambda: again.append(read(1))) < asked
+            steps = again if self.masked else steps
+        whole = logits_of(self.model, 2)
+        if exact:
+            check_steps(self.model, torch.cat(steps, 1)[:1], whole)
+        self.positions = takes_positions(self.model, whole)
 
     def forward(
         self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
@@ -90,8 +101,10 @@ class Decoder(nn.Module):
         padding: [batch] int64, how many positions in front belong to no token of a sequence; None: none. Its tokens are numbered from
         behind it, as transformers does for a mask.
         """
+        at = cache_position[0]
+        fresh = (at <= (0 if padding is None else padding)).reshape(-1)
         for layer in self.cache.layers:
-            begin(layer, cache_position[0], padding)
+            begin(layer, at, fresh)
         given: dict[str, Tensor | None] = {"attention_mask": None}
         if self.masked:
             shape = (self.batch, self.capacity)

@@ -5,6 +5,7 @@ holds all tokens so far: each has to enter it once, in its turn.
 """
 
 import importlib
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,14 +50,18 @@ def by_position(layer: Any, capacity: int) -> Any:
 def with_own_length(layer: Any) -> Any:
     """`layer`, which gives its length as it is, and not as it will be: some models (Inkling) ask first, and use it after an update."""
     if hasattr(layer, "cumulative_length"):
-        asked = layer.get_seq_length
+        layer.__class__ = _with_own_length(type(layer))
+    return layer
 
-        def length() -> Any:
-            found = asked()
+
+@cache
+def _with_own_length(base: Any) -> type:
+    class OwnLength(base):
+        def get_seq_length(self, *args: Any, **kwargs: Any) -> Any:
+            found = super().get_seq_length(*args, **kwargs)
             return found.clone() if isinstance(found, Tensor) else found
 
-        layer.get_seq_length = length
-    return layer
+    return OwnLength
 
 
 def is_recurrent(layer: Any) -> bool:
@@ -78,31 +83,21 @@ def tensors_of(layer: Any) -> dict[str, Tensor]:
     return {n: x for n, x in (single | many).items() if isinstance(x, Tensor)}
 
 
-def begin(layer: Any, at: Tensor, padding: Tensor | None) -> None:
-    """Makes `layer` as it is before the token at position `at`, a scalar int64, is read: it knows how many it holds, and at the first token
-    of a sequence its states are zero. padding: [batch] int64, how many positions in front belong to no token, or None."""
-    held = tensors_of(layer)
-    for name in _COUNTS:
-        if name in held:
-            held[name].copy_(at)
-    fresh = (at <= (0 if padding is None else padding)).reshape(-1)
-    for name in _STATES.values():
-        if hasattr(layer, name):
-            setattr(layer, name, _States(getattr(layer, name), fresh))
+def put(layer: Any, name: str, x: Tensor) -> None:
+    """Makes `x` the memory that `tensors_of` gives under that name."""
+    if name in _ROWS | _COUNTS:
+        setattr(layer, (_ROWS | _COUNTS)[name], x)
+    else:
+        states, _, k = name.rpartition("_")
+        getattr(layer, _STATES[states])[int(k)] = x
 
 
-class _States(dict[int, Any]):
-    """States of a layer, by number, of which those of the sequences `fresh`, [batch] bool, are made zero when they are asked for: beside the rest
-    of their layer, which then is like the others."""
-
-    def __init__(self, states: dict[int, Any], fresh: Tensor) -> None:
-        super().__init__(states)
-        self._fresh, self._asked = fresh, set[int]()
-
-    def __getitem__(self, k: int) -> Any:
-        state = super().__getitem__(k)
-        if isinstance(state, Tensor) and k not in self._asked:
-            self._asked.add(k)
-            where = self._fresh.reshape(-1, *[1] * (state.dim() - 1))
-            state.copy_(torch.where(where, torch.zeros_like(state), state))
-        return state
+def begin(layer: Any, at: Tensor, fresh: Tensor) -> None:
+    """Makes `layer` as it is before the token at position `at`, a scalar int64, is read: it knows how many it holds, and the states of the
+    sequences that begin there, `fresh`, [batch] bool or [1] for all, are zero."""
+    for name, x in tensors_of(layer).items():
+        if name in _COUNTS:
+            x.copy_(at)
+        elif name not in _ROWS:
+            where = fresh.reshape(-1, *[1] * (x.dim() - 1))
+            x.copy_(torch.where(where, torch.zeros_like(x), x))

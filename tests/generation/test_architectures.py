@@ -42,12 +42,15 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 def model_of(name: str) -> nn.Module:
     """Such a model with random matrices; what else it has, decays and biases, as it is initialised."""
+    return _random(transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()))
+
+
+def _random(model: nn.Module) -> nn.Module:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
     for p in model.parameters():
         if p.dim() > 1:
             p.data = torch.randn_like(p) * 1.5 * p.shape[-1] ** -0.5
-    return model.requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_packed_keys_beside_states(name: str, cache: str) -> None:
 def test_a_model_that_is_not_causal() -> None:
     config = transformers.BertConfig(**SIZES | HEADS)
     with pytest.raises(CaptureError, match=r"BertLMHeadModel is not causal.*is_decoder"):
-        generator(transformers.BertLMHeadModel(config).eval(), 12)
+        generator(_random(transformers.BertLMHeadModel(config)), 12)
 
 
 class Forgetful(nn.Module):

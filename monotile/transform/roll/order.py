@@ -1,8 +1,9 @@
 """A stable statement order that keeps repeated work together.
 
 Tracing may leave slices of inputs anywhere, such as the initial states of ten layers all before the first layer. A slice with
-a single consumer moves to just before it. Views of layers' results for the caller may all come after the last layer; a view
-moves to just after its source. All other statements keep their order.
+a single consumer moves to just before it, and so does what scalars make of a slice, such as states that begin at zero. Views of
+layers' results for the caller may all come after the last layer; a view moves to just after its source. All other statements
+keep their order.
 """
 
 import heapq
@@ -39,10 +40,16 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
         return body
     waiting = {s.out.name: s for s in body if isinstance(s, Compute) and s.out.name in movable}
     out: list[Statement] = []
+
+    def put(s: Statement) -> None:
+        for t in used(s):
+            if t.name in waiting:
+                put(waiting.pop(t.name))
+        out.append(s)
+
     for s in body:
         if not (isinstance(s, Compute) and s.out.name in movable):
-            out += [waiting.pop(t.name) for t in used(s) if t.name in waiting]
-            out.append(s)
+            put(s)
     return body if tuple(out) == body else tuple(out)
 
 
@@ -65,10 +72,10 @@ def _views_early(body: tuple[Statement, ...], results: Container[str]) -> tuple[
 
 
 def _is_source(s: Compute, own: set[str]) -> bool:
-    """Whether `s` is a slice of one tensor from outside of the list."""
-    if s.combiner is not None or not isinstance(s.body, Load):
-        return False
-    return len(loads(s.body)) == 1 and s.body.tensor.name not in own
+    """Whether `s` is pointwise in one tensor, from outside of the list, and otherwise in scalars."""
+    read = {x.tensor for x in loads(s.body)}
+    large = [t for t in read if t.shape]
+    return s.combiner is None and len(large) == 1 and large[0].name not in own
 
 
 def merge_fills(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Statement, ...]:
