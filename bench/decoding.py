@@ -181,7 +181,13 @@ def one_token(case: Case, rivals: tuple[str, ...], rate: float, device: torch.de
         for name in rivals:
             other = rival(name, decoder)
             runs[name] = lambda other=other: other(**call)
-        errors = {n: error(run().float(), right) for n, run in runs.items()}
+        held = {n: b.clone() for n, b in decoder.named_buffers() if n.startswith(STATES)}
+        errors = {}
+        for name, run in runs.items():
+            for n, b in decoder.named_buffers():
+                if n in held:
+                    b.copy_(held[n])
+            errors[name] = error(run().float(), right)
         del right
         times = {n: graph_timing(run, device, took if n == "ours" else None) for n, run in runs.items()}  # fmt: skip
     return {
