@@ -27,6 +27,17 @@ from monotile.generation.probe import (
     takes_positions,
 )
 
+# What models raise that take no such cache.
+_FAULTS = (
+    AttributeError,
+    AssertionError,
+    IndexError,
+    KeyError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+)
+
 
 class Decoder(nn.Module):
     """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. positions: whether it is given
@@ -66,31 +77,47 @@ class Decoder(nn.Module):
                 self.register_buffer(f"{name}_{i}", x, persistent=False)
 
     def _try(self, exact: bool) -> None:
-        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises ValueError, or CaptureError, where that is not
-        enough. exact: whether the cache keeps what it is given."""
+        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises one of `_FAULTS`, or CaptureError, where that is
+        not enough. exact: whether the cache keeps what it is given."""
+        whole = logits_of(self.model, 2)
+        self.positions = takes_positions(self.model, whole)
+        found: list[tuple[int, bool, Tensor]] = []
+        faults = list[Exception]()
+        for self.masked in (False, True):
+            try:
+                asked, steps = self._steps()
+            except _FAULTS as fault:
+                faults.append(fault)
+                continue
+            found.append((asked, self.masked, steps))
+            if not asked:
+                break
+        if not found:
+            raise faults[0]
+        _, self.masked, steps = min(found, key=lambda f: f[:2])
+        self.attends = any(has_rows(layer) for layer in self.cache.layers)
+        if exact:
+            check_steps(self.model, steps[:1], whole)
+
+    def _steps(self) -> tuple[int, Tensor]:
+        """How often the model asks a tensor for a number, and the logits of two tokens, [batch, 2, vocabulary]."""
         first = torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device)
+        steps = list[Tensor]()
 
-        def read(at: int) -> Tensor:
-            return self(first + at, torch.tensor([at], device=self.device))
+        def read(at: int) -> None:
+            steps.append(self(first + at, torch.tensor([at], device=self.device)))
 
-        steps = [read(0)]
+        read(0)
         if not any(tensors_of(layer) for layer in self.cache.layers):
             raise ValueError("it does not use the one that it is given")
         before = own_tensors(self.model)
-        asked = numbers_asked(lambda: steps.append(read(1)))
+        asked = numbers_asked(lambda: read(1))
         changed = [n for n, at in own_tensors(self.model).items() if before.get(n) != at]
         if changed:
             raise ValueError(f"it keeps a state of its own, {changed[0]}")
-        self.attends = any(has_rows(layer) for layer in self.cache.layers)
-        if self.attends and asked:
-            self.masked = True
-            again = [read(0)]
-            self.masked = numbers_asked(lambda: again.append(read(1))) < asked
-            steps = again if self.masked else steps
-        whole = logits_of(self.model, 2)
-        if exact:
-            check_steps(self.model, torch.cat(steps, 1)[:1], whole)
-        self.positions = takes_positions(self.model, whole)
+        if any(x.shape[1] != 1 for x in steps):
+            raise ValueError("a token has logits for several")
+        return asked, torch.cat(steps, 1)
 
     def forward(
         self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
@@ -145,7 +172,7 @@ def _refusing(model: nn.Module) -> Generator[None, None, None]:
     """Within, what goes wrong is the model's fault."""
     try:
         yield
-    except (AttributeError, AssertionError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except _FAULTS as error:
         raise CaptureError(
             f"{type(model).__name__} takes no static cache of transformers: {error}"
         ) from error
