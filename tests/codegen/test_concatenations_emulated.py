@@ -149,3 +149,18 @@ class Norms(nn.Module):
 
 def test_parts_without_dimensions() -> None:
     check(Norms(), torch.randn(2, 7), torch.randn(3, 5))
+
+
+class Chosen(nn.Module):
+    """A stack of what data choose from a tensor, and of the tensor itself, which is read at other places without asking data."""
+
+    def forward(self, x: torch.Tensor, given: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        y = torch.where(given, F.adaptive_max_pool2d(x, 1), x)
+        return torch.stack((y, y, y, x, other), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_read_where_data_say_so_and_elsewhere(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, other = torch.randn(2, 2, 6, 9, 4).to(dtype).unbind()
+    check(Chosen(), x, torch.rand(2, 6, 1, 1) > 0.5, other)

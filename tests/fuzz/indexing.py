@@ -169,7 +169,7 @@ def update(b: Builder) -> None:
         case 6:
             b.update(f"{x}.masked_fill_({b.mask(b.shape(x))}, {b.scalar()})")
         case 7:
-            k = b.r.randint(1, b.shape(x)[0])
+            k = b.r.randint(min(1, b.shape(x)[0]), b.shape(x)[0])  # none of no rows
             b.update(
                 f"{x}[{b.distinct(b.shape(x)[0], (k,))}] = {b.floats((k, *b.shape(x)[1:]), b.dtype_of(x))}"
             )

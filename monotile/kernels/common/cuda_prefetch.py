@@ -15,16 +15,22 @@ def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
 
 
 def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up."""
+    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up, or read where data
+    say so as well."""
     wanted: dict[Load, Expr] = {}
+    unknown: set[Load] = set()
     for body in bodies:
         for x, when in conditional(body):
-            if not any(loads(i) for i in (*x.index, when)):
+            if any(map(loads, x.index)):
+                continue
+            if loads(when):
+                unknown.add(x)
+            else:
                 known = wanted.get(x)
                 wanted[x] = when if known is None else either(known, when)
     # Under which conditions a Load is read for an index is not known here.
-    indices = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
-    return {x: when for x, when in wanted.items() if when == TRUE or x not in indices}
+    unknown |= {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
+    return {x: when for x, when in wanted.items() if when == TRUE or x not in unknown}
 
 
 def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
