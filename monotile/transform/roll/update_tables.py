@@ -200,11 +200,12 @@ def _chain(
 def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, Write]) -> bool:
     """Whether no row of the table is read where it has been written."""
     written: set[tuple[int | None, ...]] = set()
+    begin = {(w.chain[0].out if w.chain else w.value).name: w.row for w in writes.values()}
 
     def run(body: Body, at: Mapping[str, int]) -> Iterator[bool]:
         for s in body:
             if isinstance(s, Loop):
-                if mentioned(s.body)[table.tensor.name] or any(n in writes for n in _all_defined(s.body)):  # fmt: skip
+                if mentioned(s.body)[table.tensor.name] or any(n in begin for n in _all_defined(s.body)):  # fmt: skip
                     for inner in iterations(s, at):
                         yield from run(s.body, inner)
                 continue
@@ -213,8 +214,8 @@ def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, W
             else:
                 yield not mentioned((s,))[table.tensor.name] or not written
             for t in defined(s):
-                if t.name in writes:
-                    written.add(tuple(value_of_index(e, at) for e in writes[t.name].row))
+                if t.name in begin:
+                    written.add(tuple(value_of_index(e, at) for e in begin[t.name]))
 
     def _free(index: tuple[Expr, ...], at: Mapping[str, int]) -> bool:
         row = tuple(value_of_index(e, at) for e in index)
