@@ -2,15 +2,14 @@
 
 import copy
 import time
-import traceback
+from typing import Any
 
 import torch
 import transformers
 
 import monotile
 from bench.survey import small
-from bench.survey.rows import Row, words
-from monotile.errors import MonotileError, TargetError
+from bench.survey.rows import Row, attempted, words
 from monotile.runtime.accuracy import error, exact
 from monotile.runtime.reference import eager, to_device
 
@@ -28,29 +27,27 @@ def answered(name: str, head: str, target: str, dtype: torch.dtype) -> Row:
         moved, call = to_device(model, call, torch.device("cuda"))
         assert isinstance(moved, torch.nn.Module)
         model = moved
-    start = time.perf_counter()
-    options = monotile.Options(cache=False)
-    try:
+
+    def run() -> tuple[Any, float]:
+        start, options = time.perf_counter(), monotile.Options(cache=False)
         fast = monotile.compile(
             copy.deepcopy(model), (), dict(call[1]), target=target, options=options
         )
         seconds = time.perf_counter() - start
-        found = fast(**call[1])
-    except TargetError:
-        return Row(name=name, outcome="compiled", seconds=time.perf_counter() - start)
-    except MonotileError as reason:
-        return Row(name=name, outcome="refused", said=words(reason))
-    except Exception as reason:
-        said = words(reason) + "\n" + traceback.format_exc()[-1500:]
-        return Row(name=name, outcome="failed", said=said)
+        return fast(**call[1]), seconds
+
+    outcome = attempted(name, run)
+    if isinstance(outcome, Row):
+        return outcome
+    found, seconds = outcome
     try:
         right = exact(model, call)
     except RuntimeError:  # an operator of few types, such as _grouped_mm
         right = eager(model, call)
     ours, theirs = error(found, right), error(eager(model, call), right)
     good = ours <= max(1e-5 if dtype == torch.float32 else 1e-3, 3 * theirs)
-    outcome = "right" if good else "inexact"
-    return Row(name=name, outcome=outcome, error=ours, eager=theirs, seconds=seconds)
+    said = "right" if good else "inexact"
+    return Row(name=name, outcome=said, error=ours, eager=theirs, seconds=seconds)
 
 
 def _made(name: str, head: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:

@@ -1,6 +1,15 @@
 """What a survey says of a model."""
 
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
+
+from monotile.errors import MonotileError, TargetError
+
+T = TypeVar("T")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +22,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: float | None = None
     eager: float | None = None
     seconds: float = 0.0
+
+
+def attempted(name: str, run: Callable[[], T]) -> T | Row:
+    """What `run` gives, which compiles and calls; where it raises, the row that says so."""
+    start = time.perf_counter()
+    try:
+        return run()
+    except TargetError:
+        return Row(name=name, outcome="compiled", seconds=time.perf_counter() - start)
+    except MonotileError as reason:
+        return Row(name=name, outcome="refused", said=words(reason))
+    except Exception as reason:
+        said = words(reason) + "\n" + traceback.format_exc()[-1500:]
+        return Row(name=name, outcome="failed", said=said)
 
 
 def words(reason: BaseException) -> str:

@@ -1,7 +1,6 @@
 """A small model that writes: `monotile.generator` beside transformers' generate."""
 
 import time
-import traceback
 from typing import Any
 
 import torch
@@ -9,8 +8,7 @@ import transformers
 
 import monotile
 from bench.survey import small
-from bench.survey.rows import Row, words
-from monotile.errors import MonotileError, TargetError
+from bench.survey.rows import Row, attempted, words
 
 PROMPT, MORE, CAPACITY, CHUNK = 21, 10, 48, 8
 TIE = 1e-4  # of two logits, between which an id may differ
@@ -24,23 +22,19 @@ def written(name: str, head: str, target: str, dtype: torch.dtype) -> Row:
         model, ids, wanted = _made(name, head, target, dtype, ids)
     except Exception as reason:
         return Row(name=name, outcome="not built", said=words(reason))
-    start = time.perf_counter()
-    try:
-        lm = monotile.generator(
-            model, CAPACITY, chunk=CHUNK, target=target, options=monotile.Options(cache=False)
-        )
+
+    def run() -> tuple[torch.Tensor, float]:
+        start, options = time.perf_counter(), monotile.Options(cache=False)
+        lm = monotile.generator(model, CAPACITY, chunk=CHUNK, target=target, options=options)
         seconds = time.perf_counter() - start
-        lm.generate(
-            ids.flip(1), 3, eos_token_id=[]
-        )  # what a sequence leaves behind, the next may not see
-        found = lm.generate(ids, MORE, eos_token_id=[])
-    except TargetError:
-        return Row(name=name, outcome="compiled", seconds=time.perf_counter() - start)
-    except MonotileError as reason:
-        return Row(name=name, outcome="refused", said=words(reason))
-    except Exception as reason:
-        said = words(reason) + "\n" + traceback.format_exc()[-1500:]
-        return Row(name=name, outcome="failed", said=said)
+        # What a sequence leaves behind, the next may not see.
+        lm.generate(ids.flip(1), 3, eos_token_id=[])
+        return lm.generate(ids, MORE, eos_token_id=[]), seconds
+
+    outcome = attempted(name, run)
+    if isinstance(outcome, Row):
+        return outcome
+    found, seconds = outcome
     said = "" if torch.equal(found, wanted) else _apart(model, found, wanted)
     return Row(name=name, outcome="inexact" if said else "right", said=said, seconds=seconds)
 

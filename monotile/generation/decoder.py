@@ -20,22 +20,12 @@ from monotile.generation.layers import (
 )
 from monotile.generation.packed_cache import check_format, packed_layer
 from monotile.generation.probe import (
+    FAULTS,
     check_steps,
     logits_of,
     numbers_asked,
     own_tensors,
     takes_positions,
-)
-
-# What models raise that take no such cache.
-_FAULTS = (
-    AttributeError,
-    AssertionError,
-    IndexError,
-    KeyError,
-    ValueError,
-    TypeError,
-    RuntimeError,
 )
 
 
@@ -77,7 +67,7 @@ class Decoder(nn.Module):
                 self.register_buffer(f"{name}_{i}", x, persistent=False)
 
     def _try(self, exact: bool) -> None:
-        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises one of `_FAULTS`, or CaptureError, where that is
+        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises one of `FAULTS`, or CaptureError, where that is
         not enough. exact: whether the cache keeps what it is given."""
         whole = logits_of(self.model, 2)
         self.positions = takes_positions(self.model, whole)
@@ -86,7 +76,7 @@ class Decoder(nn.Module):
         for self.masked in (False, True):
             try:
                 asked, steps = self._steps()
-            except _FAULTS as fault:
+            except FAULTS as fault:
                 faults.append(fault)
                 continue
             found.append((asked, self.masked, steps))
@@ -172,7 +162,7 @@ def _refusing(model: nn.Module) -> Generator[None, None, None]:
     """Within, what goes wrong is the model's fault."""
     try:
         yield
-    except _FAULTS as error:
+    except FAULTS as error:
         raise CaptureError(
             f"{type(model).__name__} takes no static cache of transformers: {error}"
         ) from error

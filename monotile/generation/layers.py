@@ -24,7 +24,7 @@ _COUNTS = {
     "cumulative_length": "cumulative_length",
     "indexer_length": "indexer_cumulative_length",
 }
-_STATES = {"conv_states": "conv_states", "recurrent_states": "recurrent_states"}
+_STATES = ("conv_states", "recurrent_states")
 
 
 def by_position(layer: Any, capacity: int) -> Any:
@@ -37,9 +37,8 @@ def by_position(layer: Any, capacity: int) -> Any:
         layer = whole(capacity, number_of_states=layer.number_of_states)
     elif isinstance(layer, caches.StaticSlidingWindowLayer):
         layer = caches.StaticLayer(capacity)
-    nothing = getattr(
-        caches, "DummyLayer", ()
-    )  # of its own: it reads another layer's, or is none of attention
+    # One with nothing of its own: it reads another layer's, or is none of attention.
+    nothing = getattr(caches, "DummyLayer", ())
     if isinstance(layer, (caches.StaticLayer, nothing)) or is_recurrent(layer):
         return layer
     raise CaptureError(
@@ -65,7 +64,7 @@ def _with_own_length(base: Any) -> type:
 
 
 def is_recurrent(layer: Any) -> bool:
-    return hasattr(layer, _STATES["recurrent_states"])
+    return hasattr(layer, "recurrent_states")
 
 
 def has_rows(layer: Any) -> bool:
@@ -77,9 +76,7 @@ def tensors_of(layer: Any) -> dict[str, Tensor]:
     if not getattr(layer, "is_initialized", True):
         return {}
     single = {n: getattr(layer, a, None) for n, a in (_ROWS | _COUNTS).items()}
-    many = {
-        f"{n}_{k}": state for n, a in _STATES.items() for k, state in getattr(layer, a, {}).items()
-    }
+    many = {f"{n}_{k}": state for n in _STATES for k, state in getattr(layer, n, {}).items()}
     return {n: x for n, x in (single | many).items() if isinstance(x, Tensor)}
 
 
@@ -89,7 +86,7 @@ def put(layer: Any, name: str, x: Tensor) -> None:
         setattr(layer, (_ROWS | _COUNTS)[name], x)
     else:
         states, _, k = name.rpartition("_")
-        getattr(layer, _STATES[states])[int(k)] = x
+        getattr(layer, states)[int(k)] = x
 
 
 def begin(layer: Any, at: Tensor, fresh: Tensor) -> None:

@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monotile.errors import CaptureError
 
+# What models raise that do not take what they are given.
+FAULTS = (AttributeError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 SAME = 0.01  # how far logits of the same kernels may be apart, of their norm
 EXACT = 0.005  # of other kernels, in float32
 NARROW = 1.2  # in narrower types: 48 layers of Mamba with random weights differ by 0.23, and more on a GPU; what is unrelated, by 1.4
@@ -32,7 +34,7 @@ def takes_positions(model: nn.Module, whole: Tensor) -> bool:
     positions = torch.arange(whole.shape[1], device=whole.device)[None]
     try:
         given = logits_of(model, whole.shape[1], position_ids=positions)
-    except (AttributeError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # fmt: skip
+    except FAULTS:
         return False
     return _near(given, whole, SAME)
 

@@ -6,11 +6,9 @@ from itertools import product
 import msgspec
 
 from monotile.analysis.rows import copied_row
-from monotile.ir.expr import Axis, Binary, Const, Expr, Tensor, add, idx, mul
-from monotile.ir.program import Compute, Loop, Stack, Statement, defined
-
-Body = tuple[Statement, ...]
-_OPS = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
+from monotile.ir.expr import Axis, Binary, Const, Expr, Tensor, add, binary, idx, mul
+from monotile.ir.program import Compute, Loop, Stack, defined
+from monotile.transform.rewrite import Body
 
 
 class Stacked(msgspec.Struct, frozen=True):
@@ -56,10 +54,9 @@ def _row(stacked: tuple[Loop, Stack], index: tuple[int, ...]) -> Made | None:
     return inner and Made(inner.value, (loop, *inner.loops), (first, *inner.at))
 
 
-def stacks_of(value: Tensor, loops: tuple[Loop, ...]) -> tuple[tuple[Stacked, ...], tuple[str, ...]]:  # fmt: skip
-    """All stacks that come out of `loops`, outermost first, with what their innermost makes as `value`; and the Computes that are copies of rows
-    of one within another loop."""
-    out, copies = list[Stacked](), list[str]()
+def stacks_of(value: Tensor, loops: tuple[Loop, ...]) -> tuple[Stacked, ...]:
+    """All stacks that come out of `loops`, outermost first, with what their innermost makes as `value`."""
+    out: list[Stacked] = []
     known: dict[str, tuple[int | None, ...]] = {value.name: ()}
     for depth in reversed(range(len(loops))):
         now = {k.out.name: (None, *known[k.value.name]) for k in loops[depth].stacked if k.value.name in known}  # fmt: skip
@@ -72,8 +69,7 @@ def stacks_of(value: Tensor, loops: tuple[Loop, ...]) -> tuple[tuple[Stacked, ..
                 (name,) = (t.name for t in defined(s))
                 given = iter(index)
                 known[name] = tuple(next(given, None) if i is None else i for i in now[found[0].name])  # fmt: skip
-                copies.append(name)
-    return tuple(out), tuple(copies)
+    return tuple(out)
 
 
 def _numbers(index: tuple[Expr, ...]) -> tuple[int, ...] | None:
@@ -109,16 +105,18 @@ def affine(axes: tuple[Axis, ...], rows: Mapping[tuple[int, ...], tuple[int, ...
 
 def value_of_index(e: Expr, at: Mapping[str, int]) -> int | None:
     """The value of an index where axes are `at`; None where it depends on something else."""
-    match e:
-        case Const(value=int()):
-            return int(e.value)
-        case Axis():
-            return at.get(e.name)
-        case Binary(op=op) if op in _OPS:
-            a, b = value_of_index(e.a, at), value_of_index(e.b, at)
-            return None if a is None or b is None else _OPS[op](a, b)
-        case _:
-            return None
+
+    def go(x: Expr) -> Expr:
+        match x:
+            case Axis() if x.name in at:
+                return idx(at[x.name])
+            case Binary():
+                return binary(x.op, go(x.a), go(x.b))
+            case _:
+                return x
+
+    found = go(e)
+    return int(found.value) if isinstance(found, Const) else None
 
 
 def iterations(loop: Loop, at: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from monotile.analysis.rows import copied_row
 from monotile.analysis.uses import mentioned, mentions, references
-from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, map_loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, substitute
 from monotile.ir.program import (
     Carry,
     Compute,
@@ -26,10 +26,11 @@ from monotile.ir.program import (
     Weight,
     defined,
     expressions,
+    statements,
     updates,
 )
 from monotile.transform.names import Names
-from monotile.transform.rewrite import Body, map_bodies, map_exprs, same, with_body
+from monotile.transform.rewrite import Body, map_bodies, map_exprs
 from monotile.transform.roll.made_rows import (
     Made,
     Stacked,
@@ -39,17 +40,17 @@ from monotile.transform.roll.made_rows import (
     stacks_of,
     value_of_index,
 )
+from monotile.transform.simplify.dce import eliminate_dead_code
 
 
 class Write(msgspec.Struct, frozen=True):
-    """`value`, made inside loops with `axes`, becomes row `row` of a table. stacks, parts: of it, see `stacks_of`. chain: the Scatters that make it of `copy`,
+    """`value`, made inside loops with `axes`, becomes row `row` of a table. stacks: of it, see `stacks_of`. chain: the Scatters that make it of `copy`,
     which is that row as it was; empty: it is made in another way."""
 
     value: Tensor
     row: tuple[Expr, ...]
     axes: tuple[Axis, ...]
     stacks: tuple[Stacked, ...]
-    parts: tuple[str, ...]
     chain: tuple[Scatter, ...] = ()
     copy: Compute | None = None
 
@@ -97,29 +98,8 @@ def _updated(
         outputs=(*program.results, *(u.result for u in kept), new),
         states=(*(u.name for u in kept), table.tensor.name),
     )
-    copies = {u.result.name for u in updates(program) if u.name in parts}
-    done = _without(done, copies.union(*(w.parts for w in every.values())) - every.keys())
+    done = eliminate_dead_code(done)
     return None if any(mentions(done)[n] for n in writer.gone) else done
-
-
-def _without(program: Program, copies: set[str]) -> Program:
-    """`program` without those of the Computes `copies` that nobody reads."""
-    while True:
-        counts = mentions(program)
-        dead = {n for n in copies if not counts[n]}
-        new = _without_computes(program, dead)
-        if new is program:
-            return program
-        program = new
-
-
-def _without_computes(program: Program, dead: set[str]) -> Program:
-    def go(body: Body) -> Body:
-        kept = (s for s in body if not (isinstance(s, Compute) and s.out.name in dead))
-        return tuple(map_bodies(s, go) for s in kept)
-
-    body = go(program.body)
-    return with_body(program, program.body if same(body, program.body) else body)
 
 
 def _parts(table: Weight) -> frozenset[str]:
@@ -170,11 +150,11 @@ def _write(program: Program, table: Weight, rows: Mapping[str, Made]) -> Write |
     counts, loaded = mentions(program), references(program.body)[1]
     inner = (*(s.out.name for s in chain[:-1]), *(() if copy is None else (copy.out.name,)))
     name = first.value.name
-    stacks, copies = stacks_of(first.value, first.loops)
+    stacks = stacks_of(first.value, first.loops)
     goes = sum(k.value.name == name for k in first.loops[-1].stacked) if first.loops else 1
     if any(counts[n] != 1 for n in inner) or counts[name] != loaded[name] + goes:
         chain, copy = (), None
-    return Write(first.value, row, axes, stacks, copies, chain, copy)
+    return Write(first.value, row, axes, stacks, chain, copy)
 
 
 def _chain(
@@ -210,7 +190,7 @@ def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, W
                         yield from run(s.body, inner)
                 continue
             if isinstance(s, (Compute, Scatter)):
-                yield from (_free(x.index[: table.table], at) for x in _loads(s) if x.tensor == table.tensor)  # fmt: skip
+                yield from (_free(x.index[: table.table], at) for e in expressions(s) for x in loads(e) if x.tensor == table.tensor)  # fmt: skip
             else:
                 yield not mentioned((s,))[table.tensor.name] or not written
             for t in defined(s):
@@ -225,22 +205,7 @@ def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, W
 
 
 def _all_defined(body: Body) -> Iterator[str]:
-    for s in body:
-        yield from (t.name for t in defined(s))
-        if isinstance(s, Loop):
-            yield from _all_defined(s.body)
-
-
-def _loads(s: Compute | Scatter) -> list[Load]:
-    found: list[Load] = []
-
-    def note(x: Load) -> Expr:
-        found.append(x)
-        return x
-
-    for e in expressions(s):
-        map_loads(e, note)
-    return found
+    return (t.name for s in statements(body) for t in defined(s))
 
 
 class _Writer:
