@@ -19,7 +19,7 @@ from monotile.config import Options
 from monotile.frontends.torch.capture import Captured, functional, to_program
 from monotile.frontends.torch.export import Exported, Model, export
 from monotile.frontends.torch.orders import in_memory_order
-from monotile.frontends.torch.sizes import ranges_of, size_classes
+from monotile.frontends.torch.ranges import ranges_of, size_classes
 from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program

@@ -1,9 +1,9 @@
 """Compiles every small model, each in a process of its own, and compares it with PyTorch in float64.
 
-    python -m bench.survey [--target cpu] [--dtype float32] [--head AutoModel] [--write] [--jobs N] [--seconds S] [--log FILE] [NAME ...]
+    python -m bench.survey [--target cpu] [--dtype float32] [--head AutoModel] [--write | --sizes] [--jobs N] [--seconds S] [--log FILE] [NAME ...]
 
 head: an Auto class of transformers, whose model types are tried. write: they write tokens by `monotile.generator`, and the ids are
-compared with those of transformers' generate. The log has a line of JSON for each model; what it has is not run again. A CUDA target
+compared with those of transformers' generate. sizes: one kernel for every number of sequences and tokens, asked with several. The log has a line of JSON for each model; what it has is not run again. A CUDA target
 that is not present has no errors.
 """
 
@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from bench.survey.answers import answered
+from bench.survey.ranged import ranged
 from bench.survey.rows import Row
 from bench.survey.written import written
 
@@ -59,7 +60,8 @@ def in_a_process(name: str, case: Case, limit: float) -> Row:
 @click.option("--target", default="cpu")
 @click.option("--dtype", default="float32")
 @click.option("--head", default="AutoModel")
-@click.option("--write", is_flag=True)
+@click.option("--write", "of", flag_value="written")
+@click.option("--sizes", "of", flag_value="ranged")
 @click.option("--jobs", default=2)
 @click.option("--seconds", default=1e9, help="Nothing is begun after these.")
 @click.option("--limit", default=180.0, help="Seconds for a model.")
@@ -70,20 +72,20 @@ def main(
     jobs: int,
     seconds: float,
     limit: float,
-    write: bool,
+    of: str | None,
     **how: str,
 ) -> None:
     every = list(names or getattr(transformers, how["head"])._model_mapping._model_mapping)
     known = msgspec.json.Decoder(Row).decode_lines(log.read_bytes()) if log.exists() else []
     left = [n for n in every if n not in {r.name for r in known}]
     end = time.monotonic() + seconds
-    of = written if write else answered
+    survey = {"written": written, "ranged": ranged}[of] if of else answered
 
     def one(name: str) -> None:
         if time.monotonic() > end:
             return
         dtype = getattr(torch, how["dtype"])
-        row = in_a_process(name, lambda: of(name, how["head"], how["target"], dtype), limit)
+        row = in_a_process(name, lambda: survey(name, how["head"], how["target"], dtype), limit)
         with log.open("ab") as out:
             out.write(msgspec.json.encode(row) + b"\n")
         click.echo(

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,46 +12,83 @@ import monotile
 from bench.survey import small
 from bench.survey.rows import Row, attempted, words
 from monotile.runtime.accuracy import error, exact
-from monotile.runtime.reference import eager, to_device
+from monotile.runtime.reference import eager, map_tensors
+
+Given = dict[str, torch.Tensor]
 
 
 def answered(name: str, head: str, target: str, dtype: torch.dtype) -> Row:
     """head: an Auto class of transformers."""
     torch.manual_seed(0)
     try:
-        model, given = _made(name, head)
+        model, given = made(name, head)
+        model, calls = moved(model, [given], target, dtype)
     except Exception as reason:
         return Row(name=name, outcome="not built", said=words(reason))
-    model = model.to(dtype)
-    call = (), {k: v.to(dtype) if v.is_floating_point() else v for k, v in given.items()}
-    if target == "cuda":
-        moved, call = to_device(model, call, torch.device("cuda"))
-        assert isinstance(moved, torch.nn.Module)
-        model = moved
 
-    def run() -> tuple[Any, float]:
+    def run() -> tuple[list[Any], float]:
         start, options = time.perf_counter(), monotile.Options(cache=False)
         fast = monotile.compile(
-            copy.deepcopy(model), (), dict(call[1]), target=target, options=options
+            copy.deepcopy(model), (), dict(calls[0]), target=target, options=options
         )
         seconds = time.perf_counter() - start
-        return fast(**call[1]), seconds
+        return [fast(**calls[0])], seconds
 
     outcome = attempted(name, run)
     if isinstance(outcome, Row):
         return outcome
-    found, seconds = outcome
+    return judged(name, model, calls, *outcome)
+
+
+def moved(
+    model: torch.nn.Module, calls: Sequence[Given], target: str, dtype: torch.dtype
+) -> tuple[torch.nn.Module, list[Given]]:
+    """The model and what it is called with, of this dtype, where the target is. Raises what PyTorch does if it does not run there."""
+    device = torch.device("cuda" if target == "cuda" else "cpu")
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return x.to(device, dtype if x.is_floating_point() else x.dtype)
+
+    model, calls = model.to(device, dtype), [map_tensors(((), call), one)[1] for call in calls]
+    for call in calls:
+        model(**call)
+    return model, calls
+
+
+def judged(
+    name: str, model: torch.nn.Module, calls: Sequence[Given], found: Sequence[Any], seconds: float
+) -> Row:
+    """The largest error of what was found for each call, and at which calls it is too large."""
+    worst, said = (0.0, 0.0), []
+    for call, one in zip(calls, found, strict=True):
+        ours, theirs = _errors(model, call, one)
+        worst = max(worst, (ours, theirs))
+        floor = 1e-5 if next(model.parameters()).dtype == torch.float32 else 1e-3
+        if not ours <= max(floor, 3 * theirs):
+            said.append(f"{ours:.1e} with {shapes(call)}")
+    return Row(
+        name=name,
+        outcome="inexact" if said else "right",
+        said="; ".join(said),
+        error=worst[0],
+        eager=worst[1],
+        seconds=seconds,
+    )
+
+
+def shapes(call: Given) -> list[tuple[int, ...]]:
+    return [tuple(x.shape) for x in call.values()]
+
+
+def _errors(model: torch.nn.Module, call: Given, found: Any) -> tuple[float, float]:
     try:
-        right = exact(model, call)
+        right = exact(model, ((), call))
     except RuntimeError:  # an operator of few types, such as _grouped_mm
-        right = eager(model, call)
-    ours, theirs = error(found, right), error(eager(model, call), right)
-    good = ours <= max(1e-5 if dtype == torch.float32 else 1e-3, 3 * theirs)
-    said = "right" if good else "inexact"
-    return Row(name=name, outcome=said, error=ours, eager=theirs, seconds=seconds)
+        right = eager(model, ((), call))
+    return error(found, right), error(eager(model, ((), call)), right)
 
 
-def _made(name: str, head: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def made(name: str, head: str) -> tuple[torch.nn.Module, Given]:
     """The model and arguments that it runs with."""
     reasons = []
     for values in small.settings(name):

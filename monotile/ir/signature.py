@@ -51,11 +51,12 @@ class AliasLeaf:
 class Sizes:
     """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
     each with what it is: an expression of Python over symbols. counted: symbols that data decide, each with where the Program gives it: results are
-    as long as these say."""
+    as long as these say. conditions: what holds of the symbols in a call that the Program is for."""
 
     symbols: tuple[tuple[str, int, int], ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
     counted: tuple[tuple[str, OutputLeaf], ...] = ()
+    conditions: tuple[str, ...] = ()
 
 
 InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf

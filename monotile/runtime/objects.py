@@ -1,7 +1,8 @@
 """Results that are objects of a library's classes, such as Hugging Face's caches of keys and values.
 
 PyTorch's exporter flattens only registered containers. An object of a plain Python class is its `__dict__`, as `copy.copy`
-sees it: attributes with tensors are children, all others are fixed. `flatten_objects` replaces each such object of a tree by
+sees it: attributes with tensors, and with numbers that a call's sizes decide, are children, all
+others are fixed. `flatten_objects` replaces each such object of a tree by
 a `Parts`, a registered container; `rebuild` makes the object again.
 """
 
@@ -15,12 +16,13 @@ import torch
 import torch.utils._pytree as pytree
 
 _HEAP_TYPE = 1 << 9  # a class defined in Python (CPython's Py_TPFLAGS_HEAPTYPE)
+_DECIDED = (torch.Tensor, torch.SymInt, torch.SymFloat)
 _SETTLED = (type(None), bool, int, float, str, type, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """names: attributes with tensors. fixed: the other attributes."""
+    """names: attributes that a call decides. fixed: the other attributes."""
 
     type: type
     names: tuple[str, ...]
@@ -34,7 +36,7 @@ class Parts:
 
 
 def flatten_objects(tree: Any) -> Any:
-    """`tree` with a `Parts` for every object that holds tensors and is not a registered container."""
+    """`tree` with a `Parts` for every object that is not a registered container."""
     return _apart(tree, ())
 
 
@@ -43,12 +45,10 @@ def _apart(tree: Any, around: tuple[int, ...]) -> Any:
 
 
 def _opened(x: Any, around: tuple[int, ...]) -> Any:
-    if isinstance(x, _SETTLED) or not _is_its_dict(type(x)) or id(x) in around:
+    if isinstance(x, _SETTLED + _DECIDED) or not _is_its_dict(type(x)) or id(x) in around:
         return x
     attributes = {name: _apart(value, (*around, id(x))) for name, value in vars(x).items()}
-    names = tuple(name for name, value in attributes.items() if _holds_tensors(value))
-    if not names:
-        return x
+    names = tuple(name for name, value in attributes.items() if _is_decided(value))
     fixed = {name: value for name, value in vars(x).items() if name not in names}
     return Parts(tuple(attributes[name] for name in names), Form(type(x), names, fixed))
 
@@ -66,8 +66,9 @@ def _is_its_dict(cls: type) -> bool:
     )
 
 
-def _holds_tensors(tree: Any) -> bool:
-    return any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(tree))
+def _is_decided(tree: Any) -> bool:
+    """Whether anything in it is a call's: a tensor, or while a model is traced what sizes decide."""
+    return any(isinstance(x, _DECIDED) for x in pytree.tree_leaves(tree))
 
 
 def rebuild(values: Iterable[Any], form: Form) -> Any:

@@ -58,6 +58,8 @@ class SizeReader:
         self._expected: Callable[..., tuple[Shape, ...]] = _function(
             names, [_tuple(texts) for _, texts in self._shaped]
         )
+        self._conditions = signature.sizes.conditions
+        self._hold = _function(names, self._conditions) if self._conditions else None
         self._scalars = _function(names, [texts[n] for n in wanted])
         self.counted = [place for _, place in signature.sizes.counted]
         self._results = _function([*names, *(n for n, _ in signature.sizes.counted)], results)
@@ -71,6 +73,8 @@ class SizeReader:
         for k, ((_, low, high), n) in enumerate(zip(self._ranges, symbols, strict=True)):
             if not low <= n <= high:
                 raise self._out_of_range(k, n)
+        if self._hold is not None and not all(self._hold(*symbols)):
+            raise self._another_course(symbols)
         for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
             given = leaves[leaf]
             got = tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)
@@ -134,18 +138,30 @@ class SizeReader:
             " with another range in dynamic_shapes"
         )
 
+    def _another_course(self, symbols: tuple[int, ...]) -> InputError:
+        assert self._hold is not None
+        held = zip(self._conditions, self._hold(*symbols), strict=True)
+        failed = " and ".join(text for text, holds in held if not holds)
+        return InputError(
+            f"the model was compiled for sizes with {failed}, which does not hold where {self._known(symbols, failed)}: it computes something"
+            " else for these, so compile it for them alone"
+        )
+
+    def _known(self, symbols: tuple[int, ...], *texts: str) -> str:
+        """What the symbols in these expressions are, and where that was found."""
+        return ", ".join(
+            f"{n} = {v} ({self._words(p)})"
+            for (n, _, _), v, p in zip(self._ranges, symbols, self._places, strict=True)
+            if p.leaf is not None and any(n in t for t in texts)
+        )
+
     def _unrelated(self, leaf: int, given: object, symbols: tuple[int, ...]) -> InputError:
         names = [n for n, _, _ in self._ranges]
         texts = self._texts(leaf)
         wanted: list[int] = [*_function(names, texts)(*symbols)]
         got = list(given.shape) if isinstance(given, torch.Tensor) else given
-        known = ", ".join(
-            f"{n} = {v} ({self._words(p)})"
-            for n, v, p in zip(names, symbols, self._places, strict=True)
-            if p.leaf is not None and any(n in t for t in texts)
-        )
         return InputError(
-            f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {wanted}, got {got}, where {known}"
+            f"{self._signature.names[leaf]}: expected [{', '.join(texts)}] = {wanted}, got {got}, where {self._known(symbols, *texts)}"
         )
 
 

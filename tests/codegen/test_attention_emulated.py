@@ -1,7 +1,7 @@
 """Attention as one streamed stage: the kernel on the emulator against PyTorch in float64."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -215,6 +215,24 @@ def test_masks(way: Way) -> None:
     mask[4, 20:] = False
     mask[5, :140] = False
     check(way, lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -1e9, -3e4])
+def test_masked_by_low_numbers(way: Way, low: float) -> None:
+    """Of rows that see nothing every key has the same share; some warps have such keys alone."""
+    rows = 33 + way.more
+    q, k, v = qkv(rows, 150, way.size, way.size)
+    mask = normal(rows, 150, seed=6) > 0
+    mask[3] = False
+    mask[4, 20:] = False
+    mask[5, :140] = False
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> Any:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = q.to(wide) @ k.to(wide).transpose(-1, -2)
+        return torch.softmax(torch.where(m, scores, low), -1).to(v.dtype) @ v
+
+    check(way, attention, q / 4, k, v, mask)
 
 
 def test_written_plainly(way: Way) -> None:

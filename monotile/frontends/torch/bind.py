@@ -19,7 +19,8 @@ from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.data_sizes import by_data, computed
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
-from monotile.frontends.torch.sizes import NO_RANGES, Ranges, Size, text_of
+from monotile.frontends.torch.ranges import NO_RANGES, Ranges
+from monotile.frontends.torch.sizes import Size, text_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,

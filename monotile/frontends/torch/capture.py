@@ -27,14 +27,8 @@ from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.export import Model, export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.lifted import memory_of
-from monotile.frontends.torch.sizes import (
-    STATIC,
-    Ranges,
-    Shapes,
-    Size,
-    ranges_of,
-    text_of,
-)
+from monotile.frontends.torch.ranges import Ranges, ranges_of
+from monotile.frontends.torch.sizes import STATIC, Shapes, Size, text_of
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import refuse_training
 from monotile.frontends.torch.types import to_numpy, type_of
@@ -316,7 +310,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         for x in inputs.leaves
     ]
     counted = tuple((name, OutputLeaf(k)) for name, k in counts.items())
-    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted)
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted, ranges.conditions)
     return Captured(
         bound.program,
         parameters,

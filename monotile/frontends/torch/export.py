@@ -13,6 +13,7 @@ from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
+from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
@@ -89,10 +90,18 @@ def _exported(
 ) -> ExportedProgram:
     """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
 
-    def run() -> ExportedProgram:
-        found = torch.export.export(
-            model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+    def within(shapes: Any, deferred: bool) -> ExportedProgram:
+        return torch.export.export(
+            model,
+            args,
+            kwargs,
+            dynamic_shapes=shapes,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
         )
+
+    def run() -> ExportedProgram:
+        found = exported_for(dynamic_shapes, within)
         check_numbers(found)
         return found
 

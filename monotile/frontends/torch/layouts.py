@@ -32,6 +32,11 @@ class Layout:
         return all(n == 1 or x == y for n, x, y in pairs) or 0 in self.shape
 
     @property
+    def open(self) -> bool:
+        """Whether a call decides it."""
+        return any(isinstance(n, torch.SymInt) for n in (*self.shape, *self.stride))
+
+    @property
     def order(self) -> list[int]:
         """The dimensions by descending stride."""
         return sorted(range(len(self.shape)), key=lambda d: -self.stride[d])
@@ -108,6 +113,8 @@ class Layouts:
     def _run(self, node: fx.Node, op: OpOverload) -> _Known:
         """Runs `op` on zeros with the layouts of the node's arguments."""
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: self._of[n])
+        if any(isinstance(x, Layout) and x.open for x in pytree.tree_leaves((args, kwargs))):
+            return self._said(node, op)
         key = f"{op} {args} {kwargs}"
         if key not in self._known:
             leaves, tree = pytree.tree_flatten((args, kwargs))
@@ -123,6 +130,14 @@ class Layouts:
                 pytree.tree_map(layout_of, found), *_shared(pytree.tree_leaves(found), mine)
             )
         return self._known[key]
+
+    def _said(self, node: fx.Node, op: OpOverload) -> _Known:
+        """What the tracer knows of it."""
+        if node in self._unsaid:
+            raise _refusal(node, "may return its argument, depending on the sizes of a call")
+        schema = op._schema  # pyright: ignore[reportPrivateUsage]
+        views = any(r.alias_info is not None for r in schema.returns)
+        return _Known(pytree.tree_map(layout_of, node.meta["val"]), views, same=False)
 
 
 def storage_of(x: torch.Tensor) -> int:

@@ -4,36 +4,35 @@ A `Size` is an int, the most that the size can be, so that a shape with sizes is
 decision needs more than its bounds, `Unsupported` says so.
 """
 
-import itertools
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import sympy
 import torch
-from torch.export import ExportedProgram
 from torch.utils._sympy.functions import FloorDiv, Mod
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Unsupported
+from monotile.frontends.torch.ranges import NO_RANGES, Ranges
 from monotile.ir.expr import Symbolic, SymbolicNumber
 
 Real = int | float
 
 
 class Size(Symbolic):
-    """expr: over the symbols of the model's dimensions, expanded. low, high: what it lies between, both included; the int is `high`."""
+    """expr: over the symbols of the model's dimensions, expanded. low, high: what it lies between, both included; the int is `high`. calls: what
+    sizes there can be together."""
 
     expr: sympy.Expr
     low: int
+    calls: Ranges
 
-    def __new__(cls, expr: sympy.Expr, low: int, high: int) -> "Size":
+    def __new__(cls, expr: sympy.Expr, low: int, high: int, calls: Ranges = NO_RANGES) -> "Size":
         made = super().__new__(cls, high)
-        made.expr, made.low = expr, low
+        made.expr, made.low, made.calls = expr, low, calls
         return made
 
     @property
@@ -76,25 +75,25 @@ class Size(Symbolic):
 
     def __add__(self, other: Real) -> int:
         low, high = bounds(other)
-        return _made(self.expr + expr_of(other), self.low + low, self.high + high)
+        return _made(self.expr + expr_of(other), self.low + low, self.high + high, self.calls)
 
     def __radd__(self, other: Real) -> int:
         return self + other
 
     def __neg__(self) -> int:
-        return _made(-self.expr, -self.high, -self.low)
+        return _made(-self.expr, -self.high, -self.low, self.calls)
 
     def __sub__(self, other: Real) -> int:
         low, high = bounds(other)
-        return _made(self.expr - expr_of(other), self.low - high, self.high - low)
+        return _made(self.expr - expr_of(other), self.low - high, self.high - low, self.calls)
 
     def __rsub__(self, other: Real) -> int:
         low, high = bounds(other)
-        return _made(expr_of(other) - self.expr, low - self.high, high - self.low)
+        return _made(expr_of(other) - self.expr, low - self.high, high - self.low, self.calls)
 
     def __mul__(self, other: Real) -> int:
         ends = [a * b for a in bounds(self) for b in bounds(other)]
-        return _made(self.expr * expr_of(other), min(ends), max(ends))
+        return _made(self.expr * expr_of(other), min(ends), max(ends), self.calls)
 
     def __rmul__(self, other: Real) -> int:
         return self * other
@@ -109,7 +108,9 @@ class Size(Symbolic):
         low, high = bounds(other)
         if low <= 0:
             raise Unsupported(f"{self.expr} is divided by what may be 0")
-        return _made(Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)))
+        return _made(
+            Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)), self.calls
+        )
 
     def __truediv__(self, other: Real) -> float:
         return _quotient(self, other)
@@ -126,7 +127,7 @@ class Size(Symbolic):
     def __rmod__(self, other: Real) -> int:
         if 0 <= other < self.low:
             return int(other)
-        return _made(Mod(expr_of(other), self.expr), 0, self.high - 1)
+        return _made(Mod(expr_of(other), self.expr), 0, self.high - 1, self.calls)
 
     def __divmod__(self, other: object) -> Any:
         raise self._no_number()
@@ -157,22 +158,35 @@ def text_of(x: Real) -> str:
     return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else repr(x)
 
 
-def _made(expr: Any, low: float, high: float) -> int:
+def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
+    """low, high: what it lies between if nothing is known of `calls`. Of what is no sum all calls are looked at."""
     expr = sympy.expand(expr)
-    return int(expr) if expr.is_Integer else Size(expr, int(low), int(high))
+    if expr.is_Integer:
+        return int(expr)
+    if not expr.is_polynomial() and (tried := calls.values(PythonPrinter().doprint(expr))):
+        low, high = max(low, min(tried)), min(high, max(tried))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise CaptureError(f"the size {expr} has no bound")
+    return int(low) if low == high else Size(expr, int(low), int(high), calls)
 
 
 def _divided(a: Real, b: Real) -> int:
-    """a // b. An exact quotient of products stays a product."""
+    """a // b."""
     low, high = bounds(b)
     if low <= 0:
         raise Unsupported(f"{text_of(a)} is divided by what may be 0")
     ends = [x // y for x in bounds(a) for y in (low, high)]
-    exact = sympy.cancel(expr_of(a) / expr_of(b))
+    calls = next(x.calls for x in (a, b) if isinstance(x, Size))
+    return _made(_whole(expr_of(a), expr_of(b)), min(ends), max(ends), calls)
+
+
+def _whole(a: Any, b: Any) -> Any:
+    """a // b: an exact quotient of products stays a product."""
+    exact = sympy.cancel(a / b)
     whole = exact.is_polynomial() and all(
         c.is_Integer for c in sympy.Poly(exact, *exact.free_symbols).coeffs()
     ) if exact.free_symbols else exact.is_Integer  # fmt: skip
-    return _made(exact if whole else FloorDiv(expr_of(a), expr_of(b)), min(ends), max(ends))
+    return exact if whole else FloorDiv(a, b)
 
 
 class Number(SymbolicNumber):
@@ -205,84 +219,11 @@ def _quotient(a: Real, b: Real) -> float:
     return float(found) if found.is_number else Number(f"({text_of(a)}) / ({text_of(b)})")
 
 
-class Ranges(msgspec.Struct, frozen=True):
-    """Of a model's symbols: name, least, most."""
-
-    of: tuple[tuple[str, int, int], ...] = ()
-
-    def limited(self, most: Mapping[str, int]) -> "Ranges":
-        """With these most."""
-        return Ranges(tuple((n, low, min(high, most.get(n, high))) for n, low, high in self.of))
-
-
-def ranges_of(exported: ExportedProgram) -> Ranges:
-    """Of the symbols in the shapes, and the numbers, that `exported` is called with. Raises CaptureError for one without a most."""
-    found: dict[str, tuple[int, int]] = {}
-    for node in exported.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
-        for k, n in enumerate(shape):
-            if not isinstance(n, torch.SymInt):
-                continue
-            for symbol in sorted(n.node.expr.free_symbols, key=str):
-                known = exported.range_constraints.get(symbol) or n.node.shape_env.var_to_range.get(symbol)  # fmt: skip
-                low, high = _ends(known, f"dimension {k} of {node.name}")
-                found[str(symbol)] = min(low, _least(symbol, n.node.expr, exported)), high
-    return Ranges(tuple((n, *ends) for n, ends in found.items()))
-
-
-def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
-    """What a symbol is at least, by what was said of the size that is computed from it: of the symbol alone PyTorch says 2 where it may be 1."""
-    said: Any = exported.range_constraints.get(expr)
-    slope = expr.coeff(symbol)
-    rest = sympy.expand(expr - slope * symbol)
-    if said is None or not (
-        slope.is_Integer and rest.is_Integer and slope > 0 and said.lower.is_Integer
-    ):
-        return UNBOUNDED
-    return max(0, math.ceil((int(said.lower) - int(rest)) / int(slope)))
-
-
-CLASSES = 6  # of sizes, at most
-SHORT = 32  # a size up to which one class does, where the most is so much that halves do not come down to it
-
-
-def size_classes(ranges: Ranges) -> list[dict[str, int]]:
-    """What symbols are at most in each class of sizes that gets a kernel of its own, ascending; the last is for all.
-
-    A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
-    """
-    each = max(1, int(CLASSES ** (1 / max(1, len(ranges.of)))))
-    ways = [_steps(low, high, each) for _, low, high in ranges.of]
-    names = [n for n, _, _ in ranges.of]
-    return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
-
-
-def _steps(low: int, high: int, count: int) -> list[int]:
-    """Up to so many numbers from `low` to `high`, each about the same part of the next: half of it where that comes down to few."""
-    least = max(low, min(high >> (count - 1), SHORT), 1)
-    ratio = max(2.0, (high / least) ** (1 / max(count - 1, 1)))
-    found = {max(low, round(high / ratio**k)) for k in range(count)}
-    return sorted(found)
-
-
-UNBOUNDED = 1 << 31  # of a dimension: what PyTorch calls unbounded is more
-
-
-def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
-    if known is None or not known.upper.is_Integer or int(known.upper) >= UNBOUNDED:
-        raise CaptureError(
-            f"{what} has no upper bound: name one, such as torch.export.Dim(\"length\", max=512), because memory is laid out for"
-            " the largest size"
-        )  # fmt: skip
-    return max(int(known.lower), 0), int(known.upper)
-
-
 class Shapes:
     """What PyTorch's shapes are: ints, and Sizes within `ranges`. A symbol of one value is that number."""
 
-    def __init__(self, ranges: Ranges | None = None) -> None:
-        of = () if ranges is None else ranges.of
+    def __init__(self, ranges: Ranges = NO_RANGES) -> None:
+        of, self._calls = ranges.of, ranges
         self._ranges = {n: ValueRanges(low, high) for n, low, high in of}
         self._fixed = {n: low for n, low, high in of if low == high}
 
@@ -295,7 +236,7 @@ class Shapes:
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
         """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
         if isinstance(x, torch.SymInt):
-            return self.size(x)
+            return self._whole(x, -math.inf)
         unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
         if unknown:
             raise CaptureError(f"the number {x.node.expr} depends on data")
@@ -308,25 +249,24 @@ class Shapes:
 
     def size(self, n: int | torch.SymInt) -> int:
         """Raises CaptureError for a size that depends on data."""
-        if not isinstance(n, torch.SymInt):
-            return n
+        return self._whole(n, 0) if isinstance(n, torch.SymInt) else n
+
+    def _whole(self, n: torch.SymInt, least: float) -> int:
         expr = self._plain(n.node.expr)
         if expr.is_Integer:
             return int(expr)
         symbols = {x: self._ranges.get(str(x)) for x in expr.free_symbols}
         if None in symbols.values():
             raise CaptureError(f"the size {expr} depends on data")
-        ends: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
-        low, high = max(math.floor(float(ends.lower)), 0), math.ceil(float(ends.upper))
-        return high if low == high else _made(expr, low, high)
+        known: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
+        return _made(expr, max(float(known.lower), least), float(known.upper), self._calls)
 
     def _plain(self, expr: Any) -> Any:
-        if not self._fixed:
-            return expr
-        return expr.subs(
-            {s: self._fixed[str(s)] for s in expr.free_symbols if str(s) in self._fixed}
-        )
+        if self._fixed:
+            expr = expr.subs(
+                {s: self._fixed[str(s)] for s in expr.free_symbols if str(s) in self._fixed}
+            )
+        return expr.replace(FloorDiv, _whole) if expr.has(FloorDiv) else expr
 
 
-NO_RANGES = Ranges()
 STATIC = Shapes()

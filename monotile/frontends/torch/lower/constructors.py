@@ -43,8 +43,9 @@ def scalar_tensor(b: Builder, value: Operand, **_: object) -> Tensor:
 def _position(b: Builder, start: Scalar, step: Scalar) -> Tensor:
     """start + i * step: exact for integers, in float64 for floats, as PyTorch does it on the CPU."""
     if isinstance(start, int) and isinstance(step, int):
-        return b.result(lambda i: s.add(s.mul(i, int(step)), int(start)))
-    return b.result(lambda i: s.add(s.mul(cast(i, DType.F64), float(step)), float(start)))
+        return b.result(lambda i: s.add(s.mul(i, idx(step)), idx(start)))
+    first, by = (cast(idx(x), DType.F64) if isinstance(x, int) else const(x, DType.F64) for x in (start, step))  # fmt: skip
+    return b.result(lambda i: s.add(s.mul(cast(i, DType.F64), by), first))
 
 
 def arange(b: Builder, end: Scalar, **_: object) -> Tensor:

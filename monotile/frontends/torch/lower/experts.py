@@ -1,5 +1,6 @@
 """Mixtures of experts: products of rows that each choose their own matrix, and histograms."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.indexing import index_at
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, cast
+from monotile.ir.expr import Expr, Tensor, cast, const
 
 Lowering = Callable[..., Any]
 
@@ -39,8 +40,10 @@ def grouped_product(
 
 def histc(b: Builder, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements fall into each of `bins` equal parts of min ... max, both ends included."""
-    if min == max:
+    if min == max and bins > 1:
         raise Unsupported("bounds that depend on the data")
+    if min == max:  # those of the data, and one part between
+        return b.result(lambda _: cast(const(math.prod(x.shape), DType.I64), b.dtype))
     width = (max - min) / bins
 
     def body(k: Expr, *i: Expr) -> Expr:

@@ -174,7 +174,8 @@ def einsum(b: Builder, equation: str, tensors: Sequence[Tensor], **_: object) ->
     extent: dict[str, int] = {}
     for term, t in zip(labels, tensors, strict=True):
         for x, n in zip(term, t.shape, strict=True):
-            extent[x] = max(extent.get(x, 1), n)
+            if extent.get(x, 1) == 1:
+                extent[x] = n
     current, held = tensors[0], labels[0]
     rest = list(zip(tensors[1:], labels[1:], strict=True))
     if not rest:

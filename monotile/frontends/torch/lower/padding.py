@@ -23,23 +23,25 @@ def padded(
     value: Scalar,
     part: str = "",
     step: Sequence[int] | None = None,
+    shape: Sequence[int] | None = None,
 ) -> Tensor:
     """`x` with `value` around it (negative: cut off), and between its elements where `step` > 1.
 
-    pairs: (before, after) of each dimension.
+    pairs: (before, after) of each dimension; sizes are tested where the most that they can be is more than 0. shape: of the result, where it is
+    known better than as a sum.
     """
     steps = step or [1] * len(pairs)
     wide = [(n - 1) * q + 1 if n else 0 for n, q in zip(x.shape, steps, strict=True)]
-    shape = [w + p + q for w, (p, q) in zip(wide, pairs, strict=True)]
+    shape = shape or [w + p + q for w, (p, q) in zip(wide, pairs, strict=True)]
 
     def body(*i: Expr) -> Expr:
         tests: list[Expr] = []
         index: list[Expr] = []
         for e, w, (before, after), q in zip(i, wide, pairs, steps, strict=True):
-            k = s.sub(e, before) if before >= 0 else s.add(e, -before)
-            if before > 0:
+            k = s.add(e, -before) if int(before) < 0 else s.sub(e, before)
+            if int(before) > 0:
                 tests.append(s.ge(e, before))
-            if after > 0:
+            if int(after) > 0:
                 tests.append(s.lt(k, w))
             if q > 1:
                 tests.append(s.eq(s.mod(k, q), 0))
@@ -50,7 +52,7 @@ def padded(
 
 
 def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: Scalar = 0) -> Tensor:
-    return padded(b, x, _pairs(len(x.shape), pad), value)
+    return padded(b, x, _pairs(len(x.shape), pad), value, shape=b.shape)
 
 
 def _reflected(k: Expr, n: int) -> Expr:

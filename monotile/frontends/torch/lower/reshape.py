@@ -19,8 +19,8 @@ def groups(src: Sequence[int], dst: Sequence[int]) -> Iterator[tuple[range, rang
             a, i = src[i], i + 1
         if j < len(dst):
             b, j = dst[j], j + 1
-        while a != b:
-            if int(a) < int(b):  # of sizes, the most that they can be
+        while a != b and (i < len(src) or j < len(dst)):  # the whole is equal, known or not
+            if j == len(dst) or (i < len(src) and int(a) < int(b)):  # of sizes, their most
                 a, i = a * src[i], i + 1
             else:
                 b, j = b * dst[j], j + 1

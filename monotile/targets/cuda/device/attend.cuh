@@ -56,14 +56,14 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, int key0, i
       if constexpr (USED > 1) {
 #pragma unroll
         for (int s = 1; s < USED; ++s) maximum = fmaxf(maximum, maxima[s * S::PARTIAL]);
-        float from = maximum == -MT_INF ? 0.f : origin_of<S::PART>(maximum);
-        float weight = power_of<S::PART>(maxima[0], 1.f, from);
+        float from = maximum == -MT_INF ? 0.f : maximum;
+        float weight = power_of<true>(maxima[0], 1.f, from);
         total *= weight;
 #pragma unroll
         for (int v = 0; v < S::VECTOR; ++v) sum[v] *= weight;
 #pragma unroll
         for (int s = 1; s < USED; ++s) {
-          weight = power_of<S::PART>(maxima[s * S::PARTIAL], 1.f, from);
+          weight = power_of<true>(maxima[s * S::PARTIAL], 1.f, from);
           total += weight * maxima[s * S::PARTIAL + S::BLOCK_M];
           Pack<float, S::VECTOR> part = load<S::VECTOR>(partials + s * S::PARTIAL + m * S::PITCH + n);
 #pragma unroll

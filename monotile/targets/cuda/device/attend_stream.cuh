@@ -39,13 +39,14 @@ template <class Take>
 __device__ __forceinline__ float lowest_of(const KeyPart<Take>& part) { return part.lowest; }
 __device__ __forceinline__ float lowest_of(float) { return -MT_INF; }
 
-// The power of a score times `factor`, relative to what `from` is the `origin_of`. Of a part of the keys that may be so low that it would
-// be -inf times LOG2_E: the difference comes first.
-template <bool PART>
-__device__ __forceinline__ float origin_of(float score) { return PART ? score : score * LOG2_E; }
-template <bool PART>
+// The power of a score times `factor`, relative to what `from` is the `origin_of`. With one multiplication, unless the EXACT difference comes
+// first: of scores that are FAR from 0, such as masked ones, LOG2_E times a score is rounded to another power, or is -inf.
+constexpr float FAR = 1024.f;
+template <bool EXACT>
+__device__ __forceinline__ float origin_of(float score) { return EXACT ? score : score * LOG2_E; }
+template <bool EXACT>
 __device__ __forceinline__ float power_of(float score, float factor, float from) {
-  if constexpr (PART) return ptx::exp2_fast(fmaf(score, factor, -from) * LOG2_E);
+  if constexpr (EXACT) return ptx::exp2_fast(fmaf(score, factor, -from) * LOG2_E);
   return ptx::exp2_fast(fmaf(score, factor * LOG2_E, -from));
 }
 
@@ -243,18 +244,30 @@ struct OnlineSoftmax {
         for (int e = 0; e < 4; ++e) sums[i][j][e] *= rescale[i][e / 2];
   }
 
-  // Replaces scores by their powers, relative to `maximum`, and adds these to `total`.
+  // Replaces scores by their powers, relative to `maximum`, and adds these to `total`. A part of the keys may well have masked ones alone.
   __device__ __forceinline__ void exponentiate(typename S::Scores::Accumulator& scores, float factor) {
+    bool far = S::PART;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) far |= fabsf(origin(maximum[i][h])) > FAR;
+    if (S::PART || __any_sync(0xffffffffu, far))
+      add_powers<true>(scores, factor);
+    else
+      add_powers<false>(scores, factor);
+  }
+  template <bool EXACT>
+  __device__ __forceinline__ void add_powers(typename S::Scores::Accumulator& scores, float factor) {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float from = origin_of<S::PART>(origin(maximum[i][h])), added = 0;
+        float from = origin_of<EXACT>(origin(maximum[i][h])), added = 0;
 #pragma unroll
         for (int j = 0; j < TS; ++j)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            float power = power_of<S::PART>(scores.c[i][j][e], factor, from);
+            float power = power_of<EXACT>(scores.c[i][j][e], factor, from);
             scores.c[i][j][e] = power;
             added += power;
           }

@@ -1,0 +1,132 @@
+"""Ranges of sizes of which a model does not take quite all, or PyTorch cannot prove that it does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+import monotile
+
+ROWS = Dim("rows", max=12)
+DIM = 4
+
+
+class Of(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def by_remainder(x: torch.Tensor) -> torch.Tensor:
+    return x * 3 if x.shape[0] % 5 == 3 else x + 1
+
+
+def always(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return x * 3 if torch.sym_min(2 * n, 3 * n) == 2 * n else x + 1
+
+
+def of_many(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(0) if x.shape[0] > 2 else x
+
+
+def even(x: torch.Tensor) -> torch.Tensor:
+    torch._check(x.shape[0] % 2 == 0)
+    return x.relu()
+
+
+def to_blocks(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return F.pad(x, (0, 0, 0, (16 - n % 16) % 16)).sum(1)
+
+
+def to_eights(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return F.pad(x, (0, 0, 0, (8 - n % 8) % 8), value=2.0).exp()
+
+
+def descending(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return x * torch.arange(n, 0, -1.0)[:, None] + torch.arange(n, 2 * n)[:, None]
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ni,mi->nm", x, x[:1]) + torch.einsum("ni,nj->n", x, x)[:, None]
+
+
+def by_halves(x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[0]
+    return x.reshape(n * n // n, 2, 2).softmax(-1)
+
+
+def compiled(f: Callable[..., Any], example: int, rows: Any = ROWS) -> Any:
+    x = torch.randn(example, DIM)
+    return monotile.compile(Of(f), (x,), target="cpu", dynamic_shapes=({0: rows},))
+
+
+def check(fast: Any, f: Callable[..., Any], sizes: Sequence[int]) -> None:
+    for n in sizes:
+        x = torch.randn(n, DIM)
+        torch.testing.assert_close(fast(x), f(x))
+
+
+@pytest.mark.parametrize("f", [always, to_blocks, to_eights, descending, summed, by_halves])
+def test_all_sizes(f: Callable[..., Any]) -> None:
+    fast = compiled(f, 6)
+    assert not fast.artifact.signature.sizes.conditions
+    check(fast, f, (1, 2, 6, 8, 12))
+
+
+def test_a_course_that_some_sizes_take() -> None:
+    fast = compiled(by_remainder, 8)
+    check(fast, by_remainder, (3, 8))
+    with pytest.raises(
+        monotile.InputError, match=r"% 5\)? == 3.* = 9 \(dimension 0 of args\[0\]\)"
+    ):
+        fast(torch.randn(9, DIM))
+
+
+def test_a_check_of_the_model() -> None:
+    fast = compiled(even, 6)
+    check(fast, even, (2, 12))
+    with pytest.raises(monotile.InputError, match="dimension 0 of args"):
+        fast(torch.randn(7, DIM))
+
+
+def test_a_shorter_range() -> None:
+    fast = compiled(of_many, 6)
+    check(fast, of_many, (3, 12))
+    with pytest.raises(monotile.InputError, match="compiled for 3 to 12"):
+        fast(torch.randn(2, DIM))
+
+
+def test_one_size_only() -> None:
+    with pytest.raises(monotile.CaptureError, match="does not take all sizes"):
+        compiled(lambda x: x + torch.ones(6, DIM), 6)
+
+
+def test_no_rows() -> None:
+    """PyTorch traces a model as if there were some."""
+    fast = compiled(lambda x: F.max_pool1d(x[:, None], 2), 6)
+    with pytest.raises(monotile.InputError, match=r"is 0.*compiled for 1 to 12"):
+        fast(torch.randn(0, DIM))
+
+
+class Counted:
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x, self.count, self.name = x, x.shape[0], "counted"
+
+
+def test_a_number_in_a_result() -> None:
+    fast = compiled(lambda x: Counted(x * 2), 6)
+    for n in (1, 5):
+        found = fast(torch.ones(n, DIM))
+        assert (type(found), found.count, found.name) == (Counted, n, "counted")
+        assert found.x.shape == (n, DIM)
