@@ -45,7 +45,7 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Const, Expr, Load, SizeTensor, Tensor, idx, loads
+from monotile.ir.expr import Axis, Binary, Expr, Load, SizeTensor, Tensor, idx, loads
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -120,15 +120,6 @@ class Part(NamedTuple):
     def along(self, axis: Axis, axes: Sequence[Axis]) -> Live:
         """The same of a Compute with these axes."""
         return Live(axis, *self.ends, tuple(At(axes[p], run) for p, run in self.at))
-
-
-def held_before(index: Expr) -> Part | None:
-    """What an index reads that is held before a scalar: `min(x, end[] - 1)`, where the scalar is not zero."""
-    match index:
-        case Binary("min", _, Binary("sub", Load(end, ()), Const(1))):
-            return Part((None, end))
-        case _:
-            return None
 
 
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):

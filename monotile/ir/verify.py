@@ -24,6 +24,7 @@ from monotile.ir.expr import (
     children,
     loads,
 )
+from monotile.ir.held import held_before, tested
 from monotile.ir.intervals import type_range
 from monotile.ir.program import (
     Branch,
@@ -34,7 +35,6 @@ from monotile.ir.program import (
     Program,
     Scatter,
     Statement,
-    held_before,
     is_snapshot,
     parts_of,
     statements,
@@ -181,7 +181,7 @@ def _compute(at: Scope, s: Compute) -> None:
     _bounds(at, (s.body,), s.axes + s.reduce)
     _live(at, s)
     for x in loads(s.body):
-        _defined(at, x, s.live)
+        _defined(at, x, s.live, s.body)
     at.define(s.out)
     along = parts_of(s)
     if any(along):
@@ -203,16 +203,19 @@ def _live(at: Scope, s: Compute) -> None:
             at.use(t)
             fits = (t.shape, t.dtype) == (shape, DType.I64)
             at.check(fits, f"the bound {t.name!r} is {show_type(t)}")
+            inside = not isinstance(t, SizeTensor) or t.most <= x.axis.extent
+            at.check(inside, f"the bound {t.name!r} may be beyond axis {x.axis.name!r}")
         positions = x.axis in s.reduce and s.combiner in ("argmax", "argmin")
         at.check(not positions, f"{s.combiner!r} over a part of axis {x.axis.name!r}")
 
 
-def _defined(at: Scope, x: Load, live: Sequence[Live]) -> None:
-    """What is undefined of the tensor of `x` is not read under these bounds."""
+def _defined(at: Scope, x: Load, live: Sequence[Live], body: Expr) -> None:
+    """What is undefined of the tensor of `x` is not read in `body` under these bounds."""
     by_axis: dict[Expr, Part | None] = {y.axis: y.part(x.index) for y in live}
-    for i, wanted in zip(x.index, at.partial.get(x.tensor.name, ()), strict=False):
-        bounded = wanted is not None and wanted in (by_axis.get(i), held_before(i))
-        at.check(wanted is None or bounded, f"an undefined part of {x.tensor.name!r} may be read")
+    for k, (i, wanted) in enumerate(zip(x.index, at.partial.get(x.tensor.name, ()), strict=False)):
+        bounded = wanted is None or wanted in (by_axis.get(i), held_before(i))
+        bounded = bounded or wanted == tested(body, x, k)
+        at.check(bounded, f"an undefined part of {x.tensor.name!r} may be read")
 
 
 def _scatter(at: Scope, s: Scatter) -> None:
@@ -234,7 +237,7 @@ def _scatter(at: Scope, s: Scatter) -> None:
         at.check(number, f"{s.combiner!r} of {s.out.dtype}")
     _bounds(at, (Load(s.out, s.index), s.value), s.axes)
     for x in (x for e in (*s.index, s.value) for x in loads(e)):
-        _defined(at, x, ())
+        _defined(at, x, (), s.value)
     at.define(s.out)
 
 

@@ -70,6 +70,23 @@ class Mixed(nn.Module):
         return y, y.softmax(1).sum(0), y.mean((0, 1)), y[:, -1], torch.cat([y, x], 1)
 
 
+class Sinks(nn.Module):
+    """Attention in which a score more than there are keys takes its share, and the one key more of a longer memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing, self.sinks = nn.Linear(24, 72), nn.Parameter(torch.randn(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, _ = x.shape
+        q, k, v = self.mixing(x).view(b, n, 3, 2, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(2, 3) / 4
+        sinks = self.sinks.view(1, 2, 1, 1).expand(b, 2, n, 1)
+        shares = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+        longer = torch.cat([v[:, :, :1], v], 2)
+        return (shares @ v).sum(1) + longer.cumsum(2)[:, 0, 1:]
+
+
 def tokens(b: int, n: int) -> Args:
     return (torch.randint(50, (b, n), generator=torch.Generator().manual_seed(n)),)
 
@@ -87,6 +104,7 @@ CASES: dict[str, Case] = {
     "tokens": (Encoder, tokens, ({1: Dim("n", min=1, max=96)},), [(1, 1), (1, 17), (1, 64), (1, 96)]),
     "images": (Images, images, ({0: Dim("b", min=1, max=12)},), [(1,), (5,), (12,)]),
     "both": (Mixed, rows, ({0: Dim("b", min=1, max=6), 1: Dim("n", min=1, max=20)},), [(1, 1), (4, 7), (6, 20)]),
+    "sinks": (Sinks, rows, ({1: Dim("n", min=1, max=48)},), [(1, 1), (1, 17), (1, 47), (1, 48)]),
 }  # fmt: skip
 
 

@@ -190,8 +190,12 @@ class _Finder:
                 for part, value in found:
                     own = ((x.index[q], run) for q, run in part.at)
                     at = tuple(At(i, run) for i, run in own if isinstance(i, Axis) and i in c.axes)
-                    if x.index[p] == axis and len(at) == len(part.at):
-                        values.setdefault((part.ends, at), {})[x] = value
+                    if x.index[p] != axis or len(at) != len(part.at):
+                        continue
+                    longer = x.tensor.shape[p] > axis.extent
+                    ends = self._within(part, axis.extent) if longer else part.ends
+                    if ends is not None:
+                        values.setdefault((ends, at), {})[x] = value
         out: list[Dead] = []
         for (ends, at), known in values.items():
             value = value_where(
@@ -199,6 +203,19 @@ class _Finder:
             )
             out += [Dead(ends, value, at)] if value is not None else []
         return out
+
+    def _within(self, part: Part, extent: int) -> Ends | None:
+        """The ends of a part of a longer dimension, which is read so far: None where they may be beyond that."""
+        first, last = part.ends
+        if first is not None or last is None or part.at:
+            return None
+        if isinstance(last, SizeTensor):
+            return part.ends if last.most <= extent else None
+        made = next((m for m in self.scalars if m.out == last), None)
+        if made is None:
+            return None
+        rows = tuple(At(a) for a in made.reduce)
+        return None, self._end("live_end", binary("min", made.body, idx(extent)), rows, "max")
 
     def _stated(self, c: Compute, axis: Axis) -> list[Dead]:
         """Where comparisons of `axis` are false."""

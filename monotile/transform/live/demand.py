@@ -10,6 +10,7 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Expr, Load, Tensor
+from monotile.ir.held import held_before, tested
 from monotile.ir.program import (
     Branch,
     Compute,
@@ -21,7 +22,6 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     ends_of,
-    held_before,
 )
 from monotile.transform.rewrite import Body
 
@@ -115,11 +115,16 @@ class _Finder:
         self._loads(c, live)
 
     def _loads(self, s: Compute | Scatter, live: list[Live]) -> None:
-        def part(index: Expr, read: Load) -> Part | None:
-            return next((x.part(read.index) for x in live if x.axis == index), held_before(index))
+        def part(at: int, index: Expr, read: Load) -> Part | None:
+            own = next((x for x in live if x.axis == index), None)
+            if own is None:
+                return held_before(index)
+            if own.axis.extent > read.tensor.shape[at]:  # and so may its end be
+                return tested(s.body, read, at) if isinstance(s, Compute) else None
+            return own.part(read.index)
 
         for x in loads_of(s):
-            self._read(x.tensor, tuple(part(i, x) for i in x.index))
+            self._read(x.tensor, tuple(part(k, i, x) for k, i in enumerate(x.index)))
 
     def _loop(self, s: Loop) -> None:
         if s.count is not None:
