@@ -14,40 +14,43 @@ from torch.export import Dim, ExportedProgram
 
 from monotile.frontends.torch.ranges import Ranges, ranges_of
 
-_VIOLATED = "Constraints violated"
+_VIOLATED = r"(?:Constraints violated|Specializations unexpectedly required)"  # in a message
 Exporter = Callable[..., ExportedProgram]
 
 
 def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
     """What `run(dynamic_shapes, deferred)` exports: deferred says that what PyTorch cannot prove of sizes becomes an assertion of the graph.
     Raises what PyTorch raises where a dimension that `shapes` leaves open has one size only."""
+    if shapes is None:
+        return run(None, False)
+    found, said = _tried(run, shapes)
+    if found is None and said:
+        found, _ = _tried(run, _inferred(shapes, said))
+    return run(shapes, False) if found is None else found  # which raises, to say why
+
+
+def _tried(run: Exporter, shapes: Any) -> tuple[ExportedProgram | None, str]:
+    """What is exported if it takes several sizes of each Dim, and what PyTorch says if not."""
     try:
-        return run(shapes, False)
+        found = run(shapes, True)
     except Exception as e:
-        if _VIOLATED not in str(e):
+        if not re.search(_VIOLATED, str(e)):
             raise
-        first = e
-    for way in (shapes, *_inferred(shapes, str(first))):
-        try:
-            found = run(way, True)
-        except Exception as e:
-            if _VIOLATED not in str(e):
-                raise
-            continue
-        if _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found))):
-            return found
-    raise first
+        return None, str(e)
+    several = _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found)))
+    return (found if several else None), ""
 
 
 def _dims(shapes: Any) -> list[Any]:
     return [x for x in pytree.tree_leaves(shapes) if isinstance(x, Dim)]
 
 
-def _inferred(shapes: Any, said: str) -> Iterator[Any]:
-    """The same where PyTorch finds out what the Dims that a message names can be within their ranges; none for what is computed from a Dim."""
+def _inferred(shapes: Any, said: str) -> Any:
+    """The same where PyTorch finds out what the Dims that a message names can be within their ranges; not for what is computed from a Dim."""
     named = set(re.findall(r"\w+", " ".join(re.findall(rf"{_VIOLATED} \((.*?)\)", said))))
-    if all(type(x) is Dim for x in _dims(shapes) if _name(x) in named):
-        yield pytree.tree_map(lambda x: _hint(x) if _name(x) in named else x, shapes)
+    if any(type(x) is not Dim for x in _dims(shapes) if _name(x) in named):
+        return shapes
+    return pytree.tree_map(lambda x: _hint(x) if _name(x) in named else x, shapes)
 
 
 def _name(x: Any) -> str:
