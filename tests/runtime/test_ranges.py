@@ -66,6 +66,13 @@ def by_halves(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(n * n // n, 2, 2).softmax(-1)
 
 
+def first_of_three(x: torch.Tensor) -> torch.Tensor:
+    """A part whose end is compared with three times as much."""
+    n = x.shape[0]
+    three = x.repeat(3, 1).cumsum(0)
+    return three[:n] + three[n:][n:]
+
+
 def compiled(f: Callable[..., Any], example: int, rows: Any = ROWS) -> Any:
     x = torch.randn(example, DIM)
     return monotile.compile(Of(f), (x,), target="cpu", dynamic_shapes=({0: rows},))
@@ -77,7 +84,9 @@ def check(fast: Any, f: Callable[..., Any], sizes: Sequence[int]) -> None:
         torch.testing.assert_close(fast(x), f(x))
 
 
-@pytest.mark.parametrize("f", [always, to_blocks, to_eights, descending, summed, by_halves])
+@pytest.mark.parametrize(
+    "f", [always, to_blocks, to_eights, descending, summed, by_halves, first_of_three]
+)
 def test_all_sizes(f: Callable[..., Any]) -> None:
     fast = compiled(f, 6)
     assert not fast.artifact.signature.sizes.conditions

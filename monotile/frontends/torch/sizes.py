@@ -159,15 +159,30 @@ def text_of(x: Real) -> str:
 
 
 def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
-    """low, high: what it lies between if nothing is known of `calls`. Of what is no sum all calls are looked at."""
+    """low, high: what it lies between if nothing is known of `calls`. Of what is no polynomial all calls are looked at."""
     expr = sympy.expand(expr)
     if expr.is_Integer:
         return int(expr)
-    if not expr.is_polynomial() and (tried := calls.values(PythonPrinter().doprint(expr))):
+    if known := _sum(expr, calls):
+        low, high = max(low, known[0]), min(high, known[1])
+    elif not expr.is_polynomial() and (tried := calls.values(PythonPrinter().doprint(expr))):
         low, high = max(low, min(tried)), min(high, max(tried))
     if not (math.isfinite(low) and math.isfinite(high)):
         raise CaptureError(f"the size {expr} has no bound")
     return int(low) if low == high else Size(expr, int(low), int(high), calls)
+
+
+def _sum(expr: Any, calls: Ranges) -> tuple[int, int] | None:
+    """What a sum of multiples of sizes lies between: each counts once, however it came about."""
+    ends = {n: (low, high) for n, low, high in calls.of} | {"1": (1, 1)}
+    least = most = 0
+    for size, k in expr.as_coefficients_dict().items():
+        known = ends.get(str(size))
+        if known is None or not k.is_Integer:
+            return None
+        low, high = sorted(int(k) * x for x in known)
+        least, most = least + low, most + high
+    return least, most
 
 
 def _divided(a: Real, b: Real) -> int:
