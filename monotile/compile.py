@@ -87,8 +87,8 @@ def compile(
     target: "auto" (the GPU if there is one, else the CPU), "cpu", "cuda", or an architecture to compile for
     without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
     dynamic_shapes: which dimensions the call decides, as `torch.export.export` takes it: `({1: Dim("length", min=1, max=512)},)`, and sums and
-    multiples of such. Each needs a `max`. A call's results have its own sizes; how long it takes goes with them. On a GPU classes of sizes
-    have kernels of their own (`CompiledModule.classes`); each call is one launch.
+    multiples of such. Each needs a `max`, and is 1 at least; sizes that the model treats differently raise InputError in a call. A call's results
+    have its own sizes; how long it takes goes with them. On a GPU classes of sizes have kernels of their own (`CompiledModule.classes`).
     specialise: remove channels, heads and features that the parameters' zeros make useless, as `Options(specialise=True)` does; what was removed is in
     `CompiledModule.specialised`.
     plan: used instead of scheduling: a Plan of this model for this target and number of workers, or a file that holds its JSON, such as

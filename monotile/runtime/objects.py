@@ -1,9 +1,8 @@
 """Results that are objects of a library's classes, such as Hugging Face's caches of keys and values.
 
 PyTorch's exporter flattens only registered containers. An object of a plain Python class is its `__dict__`, as `copy.copy`
-sees it: attributes with tensors, and with numbers that a call's sizes decide, are children, all
-others are fixed. `flatten_objects` replaces each such object of a tree by
-a `Parts`, a registered container; `rebuild` makes the object again.
+sees it: attributes with tensors, and with numbers that a call's sizes decide, are children, all others are fixed.
+`flatten_objects` replaces each such object of a tree by a `Parts`, a registered container; `rebuild` makes the object again.
 """
 
 import copy

@@ -19,26 +19,30 @@ Exporter = Callable[..., ExportedProgram]
 
 
 def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
-    """What `run(dynamic_shapes, deferred)` exports: deferred says that what PyTorch cannot prove of sizes becomes an assertion of the graph.
+    """What `run(dynamic_shapes, deferred)` exports: deferred says that what PyTorch cannot prove of sizes becomes an assertion of the graph. Not
+    at first: it would be asserted too that a size is not 1, for which PyTorch does what it does for 2.
     Raises what PyTorch raises where a dimension that `shapes` leaves open has one size only."""
-    if shapes is None:
-        return run(None, False)
-    found, said = _tried(run, shapes)
-    if found is None and said:
-        found, _ = _tried(run, _inferred(shapes, said))
-    return run(shapes, False) if found is None else found  # which raises, to say why
-
-
-def _tried(run: Exporter, shapes: Any) -> tuple[ExportedProgram | None, str]:
-    """What is exported if it takes several sizes of each Dim, and what PyTorch says if not."""
     try:
-        found = run(shapes, True)
+        return run(shapes, False)
     except Exception as e:
-        if not re.search(_VIOLATED, str(e)):
+        if not _violated(e):
             raise
-        return None, str(e)
-    several = _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found)))
-    return (found if several else None), ""
+        first = e
+    for way in (shapes, _inferred(shapes, str(first))):
+        try:
+            found = run(way, True)
+        except Exception as e:
+            if not _violated(e):
+                raise
+            continue
+        if _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found))):
+            return found
+    raise first
+
+
+def _violated(e: Exception) -> bool:
+    """Whether a model does not take all sizes, as PyTorch sees it."""
+    return re.search(_VIOLATED, str(e)) is not None
 
 
 def _dims(shapes: Any) -> list[Any]:
