@@ -7,6 +7,7 @@ pytest.importorskip("transformers")
 
 from bench.survey import small
 from bench.survey.answers import answered
+from bench.survey.ranged import ranged
 from bench.survey.written import written
 
 
@@ -15,6 +16,12 @@ def test_a_model_that_is_right() -> None:
     assert row.outcome == "right", row.said
     assert row.error is not None
     assert row.error < 1e-5
+
+
+def test_a_model_of_all_sizes() -> None:
+    row = ranged("mobilebert", "AutoModel", "cpu", torch.float32)
+    assert row.outcome == "right", row.said
+    assert row.said == " not for [[(1, 2)]]"
 
 
 def test_a_model_that_writes() -> None:
