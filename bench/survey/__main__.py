@@ -3,8 +3,8 @@
     python -m bench.survey [--target cpu] [--dtype float32] [--head AutoModel] [--write | --sizes] [--jobs N] [--seconds S] [--log FILE] [NAME ...]
 
 head: an Auto class of transformers, whose model types are tried. write: they write tokens by `monotile.generator`, and the ids are
-compared with those of transformers' generate. sizes: one kernel for every number of sequences and tokens, asked with several. The log has a line of JSON for each model; what it has is not run again. A CUDA target
-that is not present has no errors.
+compared with those of transformers' generate. sizes: one kernel for every number of sequences and tokens, asked with
+several. The log has a line of JSON for each model; what it has is not run again. A CUDA target that is not present has no errors.
 """
 
 import multiprocessing

@@ -70,8 +70,8 @@ NO_RANGES = Ranges()
 
 
 def ranges_of(exported: ExportedProgram) -> Ranges:
-    """Of the symbols in the shapes, and the numbers, that `exported` is called with, with what its graph asserts of them. A dimension is at least 1: PyTorch traces a model as if its
-    sizes were no 0, whatever Dim says, and so is a Dim without `min`. Raises CaptureError for one without a most."""
+    """Of the symbols in the shapes, and the numbers, that `exported` is called with, with what its graph asserts of them. A dimension is at
+    least 1, also of a Dim without `min`: PyTorch traces a model as if no size were 0. Raises CaptureError for one without a most."""
     found: dict[str, tuple[int, int]] = {}
     wide: set[str] = set()  # that are dimensions
     for node in exported.graph.find_nodes(op="placeholder"):

@@ -251,7 +251,7 @@ class Shapes:
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
         """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
         if isinstance(x, torch.SymInt):
-            return self._whole(x, -math.inf)
+            return self._found(x, -math.inf)
         unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
         if unknown:
             raise CaptureError(f"the number {x.node.expr} depends on data")
@@ -264,9 +264,10 @@ class Shapes:
 
     def size(self, n: int | torch.SymInt) -> int:
         """Raises CaptureError for a size that depends on data."""
-        return self._whole(n, 0) if isinstance(n, torch.SymInt) else n
+        return self._found(n, 0) if isinstance(n, torch.SymInt) else n
 
-    def _whole(self, n: torch.SymInt, least: float) -> int:
+    def _found(self, n: torch.SymInt, least: float) -> int:
+        """least: what it is at least, whatever PyTorch knows of it."""
         expr = self._plain(n.node.expr)
         if expr.is_Integer:
             return int(expr)
