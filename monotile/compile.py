@@ -16,23 +16,24 @@ from monotile.choice.chooser import MODEL, Chooser, Record, Replay
 from monotile.choice.spec import Key, Spec, Value, load_spec
 from monotile.codegen.source import Source
 from monotile.config import Options
+from monotile.dump import Dump
 from monotile.frontends.torch.capture import Captured, functional, to_program
 from monotile.frontends.torch.export import Exported, Model, export
+from monotile.frontends.torch.of_one import of_one
 from monotile.frontends.torch.orders import in_memory_order
-from monotile.frontends.torch.ranges import ranges_of, size_classes
+from monotile.frontends.torch.ranges import CLASSES, ranges_of, size_classes
 from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
 from monotile.passes.programs import ProgramState
-from monotile.passes.table import Product, Trace
+from monotile.passes.table import Trace
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.given import check_given, load_plan
 from monotile.plan.check.structure import verify as verify_plan
 from monotile.plan.floors import StageFloor
 from monotile.plan.floors import floors as floors_of
 from monotile.plan.nodes import Plan
-from monotile.plan.printer import show as show_plan
 from monotile.runtime.arrange import compose_orders, move
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.collector import gc_paused
@@ -209,13 +210,23 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
+            alone = given.plan or given.choices or options.arrange_parameters
+            more = () if alone else of_one(exported, model, call, flatten_objects)
+            every = [*more, exported]
         ascending = _ascending(exported, hardware)
         given = replace(given, facts=_facts(exported, options), ascending=ascending)
-        whole = given.plan or given.choices or options.arrange_parameters
-        several = hardware.has.many_workers and not whole
-        classes = size_classes(ranges_of(exported)) if several else [{}]
-        *smaller, module = _modules(exported, hardware, options, given, classes)
+        several = hardware.has.many_workers and not alone
+        *smaller, module = (
+            m
+            for e in every
+            for m in _modules(e, hardware, options, given, _classes(e, several, len(every)))
+        )
         return module.beside(smaller)
+
+
+def _classes(exported: Exported, several: bool, courses: int) -> Sequence[Mapping[str, int]]:
+    """Of the sizes that it is for. courses: how often the model is exported: where a size of 1 is apart, it makes up for a class."""
+    return size_classes(ranges_of(exported), CLASSES - (courses > 1)) if several else [{}]
 
 
 def _tf32(target: Target, options: Options) -> Tf32:
@@ -247,6 +258,8 @@ def _modules(
     base = key(base, sorted(given.ascending)) if base and given.ascending else base
     tf32 = _tf32(target, options)
     base = key(base, *tf32) if base and any(tf32) else base
+    ranges = ranges_of(exported)
+    base = key(base, ranges) if base and (ranges.conditions or ranges.ones) else base
     keys = [key(base, dict(most)) if base and most else base for most in classes]
     found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
     missing = [i for i, x in enumerate(found) if x is None]
@@ -301,7 +314,7 @@ class _Made(NamedTuple):
 
 def _compile(model: _Model, target: Target, options: Options, given: Given) -> _Made:
     """Capture, Program to Program, Program to Plan, verify, emit."""
-    dump, backend = _Dump(options.dump_dir), backend_of(target)
+    dump, backend = Dump(options.dump_dir), backend_of(target)
 
     captured, orders = _captured(model, target)
     beginning = _beginning(captured, orders, target, options, given)
@@ -371,28 +384,3 @@ def _beginning(
 def _chooser(choices: Spec | None) -> Chooser:
     """A new one, as it is for one compilation."""
     return MODEL if choices is None else Replay(choices)
-
-
-class _Dump:
-    """Writes every step's product to a folder, numbered in order; nothing where there is none."""
-
-    def __init__(self, folder: str | None) -> None:
-        self._folder = Path(folder) if folder else None
-        self._count = 0
-
-    def _write(self, name: str, text: Callable[[], str]) -> None:
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / f"{self._count:02d}_{name}").write_text(text())
-            self._count += 1
-
-    def product(self, name: str, product: Product) -> None:
-        """Of a pass."""
-        self._write(f"{name}.txt", product.show)
-
-    def plan(self, plan: Plan) -> None:
-        self._write("plan.json", plan.to_json)
-        self._write("plan.txt", lambda: show_plan(plan))
-
-    def source(self, source: Source, suffix: str) -> None:
-        self._write(f"source{suffix}", lambda: source.text)

@@ -1,10 +1,10 @@
 """Compiles every small model, each in a process of its own, and compares it with PyTorch in float64.
 
-    python -m bench.survey [--target cpu] [--dtype float32] [--head AutoModel] [--write | --sizes] [--jobs N] [--seconds S] [--log FILE] [NAME ...]
+    python -m bench.survey [--target cpu] [--dtype float32] [--head AutoModel] [--write | --sizes | --traced] [--jobs N] [--seconds S] [--log FILE] [NAME ...]
 
 head: an Auto class of transformers, whose model types are tried. write: they write tokens by `monotile.generator`, and the ids are
 compared with those of transformers' generate. sizes: one kernel for every number of sequences and tokens, asked with
-several. The log has a line of JSON for each model; what it has is not run again. A CUDA target that is not present has no errors.
+several. traced: through torch.compile, with several sizes too. The log has a line of JSON for each model; what it has is not run again. A CUDA target that is not present has no errors.
 """
 
 import multiprocessing
@@ -24,6 +24,7 @@ import transformers
 from bench.survey.answers import answered
 from bench.survey.ranged import ranged
 from bench.survey.rows import Row
+from bench.survey.traced import traced
 from bench.survey.written import written
 
 Case = Callable[[], Row]
@@ -62,6 +63,7 @@ def in_a_process(name: str, case: Case, limit: float) -> Row:
 @click.option("--head", default="AutoModel")
 @click.option("--write", "of", flag_value="written")
 @click.option("--sizes", "of", flag_value="ranged")
+@click.option("--traced", "of", flag_value="traced")
 @click.option("--jobs", default=2)
 @click.option("--seconds", default=1e9, help="Nothing is begun after these.")
 @click.option("--limit", default=180.0, help="Seconds for a model.")
@@ -79,7 +81,7 @@ def main(
     known = msgspec.json.Decoder(Row).decode_lines(log.read_bytes()) if log.exists() else []
     left = [n for n in every if n not in {r.name for r in known}]
     end = time.monotonic() + seconds
-    survey = {"written": written, "ranged": ranged}[of] if of else answered
+    survey = {"written": written, "ranged": ranged, "traced": traced}[of] if of else answered
 
     def one(name: str) -> None:
         if time.monotonic() > end:

@@ -29,7 +29,7 @@ def ranged(name: str, head: str, target: str, dtype: torch.dtype) -> Row:
     torch.manual_seed(0)
     try:
         model, given = made(name, head)
-        calls = [_resized(given, *size) for size in SIZES]
+        calls = [resized(given, *size) for size in SIZES]
         model, calls = moved(model, calls, target, dtype)
     except Exception as reason:
         return Row(name=name, outcome="not built", said=words(reason))
@@ -67,9 +67,9 @@ def _answer(fast: Any, call: dict[str, torch.Tensor]) -> Any:
         return None
 
 
-def _resized(
-    given: dict[str, torch.Tensor], sequences: int, tokens: int
-) -> dict[str, torch.Tensor]:
+def resized(given: dict[str, torch.Tensor], sequences: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Fresh arguments of this many sequences, and of this many tokens where they are tokens."""
+
     def one(x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.int64:
             return torch.randint(3, small.WORDS, (sequences, tokens))

@@ -4,12 +4,14 @@ PyTorch's tracer is sometimes wrong about both. So each node is run once by itse
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
+from torch._C._functorch import is_batchedtensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
@@ -30,7 +32,7 @@ class Place:
 
 def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[Place, ...]]:
     """The places of every node's tensors. args: of a call."""
-    run = _Run(module)
+    run = _Run(module, _sizes(module, args))
     devices = {x.device for x in args if isinstance(x, torch.Tensor) and x.is_cuda}
     given = iter(args)
     with torch.random.fork_rng(sorted(d.index for d in devices)), torch.no_grad():
@@ -45,11 +47,26 @@ def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[P
     }
 
 
-class _Run:
-    """value: of every node, with Places for tensors; tensors whose `item()` the graph takes stay as they are."""
+def _sizes(module: fx.GraphModule, args: Sequence[Any]) -> dict[Any, Any]:
+    """What each symbol of the tracer is in this call."""
+    out: dict[Any, Any] = {}
+    for node, given in zip(module.graph.find_nodes(op="placeholder"), args, strict=True):
+        traced = node.meta.get("example_value")
+        if isinstance(traced, torch.Tensor):
+            pairs = [*zip(traced.shape, given.shape, strict=True)]
+        else:
+            pairs = [(traced, given)]
+        out |= {n.node.expr: sympy.Integer(x) for n, x in pairs if isinstance(n, torch.SymInt)}
+    return out
 
-    def __init__(self, module: fx.GraphModule) -> None:
+
+class _Run:
+    """value: of every node, with Places for tensors; tensors whose `item()` the graph takes stay as they are.
+    sizes: of the call, by the tracer's symbols."""
+
+    def __init__(self, module: fx.GraphModule, sizes: Mapping[Any, Any]) -> None:
         self.value: dict[fx.Node, Any] = {}
+        self._sizes = sizes
         self._module = module
         self._traced: dict[int, Memory] = {}
         self._known: dict[str, tuple[Any, tuple[int | None, ...]]] = {}
@@ -126,11 +143,12 @@ class _Run:
 
         def place(x: torch.Tensor) -> Place:
             own = (node, next(number))
-            if x.layout is not torch.strided:
+            if x.layout is not torch.strided or is_batchedtensor(
+                x
+            ):  # of vmap: it has no memory of its own
                 return Place(own, None)
-            known = not any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride()))
             memory = self._traced.setdefault(storage_of(x), own)
-            return Place(memory, layout_of(x) if known else None)
+            return Place(memory, layout_of(x).at(self._sizes))
 
         return pytree.tree_map_only(torch.Tensor, place, value)
 

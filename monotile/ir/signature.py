@@ -51,12 +51,18 @@ class AliasLeaf:
 class Sizes:
     """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
     each with what it is: an expression of Python over symbols. counted: symbols that data decide, each with where the Program gives it: results are
-    as long as these say. conditions: what holds of the symbols in a call that the Program is for."""
+    as long as these say. conditions: what holds of the symbols in a call that the Program is for. ones: the Program is for calls where these symbols
+    are 1, by their places among all of the model; `symbols` are the others."""
 
     symbols: tuple[tuple[str, int, int], ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
     counted: tuple[tuple[str, OutputLeaf], ...] = ()
     conditions: tuple[str, ...] = ()
+    ones: tuple[int, ...] = ()
+
+    def own(self, symbols: Sequence[int]) -> tuple[int, ...]:
+        """The values of `symbols`, of all of the model's."""
+        return tuple(n for k, n in enumerate(symbols) if k not in self.ones)
 
 
 InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf

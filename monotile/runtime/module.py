@@ -121,8 +121,9 @@ class CompiledModule:
         symbols = self._sizes.symbols(leaves)
         fits = next((m for m in self._smaller if m._takes(symbols)), self)
         assert fits._kernel is not None
-        assert fits._sizes is not None
-        return fits._run(fits._kernel, leaves, fits._sizes.read(leaves, symbols))
+        own = fits._artifact.signature.sizes.own(symbols)
+        sizes = NO_SIZES if fits._sizes is None else fits._sizes.read(leaves, own)
+        return fits._run(fits._kernel, leaves, sizes)
 
     def _run(self, kernel: Kernel, leaves: Sequence[object], sizes: CallSizes) -> Any:
         """A launch for these leaves of the arguments."""
@@ -153,9 +154,10 @@ class CompiledModule:
         return (*self._smaller, self)
 
     def _takes(self, symbols: Sequence[int]) -> bool:
-        """Whether the kernel is for these values of `signature.sizes.symbols`."""
-        ranges = self._artifact.signature.sizes.symbols
-        return all(low <= n <= most for n, (_, low, most) in zip(symbols, ranges, strict=True))
+        """Whether the kernel is for these values of the model's symbols."""
+        sizes = self._artifact.signature.sizes
+        own = zip(sizes.own(symbols), sizes.symbols, strict=True)
+        return all(symbols[k] == 1 for k in sizes.ones) and all(low <= n <= most for n, (_, low, most) in own)  # fmt: skip
 
     def begin(self, *args: Any, **kwargs: Any) -> Running:
         """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.

@@ -64,6 +64,7 @@ def test_a_record_and_what_differs_from_it(tmp_path: Path, capsys: pytest.Captur
     assert sources.place(tmp_path / "now", network, "cpu").exists()
 
 
+@pytest.mark.wide
 def test_a_round_trip(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert sources.roundtrip(["mmoe:float16"], ["cpu", "cuda:sm_90a"])
     assert "round trips: 2 the same, " in capsys.readouterr().out

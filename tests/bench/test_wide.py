@@ -105,6 +105,7 @@ def test_a_piece_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(map(str, found)) == sorted(str(n) for n in networks if n != networks[1])
 
 
+@pytest.mark.wide
 def test_a_process_that_fails_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU each way is a process of its own."""
     monkeypatch.setitem(runner.RIVALS, "cpu", ("eager", "xla"))

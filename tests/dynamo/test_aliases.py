@@ -113,6 +113,31 @@ def test_results_share_memory_as_in_pytorch(name: str) -> None:
     assert not any(g.reasons for g in graphs)
 
 
+def test_views_of_open_sizes() -> None:
+    """Rows are taken by a range of the call's length, as CLIP does at the end of each text, and a result is another one transposed."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x[torch.arange(x.shape[0]), x[..., 0].argmax(-1)] @ w
+        return y.t(), y
+
+    torch._dynamo.reset()
+    graphs: list[Graph] = []
+
+    def recorded(module: torch.fx.GraphModule, example: Any) -> Graph:
+        graphs.append(backend(module, example, options={"cache": False}))
+        return graphs[-1]
+
+    fast = torch.compile(f, backend=recorded)
+    with torch.no_grad():
+        for n in (4, 6, 9):
+            args = torch.randn(n, 5, 8), torch.randn(8, 3)
+            found, right = fast(*args), f(*args)
+            torch.testing.assert_close(found, right)
+            assert [x.stride() for x in found] == [x.stride() for x in right]
+            assert found[0].data_ptr() == found[1].data_ptr()
+    assert [(g.kernels, g.reasons) for g in graphs] == [(1, ()), (1, ())]
+
+
 def _steps(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1)
 

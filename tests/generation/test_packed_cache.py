@@ -37,6 +37,7 @@ def test_ids(name: str, cache: str) -> None:
     assert kinds == {torch.int8 if cache == "int8" else torch.float8_e4m3fn}
 
 
+@pytest.mark.wide
 @torch.no_grad()
 def test_batch() -> None:
     model = model_of("llama")

@@ -166,6 +166,7 @@ next(tokens)
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=200)
 
 
+@pytest.mark.wide  # another way of what a batch does there
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
     lm = generator(small(), 12, chunk=1, target="cpu", options=OPTIONS)

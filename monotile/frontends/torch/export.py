@@ -3,11 +3,14 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental import _config as config
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.asked import asked, keep
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
@@ -91,26 +94,31 @@ def _exported(
     """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
 
     def within(shapes: Any, deferred: bool) -> ExportedProgram:
-        return torch.export.export(
-            model,
-            args,
-            kwargs,
-            dynamic_shapes=shapes,
-            strict=False,
-            prefer_deferred_runtime_asserts_over_guards=deferred,
-        )
+        found.clear()
+        with patch.object(config, "backed_size_oblivious", deferred):
+            exported = torch.export.export(
+                model,
+                args,
+                kwargs,
+                dynamic_shapes=shapes,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=deferred,
+            )
+        keep(exported, found)
+        return exported
 
     def run() -> ExportedProgram:
         found = exported_for(dynamic_shapes, within)
         check_numbers(found)
         return found
 
-    try:
-        return run()
-    except Exception as e:
-        if "data-dependent" not in str(e):
-            raise
-    return all_courses(model, run)
+    with asked() as found:
+        try:
+            return run()
+        except Exception as e:
+            if "data-dependent" not in str(e):
+                raise
+        return all_courses(model, run)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The memory layouts of a graph's tensors when PyTorch runs it, which its tracer does not always know."""
 
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,17 @@ class Layout:
         """Whether a call decides it."""
         return any(isinstance(n, torch.SymInt) for n in (*self.shape, *self.stride))
 
+    def at(self, sizes: Mapping[Any, Any]) -> "Layout | None":
+        """It, where the tracer's symbols are these; None where it depends on others."""
+        if not self.open:
+            return self
+        shape, stride = (
+            tuple(_number(n, sizes) for n in each) for each in (self.shape, self.stride)
+        )
+        if any(n is None for n in (*shape, *stride)):
+            return None
+        return replace(self, shape=shape, stride=stride)
+
     @property
     def order(self) -> list[int]:
         """The dimensions by descending stride."""
@@ -47,6 +58,13 @@ class Layout:
             0 if 0 in self.shape else 1 + reach, dtype=self.dtype, device=self.device
         )
         return held.set_(held.untyped_storage(), 0, self.shape, self.stride)  # and no view
+
+
+def _number(n: Any, sizes: Mapping[Any, Any]) -> int | None:
+    if not isinstance(n, torch.SymInt):
+        return n
+    found = n.node.expr.xreplace(sizes)
+    return int(found) if found.is_Integer else None
 
 
 def layout_of(x: Any) -> Any:

@@ -15,20 +15,25 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.asked import kept
 
+ONES = "monotile.ones"  # of a graph: the `Ranges.ones` that it was exported for
 _FEW = 1 << 14  # calls of different sizes that are all looked at
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """Of a model's symbols: name, least, most. conditions: what else holds of them in a call, as expressions of Python."""
+    """Of a model's symbols: name, least, most. conditions: what else holds of them in a call, as expressions of Python. ones: the places of
+    further symbols, among those of the model for all sizes, that are 1."""
 
     of: tuple[tuple[str, int, int], ...] = ()
     conditions: tuple[str, ...] = ()
+    ones: tuple[int, ...] = ()
 
     def limited(self, most: Mapping[str, int]) -> "Ranges":
         """With these most."""
         ends = tuple((n, low, min(high, most.get(n, high))) for n, low, high in self.of)
-        return Ranges(ends, tuple(t for t in self.conditions if not _always(t, ends)))
+        left = tuple(t for t in self.conditions if not _always(t, ends))
+        return Ranges(ends, left, self.ones)
 
     def values(self, text: str) -> tuple[Any, ...]:
         """Of an expression of Python: in every call that there can be; none where these are many, or it is not of these symbols
@@ -87,7 +92,8 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
                 if isinstance(value, torch.Tensor) and n.node.expr == symbol:
                     wide.add(str(symbol))
     ends = ((n, max(low, int(n in wide)), high) for n, (low, high) in found.items())
-    return Ranges(tuple(ends), _conditions(exported, found)).limited({})
+    of_one = exported.graph_module.meta.get(ONES, ())
+    return Ranges(tuple(ends), _conditions(exported, found), of_one).limited({})
 
 
 def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
@@ -103,15 +109,13 @@ def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
 
 
 def _conditions(exported: ExportedProgram, names: Collection[str]) -> tuple[str, ...]:
-    """What the graph asserts of these symbols alone."""
-    found: dict[str, None] = {}
-    for node in exported.graph.nodes:
-        value = _asserted(node)
-        if isinstance(value, torch.SymBool):
-            expr = value.node.expr
-            if all(str(s) in names for s in expr.free_symbols):
-                found[PythonPrinter().doprint(expr)] = None
-    return tuple(found)
+    """What the graph asserts of these symbols alone, and what the model asked; not that a size is not 1 because an operator asked."""
+    values = [_asserted(node) for node in exported.graph.nodes]
+    own = [x.node.expr for x in values if isinstance(x, torch.SymBool)]
+    own = [x for x in own if not (isinstance(x, sympy.Ne) and 1 in x.args)]
+    every = [x for x in (*own, *kept(exported)) if x.free_symbols]
+    known = [x for x in every if all(str(s) in names for s in x.free_symbols)]
+    return tuple(dict.fromkeys(PythonPrinter().doprint(x) for x in known))
 
 
 def _asserted(node: torch.fx.Node) -> Any:
@@ -137,12 +141,12 @@ CLASSES = 6  # of sizes, at most
 SHORT = 32  # a size up to which one class does, where the most is so much that halves do not come down to it
 
 
-def size_classes(ranges: Ranges) -> list[dict[str, int]]:
-    """What symbols are at most in each class of sizes that gets a kernel of its own, ascending; the last is for all.
+def size_classes(ranges: Ranges, most: int = CLASSES) -> list[dict[str, int]]:
+    """What symbols are at most in each class of sizes that gets a kernel of its own, ascending; the last is for all. most: of classes.
 
     A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
     """
-    each = max(1, int(CLASSES ** (1 / max(1, len(ranges.of)))))
+    each = max(1, int(most ** (1 / max(1, len(ranges.of)))))
     ways = [_steps(low, high, each) for _, low, high in ranges.of]
     names = [n for n, _, _ in ranges.of]
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]

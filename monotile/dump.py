@@ -1,0 +1,34 @@
+"""Every step's product of a compilation in a folder, as `Options(dump_dir=...)` asks for it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from monotile.codegen.source import Source
+from monotile.passes.table import Product
+from monotile.plan.nodes import Plan
+from monotile.plan.printer import show as show_plan
+
+
+class Dump:
+    """Writes every step's product to a folder, numbered in order; nothing where there is none."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder) if folder else None
+        self._count = 0
+
+    def _write(self, name: str, text: Callable[[], str]) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / f"{self._count:02d}_{name}").write_text(text())
+            self._count += 1
+
+    def product(self, name: str, product: Product) -> None:
+        """Of a pass."""
+        self._write(f"{name}.txt", product.show)
+
+    def plan(self, plan: Plan) -> None:
+        self._write("plan.json", plan.to_json)
+        self._write("plan.txt", lambda: show_plan(plan))
+
+    def source(self, source: Source, suffix: str) -> None:
+        self._write(f"source{suffix}", lambda: source.text)

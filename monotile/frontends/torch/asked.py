@@ -1,0 +1,56 @@
+"""What a model asks of sizes while it is exported, such as whether there is more than one token.
+
+PyTorch traces as if no dimension were 1, and guards nothing that only 1 would change: its own operators do the same for 1 as for 2. A model need
+not, so what its code asks is kept here beside the exported program.
+"""
+
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+_KEY = "monotile.asked"
+_TORCH = str(Path(torch.__file__).parent)
+_LAYERS = str(Path(torch.__file__).parent / "nn")  # whose code is a model's, not an operator's
+# Where bool(SymInt) asks for a SymBool, and where courses are told apart.
+_BETWEEN = (__file__, torch.__file__, str(Path(__file__).with_name("courses.py")))
+
+
+@contextmanager
+def asked() -> Generator[dict[Any, bool]]:
+    """Within, each condition on sizes that a model's code asks for, with the answer."""
+    found: dict[Any, bool] = {}
+    plain = torch.SymBool.__bool__
+
+    def ask(condition: torch.SymBool) -> bool:
+        expr = condition.node.expr
+        answer = plain(condition)
+        if _of_a_model(inspect.currentframe()):
+            found[expr] = answer
+        return answer
+
+    with patch.object(torch.SymBool, "__bool__", ask):
+        yield found
+
+
+def _of_a_model(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    file = frame.f_code.co_filename if frame else ""
+    return not file.startswith(_TORCH) or file.startswith(_LAYERS)
+
+
+def keep(exported: ExportedProgram, found: dict[Any, bool]) -> None:
+    exported.graph_module.meta[_KEY] = [x if answer else sympy.Not(x) for x, answer in found.items()]  # fmt: skip
+
+
+def kept(exported: ExportedProgram) -> list[Any]:
+    """What holds of the sizes that it was traced for, as far as the model asked."""
+    return exported.graph_module.meta.get(_KEY, [])

@@ -1,0 +1,90 @@
+"""A model that does something else where a size is 1 than for all other sizes is exported once more for that."""
+
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import Dim, ExportedProgram
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.export import Model, export
+from monotile.frontends.torch.ranges import ONES, Ranges, ranges_of
+
+_MOST = 2  # sizes that may be 1 side by side, each with the others or without
+
+Call = tuple[Sequence[Any], Mapping[str, Any] | None]
+
+
+def of_one(exported: ExportedProgram, model: Model, call: Call, results: Any) -> Iterator[ExportedProgram]:  # fmt: skip
+    """What `model` exports to where sizes that it asks about are 1, most of them first.
+
+    exported: the model for all sizes, with the same arguments. results: as `export` takes it.
+    """
+    if isinstance(model, ExportedProgram):  # which keeps nothing that was asked
+        return
+    ranges = ranges_of(exported)
+    names = [n for n, _, _ in ranges.of]
+    apart = [n for n in names if any(_of_one_alone(ranges, t, n) for t in ranges.conditions)]
+    for count in range(min(len(apart), _MOST), 0, -1):
+        for ones in itertools.combinations(apart, count):
+            try:
+                args, kwargs, shapes = _narrowed(exported, ranges, call, ones, model.forward)
+                found = export(model, args, kwargs, results, shapes)
+            except CaptureError:  # what a call of that size is then told
+                continue
+            found.graph_module.meta[ONES] = tuple(names.index(n) for n in ones)
+            yield found
+
+
+def _of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
+    """Whether a condition fails where this symbol is 1, and only there."""
+    ends = {n: (low, high) for n, low, high in ranges.of}
+    if ends[name][0] > 1 or ends[name][1] == 1:
+        return False
+    rest = tuple((n, max(low, 2) if n == name else low, high) for n, low, high in ranges.of)
+    held = Ranges(rest).values(text)
+    return bool(held) and all(held)
+
+
+def _narrowed(
+    exported: ExportedProgram, ranges: Ranges, call: Call, ones: Sequence[str], forward: Any
+) -> tuple[Sequence[Any], Mapping[str, Any], Any]:
+    """Arguments whose sizes of these symbols are 1, and dynamic_shapes of the others."""
+    leaves, tree = pytree.tree_flatten((tuple(call[0]), dict(call[1] or {})))
+    dims = {n: Dim(n, min=low, max=high) for n, low, high in ranges.of if n not in ones}
+    given = exported.graph_signature.user_inputs
+    values = {n.name: n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")}
+    specs: list[Any] = []
+    for k, name in enumerate(given):
+        value = values.get(name) if isinstance(name, str) else None
+        if isinstance(value, torch.SymInt):
+            raise CaptureError("a size that is an argument")
+        if not isinstance(value, torch.Tensor):
+            specs.append(None)
+            continue
+        own = {d: n.node.expr for d, n in enumerate(value.shape) if isinstance(n, torch.SymInt)}
+        for d, expr in own.items():
+            at = expr.subs({s: 1 for s in expr.free_symbols if str(s) in ones})
+            if at.is_Integer:
+                leaves[k] = leaves[k].narrow(d, 0, int(at)).clone()
+        specs.append({d: _dim(x, dims) for d, x in own.items() if _open(x, dims)} or None)
+    args, kwargs = pytree.tree_unflatten(leaves, tree)
+    shapes = pytree.tree_unflatten(specs, tree)
+    bound = inspect.signature(forward).bind(*shapes[0], **shapes[1]).arguments
+    return args, kwargs, dict(bound)
+
+
+def _open(expr: Any, dims: Mapping[str, Any]) -> bool:
+    return any(str(s) in dims for s in expr.free_symbols)
+
+
+def _dim(expr: Any, dims: Mapping[str, Any]) -> Any:
+    """As `torch.export` has it: a Dim, or one times a number, and a number."""
+    (symbol,) = (s for s in expr.free_symbols if str(s) in dims)
+    factor, rest = expr.coeff(symbol), expr.subs({symbol: 0})
+    own = dims[str(symbol)]
+    own = own if factor == 1 else int(factor) * own
+    return own if rest == 0 else own + int(rest)
