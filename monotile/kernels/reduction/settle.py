@@ -73,7 +73,7 @@ def settle(where: Settling) -> Method:
     near = {k.image for k in images}
     best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
     own = own_ends(best.anchor) is not None
-    unroll = _at_once(best.anchor, best.lanes) if own else best.unroll
+    unroll = min(_at_once(best.anchor, best.lanes), best.turns) if own else best.unroll
     return msgspec.structs.replace(method, together=best.together, runs=best.runs, unroll=unroll)
 
 
