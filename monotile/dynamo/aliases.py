@@ -92,7 +92,7 @@ def _chains(views: list[fx.Node], owner: dict[fx.Node, fx.Node]) -> set[fx.Node]
 
 _VIEWS = frozenset(
     """
-    adjoint alias as_strided atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_to chunk contiguous cpu cuda detach
+    adjoint alias as_strided as_tensor atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_to chunk contiguous cpu cuda detach
     diagonal double dropout dsplit expand expand_as flatten float getattr getitem half hsplit int long moveaxis movedim
     narrow permute positive ravel real reshape reshape_as select slice split split_with_sizes squeeze swapaxes swapdims t
     tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as vsplit

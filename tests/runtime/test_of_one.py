@@ -100,3 +100,22 @@ def test_what_is_not_exported_for_one_is_an_error() -> None:
     )
     with pytest.raises(InputError, match=r"!= 1, which does not hold where .* = 1"):
         fast(torch.randn(1, 4))
+
+
+def test_beside_a_branch_on_data() -> None:
+    """Where the model is exported once for each way, and put together."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2 if x.sum() > 0 else x - 1
+        return y + 5 if x.shape[0] == 1 else y
+
+    fast = monotile.compile(
+        Of(f),
+        (torch.randn(3, 4),),
+        dynamic_shapes={"given": ({0: ROWS},)},
+        target="cpu",
+        options=OPTIONS,
+    )
+    for n in (1, 2):
+        for x in (torch.rand(n, 4), -torch.rand(n, 4)):
+            torch.testing.assert_close(fast(x), f(x))

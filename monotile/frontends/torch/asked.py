@@ -23,17 +23,37 @@ _LAYERS = str(Path(torch.__file__).parent / "nn")  # whose code is a model's, no
 _BETWEEN = (__file__, torch.__file__, str(Path(__file__).with_name("courses.py")))
 
 
+class Asked:
+    """Conditions on sizes that a model's code has asked for, with the answers."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Any, tuple[Any, bool]] = {}
+
+    def hear(self, condition: Any, answer: bool) -> None:
+        if isinstance(expr := getattr(condition, "expr", None), sympy.Basic):
+            self._answers[expr] = condition, answer
+
+    def keep(self, exported: ExportedProgram) -> None:
+        """With `exported`, by the symbols that it has by now: what turned out to be equal is one."""
+        answers = [(node.expr, answer) for node, answer in self._answers.values()]
+        exported.graph_module.meta[_KEY] = [x if answer else sympy.Not(x) for x, answer in answers]
+
+
+def kept(exported: ExportedProgram) -> list[Any]:
+    """What holds of the sizes that it was traced for, as far as the model asked."""
+    return exported.graph_module.meta.get(_KEY, [])
+
+
 @contextmanager
-def asked() -> Generator[dict[Any, bool]]:
-    """Within, each condition on sizes that a model's code asks for, with the answer."""
-    found: dict[Any, bool] = {}
+def asked() -> Generator[Asked]:
+    """Hears what is asked within."""
+    found = Asked()
     plain = torch.SymBool.__bool__
 
     def ask(condition: torch.SymBool) -> bool:
-        expr = condition.node.expr
         answer = plain(condition)
         if _of_a_model(inspect.currentframe()):
-            found[expr] = answer
+            found.hear(condition.node, answer)
         return answer
 
     with patch.object(torch.SymBool, "__bool__", ask):
@@ -45,12 +65,3 @@ def _of_a_model(frame: FrameType | None) -> bool:
         frame = frame.f_back
     file = frame.f_code.co_filename if frame else ""
     return not file.startswith(_TORCH) or file.startswith(_LAYERS)
-
-
-def keep(exported: ExportedProgram, found: dict[Any, bool]) -> None:
-    exported.graph_module.meta[_KEY] = [x if answer else sympy.Not(x) for x, answer in found.items()]  # fmt: skip
-
-
-def kept(exported: ExportedProgram) -> list[Any]:
-    """What holds of the sizes that it was traced for, as far as the model asked."""
-    return exported.graph_module.meta.get(_KEY, [])

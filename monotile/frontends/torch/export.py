@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import _config as config
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.asked import asked, keep
+from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
@@ -59,10 +59,13 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    with quiet(), known, without_hints(), states_as_given(), _giving(model, results):
+    hints, states = without_hints(), states_as_given()
+    with quiet(), known, hints, states, _giving(model, results), asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            return unwrapped(_exported(model, args, kwargs, dynamic_shapes))
+            exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
+            found.keep(exported)
+            return exported
         except CaptureError as e:
             raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
         except Exception as e:
@@ -94,9 +97,8 @@ def _exported(
     """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
 
     def within(shapes: Any, deferred: bool) -> ExportedProgram:
-        found.clear()
         with patch.object(config, "backed_size_oblivious", deferred):
-            exported = torch.export.export(
+            return torch.export.export(
                 model,
                 args,
                 kwargs,
@@ -104,21 +106,18 @@ def _exported(
                 strict=False,
                 prefer_deferred_runtime_asserts_over_guards=deferred,
             )
-        keep(exported, found)
-        return exported
 
     def run() -> ExportedProgram:
         found = exported_for(dynamic_shapes, within)
         check_numbers(found)
         return found
 
-    with asked() as found:
-        try:
-            return run()
-        except Exception as e:
-            if "data-dependent" not in str(e):
-                raise
-        return all_courses(model, run)
+    try:
+        return run()
+    except Exception as e:
+        if "data-dependent" not in str(e):
+            raise
+    return all_courses(model, run)
 
 
 @contextmanager

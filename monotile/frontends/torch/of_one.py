@@ -56,6 +56,8 @@ def _narrowed(
     leaves, tree = pytree.tree_flatten((tuple(call[0]), dict(call[1] or {})))
     dims = {n: Dim(n, min=low, max=high) for n, low, high in ranges.of if n not in ones}
     given = exported.graph_signature.user_inputs
+    if len(given) != len(leaves):
+        raise CaptureError("arguments in containers that PyTorch does not know")
     values = {n.name: n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")}
     specs: list[Any] = []
     for k, name in enumerate(given):
