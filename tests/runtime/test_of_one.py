@@ -119,3 +119,16 @@ def test_beside_a_branch_on_data() -> None:
     for n in (1, 2):
         for x in (torch.rand(n, 4), -torch.rand(n, 4)):
             torch.testing.assert_close(fast(x), f(x))
+
+
+def test_an_assertion_on_data_is_no_branch() -> None:
+    """PyTorch finds it by the frame that asks."""
+
+    class Asserts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.max().item() <= x.shape[0]
+            return x + 1
+
+    x = torch.arange(4)
+    fast = monotile.compile(Asserts(), (x,), target="cpu", options=OPTIONS)
+    torch.testing.assert_close(fast(x), x + 1)
