@@ -10,6 +10,7 @@ from torch.export import Dim
 
 import monotile
 from monotile.errors import InputError
+from tests.runtime.asserting import Asserting
 
 OPTIONS = monotile.Options(cache=False)
 
@@ -124,11 +125,6 @@ def test_beside_a_branch_on_data() -> None:
 def test_an_assertion_on_data_is_no_branch() -> None:
     """PyTorch finds it by the frame that asks."""
 
-    class Asserts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert x.max().item() <= x.shape[0]
-            return x + 1
-
     x = torch.arange(4)
-    fast = monotile.compile(Asserts(), (x,), target="cpu", options=OPTIONS)
+    fast = monotile.compile(Asserting(), (x,), target="cpu", options=OPTIONS)
     torch.testing.assert_close(fast(x), x + 1)
