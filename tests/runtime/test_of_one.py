@@ -1,7 +1,9 @@
 """Models that do something else where a size is 1: they are exported once more for that, and calls find it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,34 +53,29 @@ CASES = {
 }
 
 
+def compiled(f: Callable[..., torch.Tensor], *given: torch.Tensor, shapes: Any = ({0: ROWS},)) -> monotile.CompiledModule:  # fmt: skip
+    return monotile.compile(Of(f), given, dynamic_shapes={"given": shapes}, target="cpu", options=OPTIONS)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_size_of_one_is_another_course(name: str) -> None:
     f, example, shapes, calls = CASES[name]
-    model = Of(f)
-    given = tuple(torch.randn(n) for n in example)
-    fast = monotile.compile(
-        model, given, dynamic_shapes={"given": shapes}, target="cpu", options=OPTIONS
-    )
+    fast = compiled(f, *(torch.randn(n) for n in example), shapes=shapes)
     for size in calls:
         x = torch.randn(size)
-        torch.testing.assert_close(fast(x), model(x))
+        torch.testing.assert_close(fast(x), f(x))
 
 
 def test_sizes_that_follow_from_it() -> None:
-    model, shapes = Of(derived), ({0: ROWS}, {0: 2 * ROWS + 1})
-    given = torch.randn(3, 4), torch.randn(7, 4)
-    fast = monotile.compile(
-        model, given, dynamic_shapes={"given": shapes}, target="cpu", options=OPTIONS
-    )
+    shapes = ({0: ROWS}, {0: 2 * ROWS + 1})
+    fast = compiled(derived, torch.randn(3, 4), torch.randn(7, 4), shapes=shapes)
     for n in (1, 2, 6):
         args = torch.randn(n, 4), torch.randn(2 * n + 1, 4)
-        torch.testing.assert_close(fast(*args), model(*args))
+        torch.testing.assert_close(fast(*args), derived(*args))
 
 
 def test_saved(tmp_path: Path) -> None:
-    fast = monotile.compile(
-        Of(rows), (torch.randn(3, 4),), dynamic_shapes={"given": ({0: ROWS},)}, target="cpu"
-    )
+    fast = compiled(rows, torch.randn(3, 4))
     fast.save(tmp_path / "model")
     again = monotile.load(tmp_path / "model")
     for n in (1, 2):
@@ -92,13 +89,7 @@ def test_what_is_not_exported_for_one_is_an_error() -> None:
             raise ValueError("at least two rows, please")
         return x + 1
 
-    fast = monotile.compile(
-        Of(f),
-        (torch.randn(3, 4),),
-        dynamic_shapes={"given": ({0: ROWS},)},
-        target="cpu",
-        options=OPTIONS,
-    )
+    fast = compiled(f, torch.randn(3, 4))
     with pytest.raises(InputError, match=r"!= 1, which does not hold where .* = 1"):
         fast(torch.randn(1, 4))
 
@@ -110,16 +101,20 @@ def test_beside_a_branch_on_data() -> None:
         y = x * 2 if x.sum() > 0 else x - 1
         return y + 5 if x.shape[0] == 1 else y
 
-    fast = monotile.compile(
-        Of(f),
-        (torch.randn(3, 4),),
-        dynamic_shapes={"given": ({0: ROWS},)},
-        target="cpu",
-        options=OPTIONS,
-    )
+    fast = compiled(f, torch.randn(3, 4))
     for n in (1, 2):
         for x in (torch.rand(n, 4), -torch.rand(n, 4)):
             torch.testing.assert_close(fast(x), f(x))
+
+
+def test_libraries_whose_names_begin_as_pytorchs_are_models() -> None:
+    where = f"{os.path.dirname(torch.__file__)}vision/models.py"
+    names: dict[str, Any] = {}
+    exec(compile("def f(x): return x * 2 if x.shape[0] == 1 else x + 1", where, "exec"), names)
+    fast = compiled(names["f"], torch.randn(3, 4))
+    for n in (1, 2):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(fast(x), rows(x))
 
 
 def test_an_assertion_on_data_is_no_branch() -> None:

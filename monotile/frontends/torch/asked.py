@@ -5,9 +5,9 @@ not, so what its code asks is kept here beside the exported program.
 """
 
 import inspect
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -17,10 +17,10 @@ import torch
 from torch.export import ExportedProgram
 
 _KEY = "monotile.asked"
-_TORCH = str(Path(torch.__file__).parent)
-_LAYERS = str(Path(torch.__file__).parent / "nn")  # whose code is a model's, not an operator's
-# Where bool(SymInt) asks for a SymBool, and where courses are told apart.
-_BETWEEN = (__file__, torch.__file__, str(Path(__file__).with_name("courses.py")))
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_LAYERS = os.path.join(_TORCH, "nn") + os.sep  # whose code is a model's, not an operator's
+# Where a SymBool is asked, also for bool(SymInt), and where courses are told apart.
+_BETWEEN = (torch.__file__, os.path.join(os.path.dirname(__file__), "courses.py"))
 
 
 class Asked:
