@@ -143,9 +143,7 @@ class _Run:
 
         def place(x: torch.Tensor) -> Place:
             own = (node, next(number))
-            if x.layout is not torch.strided or is_batchedtensor(
-                x
-            ):  # of vmap: it has no memory of its own
+            if x.layout is not torch.strided or is_batchedtensor(x):  # those of vmap have no memory
                 return Place(own, None)
             memory = self._traced.setdefault(storage_of(x), own)
             return Place(memory, layout_of(x).at(self._sizes))

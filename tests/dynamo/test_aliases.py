@@ -87,17 +87,22 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_results_share_memory_as_in_pytorch(name: str) -> None:
+def traced(f: Callable[..., Any]) -> tuple[Callable[..., Any], list[Graph]]:
+    """`f` through torch.compile, and the graphs that Dynamo makes of it in its calls."""
     torch._dynamo.reset()
-    f, args = CASES[name]
     graphs: list[Graph] = []
 
     def recorded(module: torch.fx.GraphModule, example: Any) -> Graph:
         graphs.append(backend(module, example, options={"cache": False}))
         return graphs[-1]
 
-    fast = torch.compile(f, backend=recorded)
+    return torch.compile(f, backend=recorded), graphs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_share_memory_as_in_pytorch(name: str) -> None:
+    f, args = CASES[name]
+    fast, graphs = traced(f)
     with torch.no_grad():
         count = len(pytree.tree_leaves(f(*(x.clone() for x in args))))
         for k in range(count):
@@ -120,14 +125,7 @@ def test_views_of_open_sizes() -> None:
         y = x[torch.arange(x.shape[0]), x[..., 0].argmax(-1)] @ w
         return y.t(), y
 
-    torch._dynamo.reset()
-    graphs: list[Graph] = []
-
-    def recorded(module: torch.fx.GraphModule, example: Any) -> Graph:
-        graphs.append(backend(module, example, options={"cache": False}))
-        return graphs[-1]
-
-    fast = torch.compile(f, backend=recorded)
+    fast, graphs = traced(f)
     with torch.no_grad():
         for n in (4, 6, 9):
             args = torch.randn(n, 5, 8), torch.randn(8, 3)
