@@ -113,6 +113,25 @@ def test_parts_are_built_and_linked(architecture: str) -> None:
     assert "warning" not in binary.log
 
 
+@pytest.mark.parametrize(
+    ("quotient", "kept"),
+    [("x[0] / x[1]", False), ("(long long)x[0] % y", False), ("y / 3", True), ("__fdividef(x[0], x[1])", True)],
+)  # fmt: skip
+def test_what_ptxas_has_routines_for_keeps_to_the_usual_convention(
+    quotient: str, kept: bool
+) -> None:
+    """These overwrite registers that ptxas forgets of in functions with another."""
+    head = "#pragma nv_abi preserve_n_data(4)\n__device__ __noinline__ void stage(float* x, long long y)"
+    text = (
+        f"{head};\n#if MT_UNIT == 0\n"
+        'extern "C" __global__ void k(float* x, long long y) { stage(x, y); x[2] = 0; }\n#else\n'
+        f"{head} {{ x[threadIdx.x] = {quotient}; }}\n#endif\n"
+    )
+    built = build_cuda.build(text, cuda_target("sm_90a"), Options(cache=False), units=2)
+    *_, stage = re.split(r"^\.func", built.ptx, flags=re.MULTILINE)
+    assert (".abi_preserve" in stage.split("{")[0]) == kept
+
+
 def test_what_cannot_be_linked_shows_the_log() -> None:
     text = 'extern __device__ void lost();\nextern "C" __global__ void k() { lost(); }\n'
     with pytest.raises(BuildError, match="lost"):

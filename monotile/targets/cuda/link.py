@@ -20,6 +20,9 @@ _NAME = re.compile(
     r"|(?P<variable>[\w$]+)(?:\[\d*\])*(?: = .*)?;"
 )
 _CALLED = re.compile(r"^\.(?:visible|weak) (?=\.func\b)")
+# What ptxas calls a routine of its own for, at least sometimes, and what a function says of the registers that it keeps.
+_ROUTINE = re.compile(r"\b(?:div|rcp|sqrt)\.r[nzmp]\b|\b(?:div|rem)\.[su]64\b")
+_KEPT = re.compile(r"\.abi_preserve \d+\s*")
 
 
 def nvjitlink_version() -> tuple[int, int]:
@@ -56,7 +59,10 @@ def linked(parts: Sequence[Binary], architecture: str) -> Binary:
 
 def joined(parts: Sequence[str]) -> str:
     """One module of several, the kernel's first. All functions are the module's own then, so that ptxas knows which registers each of them
-    leaves to the kernel. What several parts define is one."""
+    leaves to the kernel. What several parts define is one.
+
+    Functions that divide keep to the usual convention. ptxas (13.0) forgets for others that the routine of a quotient, which zeros and very small or
+    large numbers need, overwrites R20 and R21: NASNet then read a weight at a random address."""
     items: dict[str, str] = {}
     for part in (*parts[1:], parts[0]):
         for item in _ITEM.split(part)[1:]:
@@ -65,6 +71,7 @@ def joined(parts: Sequence[str]) -> str:
                 raise InternalError(f"PTX without a name: {item[:80]}")
             name = found[found.lastgroup or 0]
             if items.get(name, ".extern").startswith(".extern"):
+                item = _KEPT.sub("", item) if _ROUTINE.search(item) else item
                 items[name] = _CALLED.sub("", item)
     return _ITEM.split(parts[0])[0] + "".join(items.values())
 
