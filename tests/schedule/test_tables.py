@@ -38,9 +38,9 @@ K, NEXT, FROM = scalar("k", I64), scalar("next", I64), scalar("from", I64)
 replace = msgspec.structs.replace
 
 
-def _loop(*, branch: bool = False) -> Program:
+def _loop(*, branch: bool = False, unread: bool = False) -> Program:
     """In each of `count` iterations a row becomes the sum that all rows had an iteration before, plus `x`; or, by a branch, what lies in the row
-    before, or `x`."""
+    before, or `x`. unread: a second branch gives what nobody reads."""
     start = compute(p.tensor("start", 3, 40), lambda r, c: Load(X, (c,)))
     zero = compute(scalar("zero", I64), lambda: idx(0))
     go = compute(scalar("go", BOOL), lambda: Binary("lt", idx(0), Load(COUNT, ())))
@@ -64,6 +64,11 @@ def _loop(*, branch: bool = False) -> Program:
     if not branch:
         carried = (*carried, Carry(X, was, total.out, p.tensor("last", 40)))
     inner = (at, odd, fork, put, up, on) if branch else (at, put, total, up, on)
+    if unread:
+        left, right = (compute(p.tensor(f"{n}_side", 40), lambda c: Load(X, (c,))) for n in ("left", "right"))  # fmt: skip
+        more = compute(p.tensor("more", 50), lambda c: Load(X, (binary("min", c, idx(39)),)))
+        outs = (BranchOut(left.out, right.out, p.tensor("nobody", 40)),)
+        inner = (at, odd, Branch(odd.out, (more, left), (right,), outs), *inner[2:])
     loop = Loop(Axis("l", 7), carried, (), inner, None, on.out)
     results = [p.pointwise(f"abs_{c.out.name}", c.out, "abs") for c in carried[2:]]
     outputs = tuple(r.out for r in results)
@@ -198,3 +203,11 @@ def test_small_values_alternate_where_that_saves_a_hand_off() -> None:
     assert isinstance(place, Rotate)
     assert plan.places["before"] == plan.places["other"] == (place,)
     assert not any(isinstance(q, Rotate) for q in p.plan_of(p.recurrence(), p.H100).places["product"])  # fmt: skip
+
+
+def test_what_nobody_reads_of_a_branch_needs_no_place() -> None:
+    """Its sides lie apart, and one of them where small values alternate."""
+    program = _loop(branch=True, unread=True)
+    plan = p.plan_of(program, p.H100)
+    verify(plan, program, p.H100)
+    assert "nobody" not in plan.places
