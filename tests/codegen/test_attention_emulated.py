@@ -157,6 +157,12 @@ def test_shapes_of_warps(
         (70, 300, 128, 128, torch.float16),
         (150, 20, 64, 128, torch.float16),  # fewer keys than warpgroups have chunks
         (197, 197, 128, 64, torch.float16),
+        (100, 200, 96, 96, torch.float16),  # lines that are not whole
+        (70, 130, 72, 72, torch.bfloat16),
+        (70, 130, 40, 120, torch.float16),
+        (66, 70, 32, 32, torch.float16),
+        (66, 70, 112, 80, torch.float16),
+        (66, 70, 104, 88, torch.bfloat16),
     ],
 )
 @pytest.mark.parametrize("way", WAYS[1:], ids=str, indirect=True)

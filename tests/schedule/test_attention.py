@@ -89,9 +89,10 @@ def test_attention_waits_for_its_hand_off_when_it_knows_its_addresses() -> None:
     assert stage.late
 
 
-def test_warpgroups_take_whole_lines_on_targets_that_have_them() -> None:
+def test_warpgroups_on_targets_that_have_them() -> None:
     assert attend(8, 1500, 128).instruction == "wgmma"
-    assert attend(8, 1500, 80).instruction == "mma"
+    assert attend(8, 1500, 80).instruction == "wgmma"
+    assert attend(8, 1500, 24).instruction == "mma"
     assert attend(8, 1500, 64, "sm_80").instruction == "mma"
 
 

@@ -28,7 +28,8 @@ CHUNKS = (16, 32, 64)
 WIDE_CHUNKS = (8, 16, 32)  # of float32
 DEPTHS = (2, 3, 4)
 GROUPS = 2  # warpgroups of a worker, which have the tensor cores in turn
-GROUP_SIZES = (64, 128)  # features and columns of warpgroups: whole lines of 128 bytes
+# Features and columns of warpgroups, in lines of 64 of which the last need not be whole.
+GROUP_SIZES = range(32, 129, 8)
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 DIRECT_BLOCKS = (16, 32)

@@ -311,16 +311,13 @@ def _is(i: Expr, axis: Axis) -> bool:
 
 
 def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
-    """The sum of products that `scores` is made of element by element, and what follows it; () if there is none."""
-    chain = [scores]
-    while not chain[0].reduce:
-        here = chain[0]
-        before = [x for x in loads_of(here) if _shaped(x, here, computes)]
-        names = {x.tensor.name for x in before}
-        if len(names) != 1:
-            return ()
-        chain.insert(0, computes[names.pop()])
-    return tuple(chain)
+    """The sum of products that `scores` is made of element by element, and what follows it; () if there is none, or are several. What else they
+    read of their shape, a bias, is made of no sums."""
+    if scores.reduce:
+        return (scores,)
+    before = {x.tensor.name for x in loads_of(scores) if _shaped(x, scores, computes)}
+    found = [chain for n in sorted(before) if (chain := _followed(computes[n], computes))]
+    return (*found[0], scores) if len(found) == 1 else ()
 
 
 def _shaped(x: Load, s: Compute, computes: Computes) -> bool:

@@ -12,9 +12,8 @@ def attend_bytes(a: Attend, features: int, columns: int, warps: int, size: int) 
     found = slices * (-(-a.block_m * (pitch + 2) // 4) * 4) * 4
     if a.direct:
         return found
-    if (
-        a.instruction == "wgmma"
-    ):  # panels of 64 features or columns, one behind the other: lines of 128 bytes
+    if a.instruction == "wgmma":  # panels of 64, one behind the other: lines of 128 bytes
+        features, columns = (-(-n // 64) * 64 for n in (features, columns))
         ring = slices * a.depth * a.chunk * (features + columns) * 2
         return max(a.block_m * features * 2 + ring, found)
     step = 32 // size

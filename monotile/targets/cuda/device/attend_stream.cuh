@@ -82,8 +82,7 @@ struct Attention {
                 "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns; 8 keys of float32.");
   static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
-  static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 64 == 0 && COLUMNS % 64 == 0),
-                "Kernel::WGMMA needs multiples of 64 rows, features and columns.");
+  static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 8 == 0), "Kernel::WGMMA needs multiples of 64 rows and of 8 features.");
   static_assert(!WARPGROUPS || (Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR),
                 "Kernel::WGMMA needs queries and keys whose features, and values whose columns, are neighbours.");
 
@@ -92,9 +91,9 @@ struct Attention {
   static constexpr int COLUMN_RUN = COLUMNS % 64 == 0 ? 8 : 4;  // of direct operands: neighbours that a lane loads
 
   static_assert(sizeof(T) == 2 || (!WARPGROUPS && !DIRECT), "float32 is streamed by mma.sync, through shared memory.");
-  // Warpgroups read features and columns in panels of 64, one behind the other.
+  // Warpgroups read features and columns in panels of 64, one behind the other; what the last one has beyond them are zeros.
   static constexpr int PANEL_FEATURES = WARPGROUPS ? 64 : ceil_div(FEATURES, STEP) * STEP, PANEL_COLUMNS = WARPGROUPS ? 64 : COLUMNS;
-  static constexpr int FEATURE_PANELS = ceil_div(FEATURES, PANEL_FEATURES), COLUMN_PANELS = COLUMNS / PANEL_COLUMNS;
+  static constexpr int FEATURE_PANELS = ceil_div(FEATURES, PANEL_FEATURES), COLUMN_PANELS = ceil_div(COLUMNS, PANEL_COLUMNS);
   using QueryPanel = Panel<T, PanelConfig{.rows = BLOCK_M, .k = PANEL_FEATURES, .k_major = Query::K_MAJOR}>;
   using KeyPanel = Panel<T, PanelConfig{.rows = CHUNK, .k = PANEL_FEATURES, .k_major = Key::K_MAJOR}>;
   using ValuePanel = Panel<T, PanelConfig{.rows = PANEL_COLUMNS, .k = CHUNK, .k_major = Value::K_MAJOR}>;
@@ -103,7 +102,7 @@ struct Attention {
   using KeyCopies = PanelCopies<KeyPanel, CopyConfig{.copy = Key::COPY, .vector = Key::VECTOR, .rows = CHUNK, .k = FEATURES,
                                                      .threads = SLICE_THREADS, .check_rows = KEYS % CHUNK != 0}>;
   using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS,
-                                                         .k = KEYS, .threads = SLICE_THREADS}>;
+                                                         .k = KEYS, .threads = SLICE_THREADS, .check_rows = COLUMNS % PANEL_COLUMNS != 0}>;
   using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES, .piece = PIECE}, QueryPanel, KeyPanel, PASSES>;
 
   static __host__ __device__ constexpr int lined(int bytes) { return ceil_div(bytes, 128) * 128; }

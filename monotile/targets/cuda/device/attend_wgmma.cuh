@@ -27,12 +27,16 @@ __device__ __forceinline__ void begin_scores(typename S::Scores::Accumulator& sc
 // Begins to add the values of a chunk, weighted by its powers.
 template <class S>
 __device__ __forceinline__ void begin_sums(OnlineSoftmax<S>& softmax, const u32 (&powers)[S::CHUNK / 16][4], u32 values) {
+  constexpr int WHOLE = S::COLUMNS / 64, LEFT = S::COLUMNS % 64 / 8;  // panels; columns of the last one, in eights
 #pragma unroll
-  for (int k = 0; k < S::CHUNK; k += 16)
+  for (int k = 0; k < S::CHUNK; k += 16) {
+    auto panel = [&](int p) { return ptx::panel_descriptor(values, p * S::ValuePanel::BYTES + k * 128); };
 #pragma unroll
-    for (int p = 0; p < S::COLUMN_PANELS; ++p)
-      ptx::wgmma<typename S::T>(reinterpret_cast<float(&)[8][4]>(softmax.sums[0][p * 8]), powers[k / 16],
-                                ptx::panel_descriptor(values, p * S::ValuePanel::BYTES + k * 128));
+    for (int p = 0; p < WHOLE; ++p)
+      ptx::wgmma<typename S::T>(reinterpret_cast<float(&)[8][4]>(softmax.sums[0][p * 8]), powers[k / 16], panel(p));
+    if constexpr (LEFT > 0)
+      ptx::wgmma<typename S::T>(reinterpret_cast<float(&)[LEFT][4]>(softmax.sums[0][WHOLE * 8]), powers[k / 16], panel(WHOLE));
+  }
 }
 
 // The two warpgroups of a block, and the named barriers by which they wait for each other.
