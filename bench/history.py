@@ -6,7 +6,7 @@ README.md has one table for each GPU, between `<!-- measured: LOG ... -->` and `
 of the named logs, where the last log that has a network counts. bench/results/README.md has a row for each
 network of every log, between `<!-- history -->` and `<!-- /history -->`. Of the wide table README.md has the summary and the picture, between
 `<!-- wide -->` and `<!-- /wide -->`, and bench/results/wide/README.md has all, between `<!-- wide table -->` and `<!-- /wide table -->`: for each
-GPU of its newest log.
+GPU of its newest log, and of the newest with timm's networks.
 """
 
 import re
@@ -97,7 +97,10 @@ def rewritten(page: str, results: Path = RESULTS) -> str:
         return "\n\n".join(["<!-- wide -->", *parts, "<!-- /wide -->"])
 
     def wide(_: re.Match[str]) -> str:
-        parts = [f"## {log.device}\n\n![]({name}.png)\n\n{report.page(log, results / 'wide')}" for name, log in newest_wide(results / "wide")]  # fmt: skip
+        parts = [
+            f"## {', '.join(filter(None, (log.device, report.library(log))))}\n\n![]({name}.png)\n\n{report.page(log, results / 'wide')}"
+            for name, log in newest_wide(results / "wide")
+        ]
         return "\n\n".join(["<!-- wide table -->", *parts, "<!-- /wide table -->"])
 
     page = re.sub(r"<!-- measured: (.*?) -->.*?<!-- /measured -->", measured, page, flags=re.S)
@@ -107,9 +110,9 @@ def rewritten(page: str, results: Path = RESULTS) -> str:
 
 
 def newest_wide(folder: Path) -> list[tuple[str, Log]]:
-    """The newest log of each GPU, with its name."""
+    """The newest log of each GPU, and of a library's networks alone, with its name."""
     logs = [(p.stem, read(p)) for p in sorted(folder.glob("20*.json"))]
-    return list({log.device: (name, log) for name, log in logs}.values())
+    return list({(log.device, report.library(log)): (name, log) for name, log in logs}.values())
 
 
 def _table(head: tuple[str, ...], rows: list[list[str]]) -> str:

@@ -54,6 +54,7 @@ from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.group_rows import group_rows
 from monotile.transform.layout.images import make_images
+from monotile.transform.layout.join_reductions import join_reductions
 from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.pad_outputs import pad_outputs
@@ -154,8 +155,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "Inlining has brought together expressions that simplify each other.",
          needs=("pointwise inlined",)),
     Pass("merge_axes", rewrite(merge_axes),
-         "After inlining, which leaves what is stored; before axes are aligned.",
-         needs=("pointwise inlined",)),
+         "After inlining, which leaves what is stored; before axes are aligned.", needs=("pointwise inlined",)),
     Pass("split_slices", rewrite(split_slices),
          "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",
          needs=("pointwise inlined",)),
@@ -164,6 +164,9 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("pointwise inlined",), sets=("axes aligned",)),
     Pass("reindex_reductions", rewrite(reindex_reductions),
          "For readers that differ by a reshape, not only by an order of axes.",
+         needs=("axes aligned",)),
+    Pass("join_reductions", rewrite(join_reductions),
+         "Once it is settled in what order a product's operands lie, and before layouts are chosen for what it reads.",
          needs=("axes aligned",)),
     Pass("propagate_copies", rewrite(propagate_copies),
          "After the last inlining: the copies that are left are read as whole tensors, and so can their sources be.",
@@ -363,11 +366,8 @@ def transform(
     chooser: Chooser = MODEL,
     iterate: Iterate | None = None,
 ) -> tuple[Program, Constants]:
-    """The passes for any target alone: the Program, and the constants with those that folding made.
-
-    watch: is given the name and the product of each pass. chooser: who is asked where there are several ways. iterate: how the Program becomes
-    the body of a loop.
-    """
+    """The passes for any target alone: the Program, and the constants with those that folding made. watch: is given the name and the product of
+    each pass; the others: as in ProgramState."""
     first = ProgramState(program, options, constants=constants, chooser=chooser, iterate=iterate)
     done = run(ANY_TARGET, first, _of(watch))
     return done.program, done.constants

@@ -16,7 +16,7 @@ import torch
 
 from bench.wide import report
 from bench.wide.case import Answer
-from bench.wide.networks import DOMAINS, NETWORKS
+from bench.wide.networks import DOMAINS, NETWORKS, timm
 from bench.wide.registry import DTYPES, MORE
 from bench.wide.runner import kind, run
 from monotile.compare.jobs import Network
@@ -26,15 +26,17 @@ from monotile.config import Options
 
 FOLDER = Path(__file__).parents[1] / "results" / "wide"
 BATCHES = (1, 8, 32)
+USUAL = tuple(d for d in DOMAINS if d != timm.DOMAIN)
 Key = tuple[str, str, int]
 
 
 def chosen(names: Sequence[str], domains: Sequence[str], dtypes: Sequence[str], batches: Sequence[int]) -> list[Network]:  # fmt: skip
-    """The networks at these dtypes and batches, all of a network together. Empty: all."""
+    """The networks at these dtypes and batches, all of a network together. Empty: all, but for timm's."""
+    asked = domains or (DOMAINS if names else USUAL)
     return [
         Network(name, name, dtype, {"batch": batch}, images=n.images)
         for name, n in NETWORKS.items()
-        if (not names or name in names) and (not domains or n.domain in domains)
+        if (not names or name in names) and n.domain in asked
         for dtype in (*n.dtypes, *MORE)
         if dtype in (dtypes or n.dtypes)
         for batch in batches or BATCHES

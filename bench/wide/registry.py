@@ -1,5 +1,6 @@
 """What a network of the wide table is, and how its model and arguments are made."""
 
+import copy
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,9 @@ class Network(msgspec.Struct, frozen=True):
         model, *args = self.make(batch)
         spread(model.eval().requires_grad_(False))
         few = [x[:2] for x in args]
-        calibrate(model, lambda: model(*few))
+        called = copy.deepcopy(model)  # which may keep something of a call, in its dtype
+        calibrate(called, lambda: called(*few))
+        model.load_state_dict(called.state_dict())
         return model.to(dtype), map_tensors(
             call_of(args), lambda x: x.to(dtype) if x.is_floating_point() else x
         )

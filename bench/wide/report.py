@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.wide.networks import DOMAINS, NETWORKS
+from bench.wide.networks import DOMAINS, NETWORKS, timm
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log
 
@@ -34,6 +34,12 @@ def ratio(e: Entry) -> float | None:
 
 def title(name: str) -> str:
     return NETWORKS[name].title if name in NETWORKS else name
+
+
+def library(log: Log) -> str:
+    """Of all its networks, if that is one whose domain is run only where it is asked for; else nothing."""
+    found = {NETWORKS[e.model].domain for e in log.entries if e.model in NETWORKS}
+    return timm.DOMAIN if found == {timm.DOMAIN} else ""
 
 
 def column(e: Entry) -> Column:
@@ -181,7 +187,10 @@ def page(log: Log, folder: Path) -> str:
 def headline(log: Log, place: str) -> str:
     """Picture and summary. place: of the log, from the page on, without its ending."""
     count = len({e.model for e in log.entries if e.ours})
-    about = f"**{count} networks, {log.device}** ({log.date}). Times as fast as {beside(log)}"
+    whose = f" of {library(log)}" if library(log) else ""
+    about = (
+        f"**{count} networks{whose}, {log.device}** ({log.date}). Times as fast as {beside(log)}"
+    )
     graphs = "all in CUDA graphs, " if in_graphs(log) else ""
     rest = f"{graphs}images also channels-last: [every network](bench/results/wide/README.md)."
     return f"{about}, {rest}\n\n![]({place}.png)\n\n{summary(log)}"

@@ -30,9 +30,17 @@ MMOE, NBEATS = (Network(n, n, "float32", {"batch": 1}) for n in ("mmoe", "nbeats
 def test_networks() -> None:
     assert len(NETWORKS) >= 60
     assert len({n.title for n in NETWORKS.values()}) == len(NETWORKS)
-    assert {n.library for n in NETWORKS.values()} == {"torch", "torchvision", "transformers"}
+    assert {n.library for n in NETWORKS.values()} == {
+        "torch",
+        "torchvision",
+        "transformers",
+        "timm",
+    }
     assert len(DOMAINS) >= 10
-    assert len(chosen((), (), (), ())) == 3 * sum(len(n.dtypes) for n in NETWORKS.values())
+    usual = [n for n in NETWORKS.values() if n.domain != "timm"]
+    assert len(chosen((), (), (), ())) == 3 * sum(len(n.dtypes) for n in usual)
+    assert len(chosen((), ("timm",), ("float16",), (1,))) == len(NETWORKS) - len(usual)
+    assert len(chosen(("timm_vgg11",), (), ("float16",), (1,))) == 1
     assert [n.dtype for n in chosen(("fnet_base",), (), (), (1,))] == ["float32"]
     assert not chosen(("fnet_base",), (), ("float16",), ())
 

@@ -11,6 +11,7 @@ from bench.wide.networks import (
     segmentation,
     series,
     speech,
+    timm,
     vision,
 )
 from bench.wide.registry import NETWORKS
@@ -18,5 +19,5 @@ from bench.wide.registry import NETWORKS
 DOMAINS = tuple(dict.fromkeys(n.domain for n in NETWORKS.values()))
 
 __all__ = [
-    "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "vision",
+    "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "timm", "vision",
 ]  # fmt: skip

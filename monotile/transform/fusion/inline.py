@@ -21,6 +21,7 @@ from monotile.ir.program import (
     is_snapshot,
     statements,
 )
+from monotile.transform.fusion.lookups import store_lookups
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import lossless, simplify_expr
@@ -79,14 +80,15 @@ def inline_pointwise(program: Program) -> Program:
     gain by it. Tensors used as a whole (outputs, carried values, ...) stay stored, and their readers read them. Only views,
     paddings, expressions of axes and, in the same loop, rows that scalars choose are inlined into a contraction, which reads each operand many
     times. A reduction is never
-    inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed.
+    inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed. What products would then look up is stored after all
+    (`lookups.py`).
     """
     for _ in range(ROUNDS):  # readers that were inlined into each other may now be one
         new = eliminate_dead_code(_merge_pointwise(program))
         if new is program:
             break
         program = new
-    return program
+    return store_lookups(program)
 
 
 def _merge_pointwise(program: Program) -> Program:

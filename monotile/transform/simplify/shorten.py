@@ -3,7 +3,8 @@
     y[i] = sum over r < R of where(first(i) <= r < end(i), w[ids[r]], 0)
          = sum over j < W of where(first(i) + j < end(i), w[ids[first(i) + j]], 0)
 
-W is the longest of all such ranges. What conditions hold at each point is then found by evaluating them, and left out.
+W is the longest of all such ranges. What conditions hold at each point is then found by evaluating them, and left out. Where a comparison leaves
+one term, which data may choose, that is the sum (`single_terms.py`).
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,9 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Program, Statement
 from monotile.ir.scalar import Array
 from monotile.transform.rewrite import map_program
+from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.simplify import simplify_compute, without_unit_axes
+from monotile.transform.simplify.single_terms import Matrices, compared, single_term
 
 POINTS = 1 << 20  # points at which ends and conditions are evaluated
 
@@ -49,18 +52,23 @@ class Range(NamedTuple):
 
 def shorten_reductions(program: Program) -> Program:
     """`program` with such reductions over the terms that are left; the same object if there are none."""
-    return map_program(program, _shortened)
+    matrices = compared(program)
+    found = map_program(program, lambda s: _shortened(s, matrices))
+    return program if found is program else eliminate_dead_code(found)
 
 
-def _shortened(s: Statement) -> Statement:
-    if not isinstance(s, Compute) or s.combiner not in PLAIN or contraction(s) is not None:
+def _shortened(s: Statement, matrices: Matrices) -> Statement:
+    if not isinstance(s, Compute) or s.combiner not in PLAIN:
+        return s
+    s = single_term(s, matrices)
+    if s.combiner is None or contraction(s) is not None:
         return s
     for axis in s.reduce:
         known = [x for x in limits(s, axis) if not loads(x.term)]
         found = _range(s, axis, known) if known and gathers(s.body, axis) else None
         if found is not None and (found.longest == 1 or 2 * found.longest <= axis.extent):
             short = without_unit_axes(simplify_compute(_over(s, axis, known, found)))
-            return _shortened(simplify_compute(short))
+            return _shortened(simplify_compute(short), matrices)
     return s
 
 

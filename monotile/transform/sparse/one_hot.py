@@ -18,15 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.analysis.affine import affine
+from monotile.analysis.chosen import chosen
 from monotile.analysis.contraction import contraction, factors, grain
-from monotile.analysis.dead import value_where
 from monotile.analysis.states import steady_weights
 from monotile.analysis.two_of_four import two_of_four
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
-    Cast,
     Expr,
     Load,
     Select,
@@ -148,25 +147,11 @@ def _opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
 
 
 def _matched(s: Compute, body: Expr) -> OneHot | None:
-    for term in dict.fromkeys(walk(body)):
-        match term:
-            case Binary("eq", a, b) if a.dtype.is_int:
-                for at, other in ((a, b), (b, a)):
-                    i = other.x if isinstance(other, Cast) else other
-                    if not isinstance(i, Axis) or i not in s.axes or i in axes_of(at):
-                        continue
-                    if value_where(body, lambda e, t=term: False if e == t else None) != 0:
-                        continue
-                    value = simplify_expr(_with(body, term))
-                    if i not in axes_of(value):
-                        return OneHot(s, i, s.reduce[0], at, value)
-            case _:
-                pass
+    for found in chosen(body, s.axes):
+        value = simplify_expr(found.value)
+        if found.axis not in axes_of(value):
+            return OneHot(s, found.axis, s.reduce[0], found.at, value)
     return None
-
-
-def _with(e: Expr, true: Expr) -> Expr:
-    return const(True, DType.BOOL) if e == true else rebuild(e, lambda x: _with(x, true))
 
 
 def _gathered(c: Compute, hot: Mapping[str, OneHot]) -> Compute:

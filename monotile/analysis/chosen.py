@@ -1,0 +1,33 @@
+"""Finds expressions that a comparison makes zero but at one point of an axis: what is multiplied by a row of a one-hot matrix."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from monotile.analysis.dead import value_where
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Binary, Cast, Expr, axes_of, const, rebuild, walk
+
+
+class Chosen(NamedTuple):
+    """An expression that is `value` where `axis` is `at`, in which that axis does not occur, and 0 elsewhere."""
+
+    axis: Axis
+    at: Expr
+    value: Expr
+
+
+def chosen(e: Expr, axes: Sequence[Axis]) -> Iterator[Chosen]:
+    """`e` in all these ways, for each of `axes`."""
+    for term in dict.fromkeys(walk(e)):
+        if not (isinstance(term, Binary) and term.op == "eq" and term.a.dtype.is_int):
+            continue
+        for at, other in ((term.a, term.b), (term.b, term.a)):
+            axis = other.x if isinstance(other, Cast) else other
+            if not isinstance(axis, Axis) or axis not in axes or axis in axes_of(at):
+                continue
+            if value_where(e, lambda x, t=term: False if x == t else None) == 0:
+                yield Chosen(axis, at, _with(e, term))
+
+
+def _with(e: Expr, true: Expr) -> Expr:
+    return const(True, DType.BOOL) if e == true else rebuild(e, lambda x: _with(x, true))

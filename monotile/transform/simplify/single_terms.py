@@ -1,0 +1,77 @@
+"""A sum of which a comparison leaves one term is that term: the product of a one-hot matrix is a gather.
+
+    y[i, n] = sum over k < K of float(at[i] == k) * w[k, n]
+            = where(0 <= at[i] < K, w[at[i], n], 0)
+
+As everywhere, 0 times what is left out is 0 (`analysis/dead.py`).
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+
+import msgspec
+
+from monotile.analysis.chosen import chosen
+from monotile.ir.dtype import DType
+from monotile.ir.expr import (
+    Binary,
+    Expr,
+    Load,
+    Select,
+    cast,
+    const,
+    idx,
+    map_loads,
+    substitute,
+    walk,
+)
+from monotile.ir.program import Compute, Program, statements
+from monotile.transform.simplify.simplify import simplify_compute
+
+LARGEST = 64  # nodes of what makes a matrix
+
+Matrices = Mapping[str, Compute]
+
+
+def compared(program: Program) -> Matrices:
+    """What comparisons of numbers make element by element, by name and of what they compare: one-hot matrices among others."""
+    found: dict[str, Compute] = {}
+    for s in statements(program.body):
+        if not isinstance(s, Compute) or s.combiner is not None:
+            continue
+        body = _opened(s.body, found)
+        nodes = list(islice(walk(body), LARGEST + 1))
+        compares = any(isinstance(e, Binary) and e.op == "eq" and e.a.dtype.is_int for e in nodes)
+        if compares and len(nodes) <= LARGEST:
+            found[s.out.name] = msgspec.structs.replace(s, body=body)
+    return found
+
+
+def single_term(s: Compute, matrices: Matrices) -> Compute:
+    """`s` without the axes of its sum of which one point is left; `s` itself if there are none."""
+    if s.combiner != "sum":
+        return s
+    for k, at, value in chosen(_opened(s.body, matrices), s.reduce):
+        if s.live_along(k) is not None:
+            continue
+        place = cast(at, DType.I64)
+        inside = Binary("and", Binary("ge", place, idx(0)), Binary("lt", place, idx(k.extent)))
+        term = substitute(value, {k.name: place})
+        body = Select(inside, term, const(0, term.dtype))
+        reduce = tuple(a for a in s.reduce if a != k)
+        left = msgspec.structs.replace(s, reduce=reduce, body=body)
+        if not reduce:
+            left = msgspec.structs.replace(left, combiner=None, body=cast(body, s.out.dtype))
+        return single_term(simplify_compute(left), matrices)
+    return s
+
+
+def _opened(e: Expr, matrices: Matrices) -> Expr:
+    def opened(x: Load) -> Expr:
+        s = matrices.get(x.tensor.name)
+        if s is None:
+            return x
+        at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
+        return cast(substitute(s.body, at), x.dtype)
+
+    return map_loads(e, opened)
