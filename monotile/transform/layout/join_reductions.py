@@ -1,4 +1,4 @@
-"""Sums products over one axis instead of two where all that they read lies one behind the other along both: a window as large as its image.
+"""Sums products over one axis instead of several where all that they read lies in a row along these: a window as large as its image.
 
     y[n] = sum over c, h < 7, w < 7 of x[c, h, w] * v[n, c, h, w]
          = sum over r of x[r // 49, r // 7 % 7, r % 7] * v[n, r // 49, r // 7 % 7, r % 7]
@@ -6,7 +6,9 @@
 Lanes then take whole vectors along r, where w has too few points for one.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 
 import msgspec
 
@@ -37,34 +39,30 @@ def join_reductions(program: Program) -> Program:
 
 
 def _joined(s: Statement) -> Statement:
-    if not isinstance(s, Compute) or len(s.reduce) < 2:
+    if not isinstance(s, Compute) or len(s.reduce) < 2 or not s.reduce[-1].extent % VECTOR:
         return s
     found = contraction(s)
     if found is None or not (found.m or found.n):  # squares are no product of two operands
         return s
     elsewhere = axes_of(map_loads(s.body, lambda x: const(0, x.dtype)))
-    for outer, inner in pairwise(s.reduce):
-        apart = {outer, inner} & elsewhere or any(x.axis in (outer, inner) for x in s.live)
-        if apart or not inner.extent % VECTOR:
-            continue
-        if all(_in_a_row(x, outer, inner) for x in loads(s.body)):
-            return _joined(_along_one(s, outer, inner))
-    return s
+    if {*s.reduce} & {*elsewhere, *(x.axis for x in s.live)}:
+        return s
+    if not all(_in_a_row(x, s.reduce) for x in loads(s.body)):
+        return s  # in part: a window, of whose channels others may lie side by side
+    r = Axis(s.reduce[0].name, prod(a.extent for a in s.reduce))
+    at: dict[str, Expr] = {}
+    size = 1
+    for axis in reversed(s.reduce):
+        rest = binary("floordiv", r, idx(size))
+        size *= axis.extent
+        at[axis.name] = rest if size == r.extent else binary("mod", rest, idx(axis.extent))
+    return simplify_compute(msgspec.structs.replace(s, reduce=(r,), body=substitute(s.body, at)))
 
 
-def _in_a_row(x: Load, outer: Axis, inner: Axis) -> bool:
-    """Whether elements for neighbours along `outer` are as far apart as all along `inner` are long."""
+def _in_a_row(x: Load, along: Sequence[Axis]) -> bool:
+    """Whether what is read along these axes lies in one row, in their order, the last of them innermost."""
     e = offset(x)
     inside = {a for atom, _ in e.terms if not isinstance(atom, Axis) for a in axes_of(atom)}
-    apart = e.coefficient(outer) != inner.extent * e.coefficient(inner)
-    return not apart and not inside & {outer, inner}
-
-
-def _along_one(s: Compute, outer: Axis, inner: Axis) -> Compute:
-    r = Axis(outer.name, outer.extent * inner.extent)
-    at: dict[str, Expr] = {
-        outer.name: binary("floordiv", r, idx(inner.extent)),
-        inner.name: binary("mod", r, idx(inner.extent)),
-    }
-    reduce = tuple(r if a == outer else a for a in s.reduce if a != inner)
-    return simplify_compute(msgspec.structs.replace(s, reduce=reduce, body=substitute(s.body, at)))
+    steps = pairwise(along)
+    alike = all(e.coefficient(a) == b.extent * e.coefficient(b) for a, b in steps)
+    return alike and not inside & {*along}
