@@ -65,6 +65,8 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "chosen": lambda x: torch.where(x > 0, x, x.mean(1, keepdim=True)),
     "convolved": lambda x: (F.conv1d(x.transpose(1, 2), torch.ones(4, 6, 3), padding=1), F.conv1d(x.transpose(1, 2), torch.ones(4, 6, 2), stride=2, padding=1), F.conv1d(x.transpose(1, 2), torch.ones(6, 1, 3), padding=2, dilation=2, groups=6)),
     "pooled": lambda x: (F.max_pool2d(x[:, None], (2, 1)), F.avg_pool1d(x.transpose(1, 2), 3, 1, 1), F.adaptive_avg_pool1d(x.transpose(1, 2), 1)),
+    "pooled_to": lambda x: (F.adaptive_avg_pool1d(x.transpose(1, 2), 3), F.adaptive_max_pool1d(x.transpose(1, 2), 2), F.adaptive_avg_pool2d(x[:, None], (3, 4))),
+    "pooled_from": lambda x: F.adaptive_max_pool1d(x.transpose(1, 2), 3, return_indices=True),
     "enlarged": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2, mode="nearest"),
     "unfolded": lambda x: x.unfold(1, 2, 1),
     "nothing": lambda x: x.clone(),

@@ -9,7 +9,7 @@ from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.padding import padded
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, cast, const
+from monotile.ir.expr import Expr, Symbolic, Tensor, cast, const
 
 Lowering = Callable[..., Any]
 Sizes = int | Sequence[int]
@@ -177,15 +177,12 @@ def _adaptive(rank: int, greatest: bool) -> Lowering:
         space = x.shape[-rank:]
         lead = len(x.shape) - rank
         out = b.shape[-rank:]
-        widest = [
-            max(-(-(o + 1) * n // m) - o * n // m for o in range(m))
-            for n, m in zip(space, out, strict=True)
-        ]
+        widest = [_longest(n, m) for n, m in zip(space, out, strict=True)]
         wide = x.dtype.compute
-        even = all(n % m == 0 for n, m in zip(space, out, strict=True))
+        even = all(map(_divides, out, space))
 
         def ends(e: Expr, n: int, m: int) -> tuple[Expr, Expr]:
-            if n % m == 0:
+            if _divides(m, n):
                 first = s.mul(e, n // m)
                 return first, s.add(first, n // m)
             last = s.floordiv(s.add(s.mul(s.add(e, 1), n), m - 1), m)
@@ -198,7 +195,7 @@ def _adaptive(rank: int, greatest: bool) -> Lowering:
             for e, k, n, m in zip(i[lead:], r, space, out, strict=True):
                 first, last = ends(e, n, m)
                 at = s.add(first, k)
-                if n % m:
+                if not _divides(m, n):
                     tests.append(s.lt(at, last))
                 index.append(at)
             outside = const(identity("max", x.dtype) if greatest else 0, wide)
@@ -223,6 +220,21 @@ def _adaptive(rank: int, greatest: bool) -> Lowering:
         return b.result(mean)
 
     return lower
+
+
+def _divides(m: int, n: int) -> bool:
+    """Whether `m` windows divide `n`: of a size of the call, whatever it is."""
+    left = n % m
+    return not isinstance(left, Symbolic) and left == 0
+
+
+def _longest(n: int, m: int) -> int:
+    """Of `m` windows over `n`; at least that of a size of the call, of which windows may begin and end within an element of each side."""
+    if _divides(m, n):
+        return n // m
+    if isinstance(n, Symbolic):
+        return n // m + 2
+    return max(-(-(o + 1) * n // m) - o * n // m for o in range(m))
 
 
 def _adaptive_positions(
