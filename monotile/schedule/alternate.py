@@ -65,9 +65,8 @@ def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str])
         return []
     sizes = {s.out.name: s.out.nbytes for s in statements(program.body) if isinstance(s, Compute)}
     outs = [o for s in statements(program.body) if isinstance(s, Branch) for o in s.outs]
-    read = [
-        o for o in outs if o.out.name in places
-    ]  # of others neither side has to lie where the other one does
+    # Of what nobody reads neither side has to lie where the other one does.
+    read = [o for o in outs if o.out.name in places]
     given = {t.name: o.out.name for o in read for t in (o.then, o.otherwise)}
     inside = {s.name for inner in repeats(loop.body) for s in stages_in(inner.body)}
     found: dict[Workspace, list[str]] = {}

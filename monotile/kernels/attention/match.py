@@ -313,11 +313,18 @@ def _is(i: Expr, axis: Axis) -> bool:
 def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
     """The sum of products that `scores` is made of element by element, and what follows it; () if there is none, or are several. What else they
     read of their shape, a bias, is made of no sums."""
-    if scores.reduce:
-        return (scores,)
-    before = {x.tensor.name for x in loads_of(scores) if _shaped(x, scores, computes)}
-    found = [chain for n in sorted(before) if (chain := _followed(computes[n], computes))]
-    return (*found[0], scores) if len(found) == 1 else ()
+    known: dict[str, tuple[Compute, ...]] = {}
+
+    def chain(s: Compute) -> tuple[Compute, ...]:
+        if s.reduce:
+            return (s,)
+        if s.out.name not in known:
+            before = {x.tensor.name for x in loads_of(s) if _shaped(x, s, computes)}
+            found = [c for n in sorted(before) if (c := chain(computes[n]))]
+            known[s.out.name] = (*found[0], s) if len(found) == 1 else ()
+        return known[s.out.name]
+
+    return chain(scores)
 
 
 def _shaped(x: Load, s: Compute, computes: Computes) -> bool:
