@@ -1,11 +1,25 @@
 """Finds expressions that a comparison makes zero but at one point of an axis: what is multiplied by a row of a one-hot matrix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from monotile.analysis.dead import value_where
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Expr, axes_of, const, rebuild, walk
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Expr,
+    Load,
+    axes_of,
+    cast,
+    const,
+    map_loads,
+    rebuild,
+    substitute,
+    walk,
+)
+from monotile.ir.program import Compute
 
 
 class Chosen(NamedTuple):
@@ -27,6 +41,19 @@ def chosen(e: Expr, axes: Sequence[Axis]) -> Iterator[Chosen]:
                 continue
             if value_where(e, lambda x, t=term: False if x == t else None) == 0:
                 yield Chosen(axis, at, _with(e, term))
+
+
+def opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
+    """`e` with the elements that it loads of what is `made` element by element, by name, written out."""
+
+    def go(x: Load) -> Expr:
+        s = made.get(x.tensor.name)
+        if s is None:
+            return x
+        at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
+        return cast(opened(substitute(s.body, at), made), x.dtype)
+
+    return map_loads(e, go)
 
 
 def _with(e: Expr, true: Expr) -> Expr:

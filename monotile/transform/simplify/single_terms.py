@@ -11,17 +11,14 @@ from itertools import islice
 
 import msgspec
 
-from monotile.analysis.chosen import chosen
+from monotile.analysis.chosen import chosen, opened
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Binary,
-    Expr,
-    Load,
     Select,
     cast,
     const,
     idx,
-    map_loads,
     substitute,
     walk,
 )
@@ -39,7 +36,7 @@ def compared(program: Program) -> Matrices:
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None:
             continue
-        body = _opened(s.body, found)
+        body = opened(s.body, found)
         nodes = list(islice(walk(body), LARGEST + 1))
         compares = any(isinstance(e, Binary) and e.op == "eq" and e.a.dtype.is_int for e in nodes)
         if compares and len(nodes) <= LARGEST:
@@ -51,7 +48,7 @@ def single_term(s: Compute, matrices: Matrices) -> Compute:
     """`s` without the axes of its sum of which one point is left; `s` itself if there are none."""
     if s.combiner != "sum":
         return s
-    for k, at, value in chosen(_opened(s.body, matrices), s.reduce):
+    for k, at, value in chosen(opened(s.body, matrices), s.reduce):
         if s.live_along(k) is not None:
             continue
         place = cast(at, DType.I64)
@@ -64,14 +61,3 @@ def single_term(s: Compute, matrices: Matrices) -> Compute:
             left = msgspec.structs.replace(left, combiner=None, body=cast(body, s.out.dtype))
         return single_term(simplify_compute(left), matrices)
     return s
-
-
-def _opened(e: Expr, matrices: Matrices) -> Expr:
-    def opened(x: Load) -> Expr:
-        s = matrices.get(x.tensor.name)
-        if s is None:
-            return x
-        at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
-        return cast(substitute(s.body, at), x.dtype)
-
-    return map_loads(e, opened)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from monotile.analysis.affine import affine
-from monotile.analysis.chosen import chosen
+from monotile.analysis.chosen import chosen, opened
 from monotile.analysis.contraction import contraction, factors, grain
 from monotile.analysis.states import steady_weights
 from monotile.analysis.two_of_four import two_of_four
@@ -129,21 +129,8 @@ def _one_hot(program: Program) -> Iterator[OneHot]:
                 comparing.add(s.out.name)
             continue
         hot = compares and s.combiner == "sum" and len(s.reduce) == 1
-        if hot and (found := _matched(s, _opened(s.body, made))):
+        if hot and (found := _matched(s, simplify_expr(opened(s.body, made)))):
             yield found
-
-
-def _opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
-    """`e` in terms of weights."""
-
-    def opened(x: Load) -> Expr:
-        s = made.get(x.tensor.name)
-        if s is None:
-            return x
-        at = {a.name: i for a, i in zip(s.axes, x.index, strict=True)}
-        return cast(_opened(substitute(s.body, at), made), x.dtype)
-
-    return simplify_expr(map_loads(e, opened))
 
 
 def _matched(s: Compute, body: Expr) -> OneHot | None:
