@@ -8,6 +8,8 @@ from monotile.analysis.masked import masked
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute, Program, statements
 
+FEW_WINDOWS = 8  # of which it is seen how they overlap
+
 
 class Window(msgspec.Struct, frozen=True):
     """A product that reads windows of an image. image: the Load of the image. channel: its channel dimension, indexed by the
@@ -50,27 +52,41 @@ def _window_of(c: Compute) -> Window | None:
 
 
 def _window(c: Compute, image: Load, other: Expr) -> Window | None:
-    """A dimension of a window is indexed by a reduce axis and by an axis that the other operand does not use."""
-    reduce, own = {*c.reduce}, axes_of(image) - axes_of(other)
+    """A dimension of a window is indexed by a reduce axis and by an axis along which it slides, which the other operand does not use."""
+    reduce = {*c.reduce}
+    own = {a for a in axes_of(image) - axes_of(other) if a.extent > 1}
     inside = [axes_of(i) & reduce for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
+    slid = {a for i in image.index if axes_of(i) & reduce for a in axes_of(i) & own}
     if not inside or any(loads(i) for i in image.index):
         return None
     found = masked(other)
     kernel = None if found is None else found.load
-    for along in (*c.reduce, *c.axes):
+    for along in (*c.reduce, *reversed(c.axes)):  # of a batch and its channels, the channels
         at = [d for d, i in enumerate(image.index) if along in axes_of(i)]
-        if len(at) != 1 or along.extent == 1 or axes_of(image.index[at[0]]) & own:
+        if len(at) != 1 or along.extent == 1 or axes_of(image.index[at[0]]) & slid:
             continue
         if not any(a - {along} for a in inside):
             continue
         depth = next((d for d, i in enumerate(kernel.index) if i == along), -1) if kernel else -1
-        beside = affine(image.index[at[0]]).terms == ((along, 1),)
-        if along not in reduce and (depth < 0 or not beside):
+        where = affine(image.index[at[0]])
+        beside = where.coefficient(along) == 1 and not axes_of(where.expr) & reduce
+        if along not in reduce and (depth < 0 or not beside or not _overlap(c, image)):
             continue
         return Window(
             image, at[0], along, kernel if depth >= 0 else None, depth, along not in reduce
         )
     return None
+
+
+def _overlap(c: Compute, image: Load) -> bool:
+    """Whether neighbouring windows share places, as rows of a matrix whose two dimensions are one do not."""
+    axes = [a for a in c.axes if a.extent > 1]
+    for where in map(affine, image.index):
+        steps = [abs(step) for a in axes if (step := where.coefficient(a))]
+        reach = (abs(where.coefficient(r)) * (r.extent - 1) for r in c.reduce)
+        if steps and min(steps) <= sum(reach):
+            return True
+    return False
 
 
 class Sliding(msgspec.Struct, frozen=True):
@@ -82,20 +98,29 @@ class Sliding(msgspec.Struct, frozen=True):
     dilation: int
 
     def reads(self, windows: int, terms: int) -> int:
-        """About the number of places that so many windows read together."""
-        apart = -(-self.step // self.dilation)
-        return min(windows * terms, (windows - 1) * apart + terms)
+        """The number of places that so many windows read together."""
+        first = {self.step * n for n in range(windows)}
+        return len({at + self.dilation * k for at in first for k in range(terms)})
 
 
 def sliding(c: Compute) -> Sliding | None:
-    """The Sliding of the first Load with this access pattern."""
+    """How windows overlap in the first Load whose place depends on both their own axis and a term's; along the reduce axis by which they share most."""
     if len(c.axes) < 2:
         return None
     for x in loads(c.body):
         for i in x.index:
             where = affine(i)
             step = abs(where.coefficient(c.axes[-2]))
-            for q, r in enumerate(c.reduce):
-                if step and (dilation := abs(where.coefficient(r))):
-                    return Sliding(q, step, dilation)
+            found = [
+                Sliding(q, step, dilation)
+                for q, r in enumerate(c.reduce)
+                if step and (dilation := abs(where.coefficient(r)))
+            ]
+            if found:
+                return min(found, key=lambda s: _share(s, c.reduce[s.reduce].extent))
     return None
+
+
+def _share(s: Sliding, terms: int) -> float:
+    """Of what a few windows read one by one, what they read together."""
+    return s.reads(FEW_WINDOWS, terms) / (FEW_WINDOWS * terms)

@@ -206,6 +206,14 @@ class Emitter(Expressions):
         )
         return place_axes(place) | task
 
+    def steady(self, e: Expr) -> bool:
+        if not isinstance(e, Load) or e.tensor.name not in self.constant:
+            return False
+        spans = zip(map(interval, e.index), e.tensor.shape, strict=True)
+        there = all(s is not None and s.inside(0, n - 1) for s, n in spans)
+        given = all(not loads(i) for i in e.index)
+        return given and there and axes_of(e) <= {*self.loop_axes.values()}
+
     # A step's elements.
 
     def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:

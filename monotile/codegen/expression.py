@@ -56,9 +56,7 @@ class Expressions(ABC):
         self.wide = wide
         self.overflow = False
         self.writer = Writer()
-        self.registers: dict[
-            str, str
-        ] = {}  # tensors of the current step and the variables that hold them
+        self.registers: dict[str, str] = {}  # the variables of the current step's tensors
         self.divisors: dict[str, str] = {}  # of these, the `mt::Divisor`s of those that divide much
         self.facts: dict[Expr, Interval] = {}
         self._variables: dict[Expr, frozenset[str]] = {}
@@ -67,6 +65,10 @@ class Expressions(ABC):
     @abstractmethod
     def read(self, e: Load) -> str:
         """Text of the value of an element in memory."""
+
+    @abstractmethod
+    def steady(self, e: Expr) -> bool:
+        """Whether `e` is an element in memory that is there, and the same, at all times."""
 
     @abstractmethod
     def place_variables(self, e: Load) -> frozenset[str]:
@@ -158,7 +160,7 @@ class Expressions(ABC):
         return variable
 
     def home(self, e: Expr) -> Block:
-        memory = bool(self.facts) or any(self._in_memory(x) for x in walk(e))
+        memory = bool(self.facts) or any(self._in_memory(x) and not self.steady(x) for x in walk(e))
         return self.writer.home(self.variables(e), memory=memory)
 
     def variables(self, e: Expr) -> frozenset[str]:

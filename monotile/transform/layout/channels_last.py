@@ -38,6 +38,7 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import map_carried, map_exprs, map_program
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
+NEIGHBOURS = 16  # channels of which threads side by side read one each, where vectors cannot
 ROWS = 64  # of a product that are worth a copy of the weight
 Scattered = tuple[str, Load, int]  # of which product, and the dimension of its sum
 Dimension = tuple[str, int]  # by tensor name
@@ -167,7 +168,11 @@ def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
     def run(w: Window) -> int:
         return contiguous_run(affine(w.image.index[w.channel]), w.along, RUN)
 
-    return {n: w for n, w in windows.items() if run(w) * w.image.dtype.itemsize >= RUN}
+    return {
+        n: w
+        for n, w in windows.items()
+        if run(w) * w.image.dtype.itemsize >= RUN or (w.depthwise and w.along.extent >= NEIGHBOURS)
+    }
 
 
 def _handed_on(program: Program) -> frozenset[str]:
@@ -201,10 +206,10 @@ class _Classes:
 
 def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
     """A dimension of a result is equivalent to one that it reads if the two indices differ by a constant; and the channels
-    that a product with a weight reads are equivalent to those that it makes."""
+    that a product with a weight reads, or windows slide over, are equivalent to those that it makes."""
     joined = _Classes()
-    held = frozenset(w.tensor.name for w in program.weights)
-    held |= {w.kernel.tensor.name for w in windows.values() if w.kernel is not None}
+    kernels = (w.kernel.tensor.name for w in windows.values() if w.kernel is not None)
+    held = _from_weights(program).union(kernels)
     for s in statements(program.body):
         match s:
             case Compute():
@@ -218,6 +223,8 @@ def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
                                 joined.join((x.tensor.name, d), (s.out.name, own[a]))
                             case _:
                                 pass
+                if (w := windows.get(s.out.name)) is not None and w.depthwise:
+                    joined.join((w.image.tensor.name, w.channel), (s.out.name, own[w.along]))
                 for a, b in _mixed(s, held):
                     joined.join(a, b)
             case Loop():
@@ -231,6 +238,15 @@ def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
             case _:
                 pass
     return joined
+
+
+def _from_weights(program: Program) -> frozenset[str]:
+    """The weights, and what is computed from nothing else, as standardised ones are."""
+    found = {w.tensor.name for w in program.weights}
+    for s in statements(program.body):
+        if isinstance(s, Compute) and (read := {x.tensor.name for x in loads(s.body)}):
+            found |= {s.out.name} if read <= found else set()
+    return frozenset(found)
 
 
 def _mixed(s: Compute, held: frozenset[str]) -> Iterator[tuple[Dimension, Dimension]]:
@@ -248,7 +264,8 @@ def _mixed(s: Compute, held: frozenset[str]) -> Iterator[tuple[Dimension, Dimens
             continue
         for d, i in enumerate(x.load.index):
             summed = axes_of(i) & {*s.reduce}
-            if summed and (i in summed or not axes_of(i) - summed - {s.axes[made[0]]}):
+            beside = any(contiguous_run(affine(i), r, 2) > 1 for r in summed)
+            if i in summed or (beside and not axes_of(i) - summed - {s.axes[made[0]]}):
                 yield (x.load.tensor.name, d), (s.out.name, made[0])
 
 
