@@ -16,10 +16,12 @@ from monotile.passes.plans import PlanState
 from monotile.passes.programs import (
     Constants,
     ProgramState,
+    Watch,
     arrange_parameters,
     context_of,
     fold_constants,
     keep_few,
+    of_programs,
     repeat,
     rewrite,
     rewrite_by_choice,
@@ -58,6 +60,7 @@ from monotile.transform.layout.join_reductions import join_reductions
 from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.pad_outputs import pad_outputs
+from monotile.transform.layout.part_axes import part_axes
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.layout.split_slices import split_slices
 from monotile.transform.legalise.base_copies import insert_base_copies
@@ -156,6 +159,8 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("pointwise inlined",)),
     Pass("merge_axes", rewrite(merge_axes),
          "After inlining, which leaves what is stored; before axes are aligned.", needs=("pointwise inlined",)),
+    Pass("part_axes", rewrite(part_axes),
+         "As for axes that are merged, of which it may leave some apart.", needs=("pointwise inlined",)),
     Pass("split_slices", rewrite(split_slices),
          "Before axes are aligned: only then is it settled who reads a product. After rolling, which compares products as they are.",
          needs=("pointwise inlined",)),
@@ -355,9 +360,6 @@ def to_plan(
     return found
 
 
-Watch = Callable[[str, Program], None]
-
-
 def transform(
     program: Program,
     constants: Constants,
@@ -369,7 +371,7 @@ def transform(
     """The passes for any target alone: the Program, and the constants with those that folding made. watch: is given the name and the product of
     each pass; the others: as in ProgramState."""
     first = ProgramState(program, options, constants=constants, chooser=chooser, iterate=iterate)
-    done = run(ANY_TARGET, first, _of(watch))
+    done = run(ANY_TARGET, first, of_programs(watch))
     return done.program, done.constants
 
 
@@ -378,7 +380,7 @@ def for_target(
 ) -> tuple[Program, Context]:
     """The passes for one target alone: the Program as `schedule` takes it, and what is known by then about how it may be cut."""
     first = ProgramState(program, Options(), target, chooser=chooser)
-    done = run(FOR_TARGET, first, _of(watch))
+    done = run(FOR_TARGET, first, of_programs(watch))
     return done.program, context_of(done)
 
 
@@ -394,7 +396,3 @@ def schedule(
     Raises ScheduleError where no legal Plan exists.
     """
     return to_plan(PlanState.of(program, target, options, context, chooser))
-
-
-def _of(watch: Watch | None) -> Callable[[str, ProgramState], None] | None:
-    return None if watch is None else lambda name, s: watch(name, s.program)

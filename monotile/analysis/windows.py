@@ -8,7 +8,7 @@ from monotile.analysis.masked import masked
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute, Program, statements
 
-FEW_WINDOWS = 8  # of which it is seen how they overlap
+FEW_WINDOWS = 8  # by which it is seen how they overlap
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -117,10 +117,11 @@ def sliding(c: Compute) -> Sliding | None:
                 if step and (dilation := abs(where.coefficient(r)))
             ]
             if found:
-                return min(found, key=lambda s: _share(s, c.reduce[s.reduce].extent))
+                few = min(FEW_WINDOWS, c.axes[-2].extent)
+                return min(found, key=lambda s: _share(s, few, c.reduce[s.reduce].extent))
     return None
 
 
-def _share(s: Sliding, terms: int) -> float:
-    """Of what a few windows read one by one, what they read together."""
-    return s.reads(FEW_WINDOWS, terms) / (FEW_WINDOWS * terms)
+def _share(s: Sliding, windows: int, terms: int) -> float:
+    """Of what so many windows read one by one, what they read together."""
+    return s.reads(windows, terms) / (windows * terms)

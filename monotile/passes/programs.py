@@ -87,6 +87,7 @@ class ProgramState:
 
 
 Run = Callable[[ProgramState], ProgramState]
+Watch = Callable[[str, Program], None]
 
 
 def rewrite(f: Callable[[Program], Program]) -> Run:
@@ -169,6 +170,11 @@ def arrange_parameters(s: ProgramState) -> ProgramState:
 def with_context(s: ProgramState) -> ProgramState:
     """An empty `Context`: it depends on the weights' tables and the target."""
     return replace(s, context=Context.of(s.program, target_of(s), s.chooser))
+
+
+def of_programs(watch: Watch | None) -> Callable[[str, ProgramState], None] | None:
+    """What a pass's name and product are told of which `watch` wants the Program alone."""
+    return None if watch is None else lambda name, s: watch(name, s.program)
 
 
 def target_of(s: ProgramState) -> Target:

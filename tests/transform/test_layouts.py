@@ -63,3 +63,48 @@ def test_what_a_product_makes_for_each_head_has_its_columns_last() -> None:
     heads = [s for s in shapes.values() if 4 in s]
     assert heads
     assert all(s[-1] != 4 for s in heads if 16 in s)
+
+
+class Excited(nn.Module):
+    """Two convolutions, and means of images whose channels are scaled first, each image's by its own factors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+        self.scale = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.second(F.relu(self.first(x))))
+        return (y * torch.sigmoid(self.scale(y.mean((2, 3))))[:, :, None, None]).mean((2, 3))
+
+
+def test_a_scaled_mean_of_whole_images_is_no_window_of_a_batch() -> None:
+    shapes = arranged(Excited(), 4, 16, 6, 7)
+    assert [s for s in shapes.values() if len(s) == 4 and s[1:3] == (6, 7)]
+    assert all(s[-1] in (16, 32) for s in shapes.values() if len(s) == 4 and 6 in s and 7 in s)
+
+
+class Pooled(nn.Module):
+    """Windows over the places of each head's columns (as in MViT), keys of their own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project, self.width = nn.Linear(32, 2 * 3 * width), width
+        self.query = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
+        self.key = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[0]
+        heads = self.project(x).view(n, 48, 3, 2, self.width).permute(2, 0, 3, 1, 4)
+        images = (t.reshape(2 * n, 6, 8, self.width).permute(0, 3, 1, 2) for t in heads[:2])
+        q, k = (f(t).flatten(2).transpose(1, 2) for f, t in zip((self.query, self.key), images, strict=True))  # fmt: skip
+        scores = (q @ k.transpose(1, 2)).softmax(-1)
+        return scores @ heads[2].reshape(2 * n, 48, self.width)
+
+
+def test_windows_over_each_head_have_its_columns_last_and_odd_ones_too() -> None:
+    for width in (16, 19):
+        shapes = arranged(Pooled(width), 2, 48, 32)
+        windows = [s for n, s in shapes.items() if n.startswith("conv2d")]
+        assert windows
+        assert all(s == (4, 6, 8, width) for s in windows)

@@ -12,7 +12,7 @@ from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
-MOST_WORDS = 32  # registers of a thread for what is on its way
+MOST_WORDS = 64  # registers of a thread for what is on its way
 WHOLE = 4  # registers of a whole vector
 LONG = 12  # times as many turns as are taken at once, from which on twice as many are: the longer code is read once
 # Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.

@@ -38,7 +38,7 @@ from monotile.transform.names import Names
 from monotile.transform.rewrite import map_carried, map_exprs, map_program
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
-NEIGHBOURS = 16  # channels of which threads side by side read one each, where vectors cannot
+NEIGHBOURS = 16  # channels that are enough for threads side by side
 ROWS = 64  # of a product that are worth a copy of the weight
 Scattered = tuple[str, Load, int]  # of which product, and the dimension of its sum
 Dimension = tuple[str, int]  # by tensor name
@@ -47,7 +47,7 @@ Dimension = tuple[str, int]  # by tensor name
 def assign_layouts(program: Program, target: Target) -> Program:
     """`program` with these layouts. Where copies are not wide, as on the CPU, what the caller holds is read as it lies, but for the few weights
     of depthwise convolutions; and what grouped ones read and make stays, whose columns are few."""
-    windows = _in_runs(windows_of(program))
+    windows = _in_runs(windows_of(program), target)
     wide = target.has.wide_copies
     scattered = list(_scattered(program, windows, target)) if wide else []
     if not windows and not scattered:
@@ -162,17 +162,16 @@ def _apart(program: Program, windows: Container[str]) -> Callable[[Dimension], b
     return lambda d: alike.find(d) in apart
 
 
-def _in_runs(windows: dict[str, Window]) -> dict[str, Window]:
-    """Those whose channels are enough for runs of whole copies."""
+def _in_runs(windows: dict[str, Window], target: Target) -> dict[str, Window]:
+    """Those whose channels are enough for runs of whole copies, or of which each thread has one, and neighbours read what lies side by side."""
 
     def run(w: Window) -> int:
         return contiguous_run(affine(w.image.index[w.channel]), w.along, RUN)
 
-    return {
-        n: w
-        for n, w in windows.items()
-        if run(w) * w.image.dtype.itemsize >= RUN or (w.depthwise and w.along.extent >= NEIGHBOURS)
-    }
+    def each(w: Window) -> bool:
+        return target.has.coalescing and w.depthwise and w.along.extent >= NEIGHBOURS
+
+    return {n: w for n, w in windows.items() if run(w) * w.image.dtype.itemsize >= RUN or each(w)}
 
 
 def _handed_on(program: Program) -> frozenset[str]:
