@@ -179,7 +179,7 @@ class Emitter(Expressions):
         key = ("position", i, extent, tensor.name)
         known = self.writer.known(key)
         if known is None:
-            home = self.home(i)
+            home = self.home(i, asked=True)
             with self.writer.at(home):
                 known = self.writer.fresh("k")
                 text = f"(idx)({bare(self.value(i))})"

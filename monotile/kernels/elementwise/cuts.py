@@ -1,11 +1,9 @@
 """The ways to cut independent elements into tasks."""
 
-import math
 from collections.abc import Iterator
 
 from monotile.analysis.dependence import independent
 from monotile.analysis.masked import copies_rows
-from monotile.ir.expr import axes_of, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import flat
 from monotile.kernels.common.cost import Access, Extents, product
@@ -14,7 +12,7 @@ from monotile.kernels.draft import Context, Draft
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
-from monotile.plan.nodes import Dim, Step
+from monotile.plan.nodes import Step
 from monotile.targets.target import Target
 
 
@@ -35,23 +33,6 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     yield from flat.flat(
         group, method, context, target.threads * method.vector, method.vector, accesses
     )
-    for dims in _repeated(anchor, target) if isinstance(anchor, Compute) else ():
-        yield flat.draft(group, dims, method, context, accesses)
-
-
-def _repeated(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
-    """Where rows further back read the same of a tensor, as heads do of angles, these follow each other: one task a worker, of the other rows."""
-    if not target.has.coalescing or s.live or len(s.axes) < 3:
-        return
-    *outer, last = range(len(s.axes))
-    for p in outer[:-1]:
-        later = {a for a in s.axes[p + 1 : last] if a.extent > 1}
-        alike = (axes_of(x) for x in loads(s.body) if s.axes[p] not in axes_of(x))
-        if s.axes[p].extent > 1 and any(axes & later and s.axes[last] in axes for axes in alike):
-            rest = tuple(q for q in outer if q != p)
-            rows = math.prod(s.axes[q].extent for q in rest)
-            whole = (Dim((q,), s.axes[q].extent, s.axes[q].extent, None) for q in (p, last))
-            yield Dim(rest, rows, -(-rows // target.workers), 0), *whole
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:

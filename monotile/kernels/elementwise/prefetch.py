@@ -12,9 +12,9 @@ from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
-MOST_WORDS = 64  # registers of a thread for what is on its way
+MOST_WORDS = 32  # registers of a thread for what is on its way
 WHOLE = 4  # registers of a whole vector
-LONG = 12  # times as many turns as are taken at once, from which on twice as many are: the longer code is read once
+LONG = 12  # times as many turns as are taken at once, from which on twice as many are, in twice the registers: the longer code is read once
 # Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.
 LARGE = 1 << 15
 
@@ -39,13 +39,15 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         return ()
     others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # of whole vectors; their code is written out
-    if turns > LONG * most and len(step.dims) == 1:  # see `cuda_turns.py`
-        most *= 2
+    room = MOST_WORDS
+    if turns > LONG * most:
+        room *= 2
+        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_turns.py`
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
         if not words:
             continue
-        together = min(most * max(1, WHOLE // words), MOST_WORDS // words)
+        together = min(most * max(1, WHOLE // words), room // words)
         rounds = -(-turns // max(1, together))
         together = -(-turns // rounds)
         if together > 1:
