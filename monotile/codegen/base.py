@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from monotile.analysis.affine import affine
 from monotile.analysis.in_place import tables_of
 from monotile.analysis.rounding import rounding_sensitive_operands
-from monotile.analysis.states import old_values
+from monotile.analysis.states import old_values, steady_weights
 from monotile.codegen.address import (
     Layout,
     base,
@@ -70,7 +70,7 @@ STORAGE: Mapping[DType, str] = VALUES | {t: f"uint{8 * t.itemsize}_t" for t in S
 
 class Emitter(Expressions):
     """Holds one Program and one Plan; `checks` collects the messages of index checks. stored_if: text of the condition under which
-    elements are stored, "" for none."""
+    elements are stored, "" for none. weights: those that the launch does not change."""
 
     values = VALUES
     stored_if = ""
@@ -81,8 +81,8 @@ class Emitter(Expressions):
         self.checks: list[str] = []
         self.computes = as_read(program, plan.places, plan.body)
         self.tables = tables_of(program)
-        given = frozenset(t.name for t in program.inputs)
-        given |= {w.tensor.name for w in program.weights}
+        self.weights = steady_weights(program)
+        given = self.weights.union(t.name for t in program.inputs)
         self.watched = watched_tensors(program, plan.places)
         self.sizes = program.by_value
         self.constant = given - old_values(program) - self.watched
@@ -207,8 +207,8 @@ class Emitter(Expressions):
         return place_axes(place) | task
 
     def steady(self, e: Expr) -> bool:
-        if not isinstance(e, Load) or e.tensor.name not in self.constant:
-            return False
+        if not isinstance(e, Load) or e.tensor.name not in self.constant & self.weights:
+            return False  # of an input there may be less than its shape says
         spans = zip(map(interval, e.index), e.tensor.shape, strict=True)
         there = all(s is not None and s.inside(0, n - 1) for s, n in spans)
         given = all(not loads(i) for i in e.index)

@@ -6,7 +6,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from monotile.analysis.states import steady_weights
 from monotile.codegen.address import WIDEST
 from monotile.codegen.functions import IN_FRONT
 from monotile.codegen.site import Range, Site, Span
@@ -52,7 +51,6 @@ class BlockEmitter(VectorEmitter):
         super().__init__(program, plan, target, options)
         self.passed: dict[str, str] = GIVEN | self.profiling.given
         self.await_ = READY
-        self.weights = steady_weights(program)
         self.in_registers: dict[str, Held] = {}
         self.early = {}
         self.prefetched: dict[Step, Mapping[str, Held]] = {}

@@ -59,7 +59,7 @@ def _found(program: Program) -> Iterator[tuple[str, tuple[int, int, Tensor]]]:
             for x in loads(e):
                 read[x.tensor.name].append((s, x))
     for s in statements(program.body):
-        if not isinstance(s, Compute) or s.combiner is not None or s.out.name in whole:
+        if not isinstance(s, Compute) or s.combiner is not None or s.live or s.out.name in whole:
             continue
         for d, axis in enumerate(s.axes):
             inner = _inner(s, axis)
