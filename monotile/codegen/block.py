@@ -43,9 +43,9 @@ class Held:
 
 
 class BlockEmitter(VectorEmitter):
-    """passed: parameters of every function, with their types. await_: the functor that waits for what the next step reads. weights: those
-    that the launch does not change. in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps
-    of the current stage asked for at its beginning, by the weight; held_now: of these, the current step's. hot: stages beside streams in a loop."""
+    """passed: parameters of every function, with their types. await_: the functor that waits for what the next step reads.
+    in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps of the current stage asked for at its
+    beginning, by the weight; held_now: of these, the current step's. hot: stages beside streams in a loop."""
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
