@@ -55,8 +55,8 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
     """A dimension of a window is indexed by a reduce axis and by an axis along which it slides, which the other operand does not use."""
     reduce = {*c.reduce}
     own = {a for a in axes_of(image) - axes_of(other) if a.extent > 1}
-    inside = [axes_of(i) & reduce for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
-    slid = {a for i in image.index if axes_of(i) & reduce for a in axes_of(i) & own}
+    moved = [axes_of(i) for i in image.index if axes_of(i) & reduce and axes_of(i) & own]
+    inside, slid = [axes & reduce for axes in moved], {a for axes in moved for a in axes & own}
     if not inside or any(loads(i) for i in image.index):
         return None
     found = masked(other)

@@ -207,12 +207,13 @@ class Emitter(Expressions):
         return place_axes(place) | task
 
     def steady(self, e: Expr) -> bool:
-        if not isinstance(e, Load) or e.tensor.name not in self.constant & self.weights:
-            return False  # of an input there may be less than its shape says
+        if not isinstance(e, Load) or not axes_of(e).issubset(self.loop_axes.values()):
+            return False
+        name = e.tensor.name  # of an input there may be less than its shape says
+        if name not in self.weights or name not in self.constant or any(map(loads, e.index)):
+            return False
         spans = zip(map(interval, e.index), e.tensor.shape, strict=True)
-        there = all(s is not None and s.inside(0, n - 1) for s, n in spans)
-        given = all(not loads(i) for i in e.index)
-        return given and there and axes_of(e) <= {*self.loop_axes.values()}
+        return all(s is not None and s.inside(0, n - 1) for s, n in spans)
 
     # A step's elements.
 

@@ -161,8 +161,8 @@ class Expressions(ABC):
 
     def home(self, e: Expr, *, asked: bool = False) -> Block:
         """Where `e` is computed. asked: where it is asked for, as it is checked there, even if it is steady."""
-        read = [x for x in walk(e) if self._in_memory(x) and (asked or not self.steady(x))]
-        return self.writer.home(self.variables(e), memory=bool(self.facts or read))
+        read = (self._in_memory(x) and (asked or not self.steady(x)) for x in walk(e))
+        return self.writer.home(self.variables(e), memory=bool(self.facts) or any(read))
 
     def variables(self, e: Expr) -> frozenset[str]:
         """The variables of the source that the value of `e` depends on."""

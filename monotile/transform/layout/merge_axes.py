@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import (
     Binary,
@@ -17,7 +18,6 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     idx,
-    loads,
     map_loads,
     substitute,
 )
@@ -27,7 +27,6 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     compute,
-    expressions,
     statements,
 )
 from monotile.transform.rewrite import map_exprs, map_program
@@ -49,9 +48,8 @@ def merge_axes(program: Program) -> Program:
 def _found(program: Program) -> Merged:
     whole, places = Uses(program).whole, defaultdict[str, set[tuple[Expr, ...]]](set)
     for s in statements(program.body):
-        for e in expressions(s) if isinstance(s, Compute | Scatter) else ():
-            for x in loads(e):
-                places[x.tensor.name].add(x.index)
+        for x in loads_of(s) if isinstance(s, Compute | Scatter) else ():
+            places[x.tensor.name].add(x.index)
     out: dict[str, tuple[int, Tensor]] = {}
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None or s.out.name in whole:

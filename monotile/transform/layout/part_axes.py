@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import (
     Axis,
@@ -21,7 +22,6 @@ from monotile.ir.expr import (
     add,
     axes_of,
     idx,
-    loads,
     map_loads,
     mul,
     substitute,
@@ -33,7 +33,6 @@ from monotile.ir.program import (
     Scatter,
     Statement,
     compute,
-    expressions,
     statements,
 )
 from monotile.transform.rewrite import map_exprs, map_program
@@ -55,9 +54,8 @@ def part_axes(program: Program) -> Program:
 def _found(program: Program) -> Iterator[tuple[str, tuple[int, int, Tensor]]]:
     whole, read = Uses(program).whole, defaultdict[str, list[tuple[Statement, Load]]](list)
     for s in statements(program.body):
-        for e in expressions(s) if isinstance(s, Compute | Scatter) else ():
-            for x in loads(e):
-                read[x.tensor.name].append((s, x))
+        for x in loads_of(s) if isinstance(s, Compute | Scatter) else ():
+            read[x.tensor.name].append((s, x))
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None or s.live or s.out.name in whole:
             continue
