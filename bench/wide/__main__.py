@@ -16,7 +16,7 @@ import torch
 
 from bench.wide import report
 from bench.wide.case import Answer
-from bench.wide.networks import DOMAINS, NETWORKS, timm
+from bench.wide.networks import ASKED, DOMAINS, NETWORKS
 from bench.wide.registry import DTYPES, MORE
 from bench.wide.runner import kind, run
 from monotile.compare.jobs import Network
@@ -26,12 +26,12 @@ from monotile.config import Options
 
 FOLDER = Path(__file__).parents[1] / "results" / "wide"
 BATCHES = (1, 8, 32)
-USUAL = tuple(d for d in DOMAINS if d != timm.DOMAIN)
+USUAL = tuple(d for d in DOMAINS if d not in ASKED)
 Key = tuple[str, str, int]
 
 
 def chosen(names: Sequence[str], domains: Sequence[str], dtypes: Sequence[str], batches: Sequence[int]) -> list[Network]:  # fmt: skip
-    """The networks at these dtypes and batches, all of a network together. Empty: all, but for timm's."""
+    """The networks at these dtypes and batches, all of a network together. Empty: all, but for those of other libraries."""
     asked = domains or (DOMAINS if names else USUAL)
     return [
         Network(name, name, dtype, {"batch": batch}, images=n.images)

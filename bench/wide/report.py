@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.wide.networks import DOMAINS, NETWORKS, timm
+from bench.wide.networks import ASKED, DOMAINS, NETWORKS
 from monotile.compare.jobs import Network
 from monotile.compare.results import Entry, Log
 
@@ -39,7 +39,7 @@ def title(name: str) -> str:
 def library(log: Log) -> str:
     """Of all its networks, if that is one whose domain is run only where it is asked for; else nothing."""
     found = {NETWORKS[e.model].domain for e in log.entries if e.model in NETWORKS}
-    return timm.DOMAIN if found == {timm.DOMAIN} else ""
+    return found.pop() if len(found) == 1 and found <= {*ASKED} else ""
 
 
 def column(e: Entry) -> Column:

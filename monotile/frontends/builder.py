@@ -110,6 +110,7 @@ class Builder:
     tf32:    whether factors of float32 may be rounded to TF32 in products of the current operator.
     weights, constants: constant tensors of the graph, and their values by part name.
     sizes:   the scalars of symbols that stand for sizes which data decide.
+    granted: tensors whose evaluation checks what is taken for granted of the data; None in a nested body.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -118,6 +119,7 @@ class Builder:
         self.weights: list[Weight] = []
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self.sizes: dict[str, Tensor] = {}
+        self.granted: list[Tensor] | None = []
         self._tables: dict[Hashable, Tensor] = {}
         self.node = ""
         self.origin = ""
@@ -132,7 +134,7 @@ class Builder:
         """A builder for a body inside this one, lowering the same operator."""
         inner = Builder(self.names)
         inner.weights, inner.constants = self.weights, self.constants
-        inner._tables, inner.sizes = self._tables, self.sizes
+        inner._tables, inner.sizes, inner.granted = self._tables, self.sizes, None
         inner.begin(self.node, self.origin, self.results)
         inner.tf32 = self.tf32
         return inner

@@ -14,7 +14,7 @@ from bench.history import newest_wide, rewritten
 from bench.wide import report, runner
 from bench.wide.__main__ import chosen, missing, opened, put, settings_for
 from bench.wide.case import Answer, Case, run
-from bench.wide.networks import DOMAINS, NETWORKS
+from bench.wide.networks import ASKED, DOMAINS, NETWORKS
 from monotile.compare.jobs import Job, Network, Outcome
 from monotile.compare.results import Log
 from monotile.compare.run import Settings, jobs_of
@@ -30,16 +30,11 @@ MMOE, NBEATS = (Network(n, n, "float32", {"batch": 1}) for n in ("mmoe", "nbeats
 def test_networks() -> None:
     assert len(NETWORKS) >= 60
     assert len({n.title for n in NETWORKS.values()}) == len(NETWORKS)
-    assert {n.library for n in NETWORKS.values()} == {
-        "torch",
-        "torchvision",
-        "transformers",
-        "timm",
-    }
+    usual = [n for n in NETWORKS.values() if n.domain not in ASKED]
+    assert {n.library for n in usual} == {"torch", "torchvision", "transformers"}
     assert len(DOMAINS) >= 10
-    usual = [n for n in NETWORKS.values() if n.domain != "timm"]
     assert len(chosen((), (), (), ())) == 3 * sum(len(n.dtypes) for n in usual)
-    assert len(chosen((), ("timm",), ("float16",), (1,))) == len(NETWORKS) - len(usual)
+    assert len(chosen((), ASKED, ("float16",), (1,))) == len(NETWORKS) - len(usual)
     assert len(chosen(("timm_vgg11",), (), ("float16",), (1,))) == 1
     assert [n.dtype for n in chosen(("fnet_base",), (), (), (1,))] == ["float32"]
     assert not chosen(("fnet_base",), (), ("float16",), ())

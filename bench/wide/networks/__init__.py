@@ -5,6 +5,7 @@ from bench.wide.networks import (
     diffusion,
     graphs,
     language,
+    libraries,
     mixtures,
     recommendation,
     recurrence,
@@ -17,7 +18,8 @@ from bench.wide.networks import (
 from bench.wide.registry import NETWORKS
 
 DOMAINS = tuple(dict.fromkeys(n.domain for n in NETWORKS.values()))
+ASKED = (timm.DOMAIN, libraries.DOMAIN)  # run only where they are asked for
 
 __all__ = [
-    "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "timm", "vision",
+    "ASKED", "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "libraries", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "timm", "vision",
 ]  # fmt: skip

@@ -164,10 +164,12 @@ class _Inputs:
                 self._user(node, spec)
             case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
                 name = spec.target or node.name
-                if name in exported.state_dict:
+                held = exported.state_dict.get(name, exported.constants.get(name))
+                if not node.users and getattr(held, "is_sparse", False):
+                    self.values[node] = None  # whisper's, which has no memory to name it by
+                elif name in exported.state_dict:
                     self.values[node] = self._held(node, exported.state_dict[name], name)
                 else:
-                    held = exported.constants[name]
                     if not isinstance(held, torch.Tensor):
                         raise CaptureError(f"constant {name} is a {type(held).__name__}")
                     if held.is_complex() and name not in self.changed:
@@ -243,7 +245,8 @@ def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> 
 
 
 class _Results(NamedTuple):
-    """outputs: of the Program, without states. leaves: what is made of them. counts: where they have what data decide, by symbol."""
+    """outputs: of the Program, without states; the last check what is taken for granted. leaves: what is made of them. counts: where they have what
+    data decide, by symbol."""
 
     outputs: list[Tensor]
     states: dict[str, Tensor]
@@ -282,6 +285,7 @@ def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b
         leaves.append(OutputLeaf(places[name], shape=_texts(value.shape)))
     counts = {name: len(outputs) + k for k, name in enumerate(sorted(counted))}
     outputs += [b.sizes[name] for name in counts]
+    outputs += b.granted or ()
     return _Results(outputs, states, leaves, counts)
 
 

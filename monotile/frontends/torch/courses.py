@@ -24,7 +24,13 @@ from monotile.frontends.torch.choices import Choices, choices
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.merge import Course, merge
-from monotile.frontends.torch.origin import describe_frame, is_users, raised_at
+from monotile.frontends.torch.origin import (
+    describe_frame,
+    is_assert,
+    is_tracers,
+    is_users,
+    raised_at,
+)
 from monotile.frontends.torch.regions import LeakError, outline
 from monotile.frontends.torch.selection import Unjoinable
 from monotile.frontends.torch.sharing import shared_as_run
@@ -122,7 +128,7 @@ class _Trace:
 
         def symbol_(x: torch.SymBool) -> bool:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            asked = marks.is_unknown(x) and not _is_tracers(frame)
+            asked = marks.is_unknown(x) and not is_tracers(frame)
             return self._answer(marks.as_tensor(x), frame) if asked else symbol(x)
 
         def item_(x: FakeTensor) -> Any:
@@ -151,7 +157,7 @@ class _Trace:
 
         def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            open_ = None if _is_tracers(frame) else self._conversions.open_in(frame)
+            open_ = None if is_tracers(frame) else self._conversions.open_in(frame)
             if open_ and getattr(module, name, None) is not value:  # the other side would see it
                 self._conversions.refuse(*open_)
                 raise _Again
@@ -173,6 +179,8 @@ class _Trace:
         frame = asking
         while not is_users(frame.f_code.co_filename) and frame.f_back:
             frame = frame.f_back
+        if is_assert(frame):
+            return self._granted(x, frame)
         if self._conversions.convert(frame.f_code, frame.f_lineno):
             raise _Again
         if open_ := self._conversions.open_in(frame):  # the rest of the model is no part of a side
@@ -190,15 +198,16 @@ class _Trace:
         self._met += 1
         return self.answers[self._met - 1]
 
+    def _granted(self, x: torch.Tensor, frame: FrameType) -> bool:
+        """An assertion holds; each call asks, but for one on a side of an `if`."""
+        if self._conversions.open_in(frame) is None:
+            marks.known(marks.truth(x).reshape(1), [1], marks.ASSERTED)
+        return True
+
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:
     """Whether a model asks about a value that depends on its data, and not PyTorch's tracer."""
-    return x.constant is None and not _is_tracers(frame)
-
-
-def _is_tracers(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
-    return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
+    return x.constant is None and not is_tracers(frame)
 
 
 @contextmanager

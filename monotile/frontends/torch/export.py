@@ -14,6 +14,7 @@ from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
+from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.narrowed import exported_for
@@ -21,6 +22,7 @@ from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
+from monotile.frontends.torch.told import exported_as_told
 
 Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
@@ -59,8 +61,8 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    hints, states = without_hints(), states_as_given()
-    with quiet(), known, hints, states, _giving(model, results), asked() as found:
+    hints, states, tries = without_hints(), states_as_given(), calls_may_fail()
+    with quiet(), known, hints, states, tries, _giving(model, results), asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
@@ -94,7 +96,7 @@ def _reason(text: str) -> str:
 def _exported(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    """The result of `torch.export`; with branches, where Python asks for a tensor's value."""
+    """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
 
     def within(shapes: Any, deferred: bool) -> ExportedProgram:
         with patch.object(config, "backed_size_oblivious", deferred):
@@ -112,6 +114,18 @@ def _exported(
         check_numbers(found)
         return found
 
+    try:
+        return _with_branches(model, run)
+    except Exception:
+        found = None
+        if not dynamic_shapes:
+            found = exported_as_told(model, args, kwargs, run, _with_branches)
+        if found is None:
+            raise
+        return found
+
+
+def _with_branches(model: torch.nn.Module, run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return run()
     except Exception as e:

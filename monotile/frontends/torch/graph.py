@@ -80,7 +80,7 @@ def survey(
     shapes = shapes or Shapes()
     problems: dict[fx.Node, str] = {}
     lost: set[fx.Node] = set()  # nodes without a static type
-    asserted = _asserted(graph)
+    asserted = assertions(graph)
     for node in graph.nodes:
         if node.op == "get_attr":
             values[node] = _attribute(node, b)
@@ -131,7 +131,7 @@ class _Lowering(NamedTuple):
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> list[Any]:
     """Like `lower_graph`, but adds operators without a lowering to the problems and continues."""
-    asserted = _asserted(graph)
+    asserted = assertions(graph)
     for node in graph.nodes:
         match node.op:
             case "placeholder":
@@ -155,7 +155,7 @@ def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> 
     raise InternalError("the graph has no output")
 
 
-def _asserted(graph: fx.Graph) -> set[fx.Node]:
+def assertions(graph: fx.Graph) -> set[fx.Node]:
     """Assertions, nodes used only by these, and unused data-dependent numbers."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):

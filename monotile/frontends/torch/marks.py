@@ -7,6 +7,8 @@ model took one of two ways; `merge.py` puts the traces of both ways between mark
     side(test, 1)  nodes of the other
     side(test, 2)
     choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
+
+And what a graph takes for granted: `known(x, values, text)`, that the numbers in x [n] are these; each call asks (`lower/known.py`).
 """
 
 from typing import Any
@@ -15,9 +17,11 @@ import torch
 from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+ASSERTED = "asserted"  # the text of an assertion of the model's
 _LIBRARY = torch.library.Library("monotile", "DEF")
 _LIBRARY.define("side(Tensor test, int part) -> ()")
 _LIBRARY.define("fork(Tensor test) -> ()")
+_LIBRARY.define("known(Tensor x, Scalar[] values, str text) -> ()")
 _LIBRARY.define("choose(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
 
 
@@ -33,12 +37,14 @@ def _like(_: torch.Tensor, then: torch.Tensor | None, otherwise: torch.Tensor | 
 
 _LIBRARY.impl("side", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("fork", _nothing, "CompositeExplicitAutograd")
+_LIBRARY.impl("known", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("choose", _like, "CompositeExplicitAutograd")
 
 side: Any = torch.ops.monotile.side.default
 fork: Any = torch.ops.monotile.fork.default
+known: Any = torch.ops.monotile.known.default
 choose: Any = torch.ops.monotile.choose.default
-for _mark in (side, fork):
+for _mark in (side, fork, known):
     has_side_effect(_mark)  # else it would be dead code
 
 

@@ -1,9 +1,11 @@
 """The user's source line of an operator."""
 
+import dis
 import linecache
 import os
 import re
 import traceback
+from itertools import islice
 from types import FrameType
 
 import torch
@@ -12,7 +14,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
-    for n in ("selection.py", "courses.py", "hits.py", "marks.py")
+    for n in ("selection.py", "courses.py", "hits.py", "marks.py", "told.py")
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
@@ -24,6 +26,21 @@ HOLDERS = (
 def is_users(path: str) -> bool:
     """Whether a file belongs neither to PyTorch nor to Monotile."""
     return not path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
+
+
+def is_tracers(frame: FrameType) -> bool:
+    """Whether PyTorch's tracer runs in it."""
+    name = frame.f_globals.get("__name__", "")
+    return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
+
+
+def is_assert(frame: FrameType) -> bool:
+    """Whether `frame` is asking for the truth that an `assert` is about."""
+    rest = (i for i in dis.get_instructions(frame.f_code) if i.offset >= frame.f_lasti)
+    asking = [i for i in islice(rest, 4) if i.opname not in ("CALL", "TO_BOOL")]
+    if len(asking) < 2 or not asking[0].opname.endswith("IF_TRUE"):
+        return False
+    return asking[1].opname == "LOAD_ASSERTION_ERROR" or asking[1].argval is AssertionError
 
 
 def describe_line(path: str, line: int | str, function: str, code: str) -> str:

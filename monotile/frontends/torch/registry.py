@@ -19,6 +19,7 @@ from monotile.frontends.torch.lower import (
     grid_sample,
     incomplete_gamma,
     indexing,
+    known,
     masks,
     matmul,
     normalisation,
@@ -45,7 +46,7 @@ from monotile.ir.expr import Tensor
 
 # Called with the Builder and the operator's arguments, with tensors as ir Tensors. Returns the
 # operator's results; one that PyTorch leaves undefined may be None.
-Lowering = Callable[..., Tensor | tuple[Tensor | None, ...]]
+Lowering = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
 # By "aten.name.overload", or by "aten.name" for every overload without an entry.
 LOWERINGS: Mapping[str, Lowering] = {
@@ -62,6 +63,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     **grid_sample.LOWERINGS,
     **incomplete_gamma.LOWERINGS,
     **indexing.LOWERINGS,
+    **known.LOWERINGS,
     **masks.LOWERINGS,
     **matmul.LOWERINGS,
     **normalisation.LOWERINGS,

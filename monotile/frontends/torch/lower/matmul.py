@@ -14,7 +14,7 @@ from monotile.frontends.builder import (
 )
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor
+from monotile.ir.expr import Expr, Tensor, cast
 
 Lowering = Callable[..., Any]
 
@@ -113,7 +113,8 @@ def addbmm(
 
 
 def outer(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    return b.result(lambda i, j: s.mul(raised(x, [i]), raised(y, [j])))
+    wide = b.dtype.compute
+    return b.result(lambda i, j: s.mul(cast(load(x, [i]), wide), cast(load(y, [j]), wide)))
 
 
 def bilinear(

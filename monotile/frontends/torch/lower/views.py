@@ -266,7 +266,7 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     parts: list[tuple[int, Tensor]] = []
     first = 0
     for t in held:
-        if t.shape[d]:
+        if int(t.shape[d]):  # a size that may be 0 is not one that is
             parts.append((first, t))
         first += t.shape[d]
     if not parts:

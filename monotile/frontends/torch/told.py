@@ -1,0 +1,185 @@
+"""Numbers that Python asks of tensors, told while a model is exported: those of the example arguments.
+
+A list of lengths, `int(lengths.max())` or `tolist()` makes shapes, loops and lists that no graph can leave open. Such a model is run once as it is,
+which hears what is asked, and is then traced with the same answers. The graph asks in every call whether they are still right (`known`),
+so that other numbers end the kernel with an error instead of a wrong result. Told is only what integers, masks and parameters say: what a
+network computes changes with every call.
+"""
+
+import copy
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from monotile.frontends.torch.marks import ASSERTED, known
+from monotile.frontends.torch.origin import is_tracers, is_users
+
+_log = logging.getLogger("monotile")
+_ASKING = ("item", "tolist", "__int__", "__index__", "__float__")
+MOST = 40  # characters of what is told, in a message
+Place = tuple[str, int, int]  # file, line, and how often it was there before
+
+
+class Told:
+    """Answers by where they were asked for."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Place, Any] = {}
+
+    @contextmanager
+    def heard(self) -> Generator[None]:
+        """Within, a model runs as it is, and what it asks is kept."""
+        places = _Places()
+
+        def ask(x: torch.Tensor, plain: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
+            found, place = plain(x), places.next(frame)
+            if x.numel() and not x.is_complex():
+                self.answers[place] = found
+            return found
+
+        with _asked_of(torch.Tensor, ask):
+            yield
+
+    @contextmanager
+    def told(self) -> Generator[None]:
+        """Within, a model that is traced is given the same."""
+        places = _Places()
+
+        def answer(x: torch.Tensor, plain: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
+            if is_tracers(frame):
+                return plain(x)
+            found = self.answers.get(places.next(frame))
+            if found is None:
+                return plain(x)
+            values = pytree.tree_leaves(found)
+            asked = x if isinstance(values[0], float) else x.to(torch.int64)
+            known(asked.reshape(-1), values, f"was {str(found)[:MOST]} when compiled")
+            return copy.deepcopy(found)
+
+        with _asked_of(FakeTensor, answer):
+            yield
+
+
+class _Places:
+    """Counts how often each line asks."""
+
+    def __init__(self) -> None:
+        self._before: Counter[tuple[str, int]] = Counter()
+
+    def next(self, frame: FrameType) -> Place:
+        frame = _outer(frame)
+        line = frame.f_code.co_filename, frame.f_lineno
+        self._before[line] += 1
+        return *line, self._before[line]
+
+
+@contextmanager
+def _asked_of(
+    kind: type[torch.Tensor],
+    ask: Callable[[torch.Tensor, Callable[[torch.Tensor], Any], FrameType], Any],
+) -> Generator[None]:
+    """Within, `ask` answers for tensors of this class: it is given the tensor, PyTorch's own way to answer, and the frame that asks."""
+
+    def asking(plain: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        return lambda x: ask(x, plain, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    with ExitStack() as stack:
+        for name in _ASKING:
+            stack.enter_context(patch.object(kind, name, asking(getattr(kind, name))))
+        yield
+
+
+def _outer(frame: FrameType) -> FrameType:
+    """The user's frame that `frame` belongs to, or the last."""
+    while not is_users(frame.f_code.co_filename) and frame.f_back:
+        frame = frame.f_back
+    return frame
+
+
+def exported_as_told(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    trace: Callable[[], ExportedProgram],
+    export: Callable[[torch.nn.Module, Callable[[], ExportedProgram]], ExportedProgram],
+) -> ExportedProgram | None:
+    """What `export`, which traces the model once or more, gives with the numbers told that the model asks for when it is called so; None if it asks
+    for none, fails all the same, or makes numbers of what it computes."""
+    numbers = Told()
+    if not _runs(model, args, kwargs, numbers) or not numbers.answers:
+        return None
+
+    def telling() -> ExportedProgram:
+        with numbers.told():
+            return trace()
+
+    try:
+        found = export(model, telling)
+    except Exception as e:
+        _log.debug("With the numbers of the example arguments: %s", e)
+        return None
+    return found if _may_be_told(found) else None
+
+
+def _runs(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: Told
+) -> bool:
+    """Whether the model can be called; `numbers` hears what it asks. Nothing that the call changes stays changed."""
+    leaves = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if any(isinstance(x, FakeTensor) or x.is_meta for x in leaves):
+        return False
+    before = {n: x.detach().clone() for n, x in model.named_buffers()}
+    devices = {x.device for x in leaves if x.device.type == "cuda"}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices), numbers.heard():
+            model(*copy.deepcopy(tuple(args)), **copy.deepcopy(dict(kwargs)))
+    except Exception:
+        return False
+    finally:
+        with torch.no_grad():
+            for name, x in model.named_buffers():
+                if name in before and x.shape == before[name].shape:
+                    x.copy_(before[name])
+    return True
+
+
+def _may_be_told(exported: ExportedProgram) -> bool:
+    """Whether no number depends on what floating-point inputs say, nor is one that is no integer and computed."""
+    specs = exported.graph_signature.input_specs
+    given = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
+    floats: set[fx.Node] = set()
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        if (
+            node.op == "placeholder" and node.name in given and _is_float(value)
+        ) or not floats.isdisjoint(node.all_input_nodes):
+            floats.add(node)
+        told = node.target is known and node.args[2] != ASSERTED
+        if told and (node in floats or _is_computed(node.args[0])):
+            return False
+    return True
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_computed(node: Any) -> bool:
+    """Whether these floating-point numbers are not those of a parameter: how they are rounded may differ from one kernel to another."""
+    if not _is_float(node.meta.get("val")):
+        return False
+    while node.op == "call_function" and len(node.all_input_nodes) == 1:
+        (node,) = node.all_input_nodes
+    return node.op != "placeholder"

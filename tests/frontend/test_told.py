@@ -1,0 +1,118 @@
+"""Numbers and assertions that Python asks of tensors: as the example arguments say, and checked in every call."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import monotile
+from monotile.errors import CaptureError, IndexOutOfRangeError
+from tests.frontend.asserting import Asserts
+
+T = torch.Tensor
+
+
+class Padded(nn.Module):
+    """A mask of as many steps as the longest sequence has."""
+
+    def forward(self, x: T, lengths: T) -> T:
+        steps = int(lengths.max())
+        mask = torch.arange(steps, device=x.device)[None] < lengths[:, None]
+        return x[:, :steps] * mask[..., None]
+
+
+class Listed(nn.Module):
+    """Parts whose lengths are a list."""
+
+    def forward(self, x: T, lengths: T) -> T:
+        parts = x.split(lengths.tolist())
+        return torch.stack([p.sum(0) / max(len(p), 1) for p in parts])
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x: T) -> T:
+        return x * self.scale.item() + float(self.scale)
+
+
+class Graphs(nn.Module):
+    """Sums of as many rows as an index says, as graph libraries write it."""
+
+    def forward(self, x: T, index: T) -> T:
+        made = x.new_zeros(int(index.max()) + 1, x.shape[1])
+        return made.index_add(0, index, x)
+
+
+def _same(model: nn.Module, *args: T) -> Any:
+    compiled = monotile.compile(model.eval(), copy.deepcopy(args))
+    exact = copy.deepcopy(model).double()(
+        *(a.double() if a.is_floating_point() else a for a in args)
+    )
+    torch.testing.assert_close(compiled(*args).double(), exact, rtol=1e-5, atol=1e-6)
+    return compiled
+
+
+def test_the_longest_sequence() -> None:
+    compiled = _same(Padded(), torch.randn(3, 9, 4), torch.tensor([2, 7, 5]))
+    x, lengths = torch.randn(3, 9, 4), torch.tensor([7, 1, 7])  # as long
+    assert torch.equal(compiled(x, lengths), Padded()(x, lengths))
+    with pytest.raises(IndexOutOfRangeError, match=r"was_7_when_compiled.*int\(lengths.max\(\)\)"):
+        compiled(x, torch.tensor([7, 1, 8]))
+
+
+def test_a_list_of_lengths() -> None:
+    compiled = _same(Listed(), torch.randn(9, 4), torch.tensor([2, 4, 3]))
+    with pytest.raises(IndexOutOfRangeError, match="was__2__4__3__when_compiled"):
+        compiled(torch.randn(9, 4), torch.tensor([2, 3, 4]))
+
+
+def test_a_parameter_as_a_number() -> None:
+    model = Scaled()
+    compiled = _same(model, torch.randn(5))
+    with torch.no_grad():
+        model.scale.fill_(2.0)
+    with pytest.raises(IndexOutOfRangeError, match=r"was_3_0_when_compiled.*self\.scale"):
+        compiled(torch.randn(5))
+
+
+def test_rows_by_an_index() -> None:
+    _same(Graphs(), torch.randn(12, 3), torch.tensor([0, 0, 1, 1, 2, 3, 3, 3, 1, 0, 2, 2]))
+
+
+def test_assertions() -> None:
+    compiled = _same(Asserts(), torch.randn(6, 7))
+    with pytest.raises(IndexOutOfRangeError, match="assert bool"):
+        compiled(torch.full((6, 7), 200.0))
+
+
+class Chosen(nn.Module):
+    """As many rows as the network itself says."""
+
+    def forward(self, x: T) -> T:
+        return x[: int(x.sigmoid().sum())].sum(0)
+
+
+def test_what_a_network_computes_is_not_told() -> None:
+    with pytest.raises(CaptureError, match="depends on"):
+        monotile.compile(Chosen().eval(), (torch.randn(8, 3),))
+
+
+def test_nothing_stays_changed() -> None:
+    class Counts(Padded):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: T, lengths: T) -> T:
+            self.calls.add_(1)
+            return super().forward(x, lengths) * self.calls
+
+    model, x = Counts(), torch.randn(2, 5, 3)
+    compiled = monotile.compile(model.eval(), (x, torch.tensor([5, 2])))
+    assert model.calls.item() == 0
+    torch.testing.assert_close(compiled(x, torch.tensor([1, 5])), Padded()(x, torch.tensor([1, 5])))
