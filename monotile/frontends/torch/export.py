@@ -18,6 +18,7 @@ from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.packed import traced_packed_sequences
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
@@ -59,8 +60,8 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    hints, states = without_hints(), states_as_given()
-    with quiet(), known, hints, states, _giving(model, results), asked() as found:
+    hints, states, packed = without_hints(), states_as_given(), traced_packed_sequences()
+    with quiet(), known, hints, states, packed, _giving(model, results), asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))

@@ -12,7 +12,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
-    for n in ("selection.py", "courses.py", "hits.py", "marks.py")
+    for n in ("selection.py", "courses.py", "hits.py", "marks.py", "packed.py")
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 
