@@ -116,3 +116,21 @@ def test_nothing_stays_changed() -> None:
     compiled = monotile.compile(model.eval(), (x, torch.tensor([5, 2])))
     assert model.calls.item() == 0
     torch.testing.assert_close(compiled(x, torch.tensor([1, 5])), Padded()(x, torch.tensor([1, 5])))
+
+
+def test_what_a_model_remembers_of_a_call_is_not_of_the_trace() -> None:
+    class Grid(nn.Module):
+        """Keeps a grid for the size that it has met last, as detectors do."""
+
+        shape = None
+        places = torch.empty(0)
+
+        def forward(self, x: T) -> T:
+            if self.shape != x.shape:
+                self.shape, self.places = x.shape, torch.arange(float(x.shape[-1]))
+            return x + self.places
+
+    model, x = Grid().eval(), torch.randn(2, 5)
+    compiled = monotile.compile(model, (x,))
+    assert model.shape is None
+    torch.testing.assert_close(compiled(x), model(x))

@@ -81,7 +81,7 @@ def _courses(
     while todo:
         trace = _Trace(todo.pop(), conversions)
         try:
-            with _unchanged(model), torch.no_grad(), trace.asked():
+            with unchanged(model), torch.no_grad(), trace.asked():
                 exported = export()
         except Exception as e:
             raise trace.failed(e) from e
@@ -211,7 +211,7 @@ def _is_asked(x: FakeTensor, frame: FrameType) -> bool:
 
 
 @contextmanager
-def _unchanged(model: torch.nn.Module) -> Generator[None]:
+def unchanged(model: torch.nn.Module) -> Generator[None]:
     """Restores the attributes of the model's modules, which a trace may assign."""
     modules = list(model.modules())
     kept = [(m.__dict__, dict(m.__dict__), dict(m._buffers)) for m in modules]  # pyright: ignore[reportPrivateUsage]

@@ -12,13 +12,14 @@ from torch.fx.experimental import _config as config
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.courses import all_courses
+from monotile.frontends.torch.courses import all_courses, unchanged
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
+from monotile.frontends.torch.packed import traced_packed_sequences
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
@@ -61,8 +62,7 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    hints, states, tries = without_hints(), states_as_given(), calls_may_fail()
-    with quiet(), known, hints, states, tries, _giving(model, results), asked() as found:
+    with quiet(), known, _traceable(), unchanged(model), _giving(model, results), asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
@@ -132,6 +132,13 @@ def _with_branches(model: torch.nn.Module, run: Callable[[], ExportedProgram]) -
         if "data-dependent" not in str(e):
             raise
     return all_courses(model, run)
+
+
+@contextmanager
+def _traceable() -> Generator[None]:
+    """Within, PyTorch traces what it otherwise does not, or not right."""
+    with without_hints(), states_as_given(), calls_may_fail(), traced_packed_sequences():
+        yield
 
 
 @contextmanager

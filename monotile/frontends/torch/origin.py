@@ -14,7 +14,15 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
-    for n in ("selection.py", "courses.py", "hits.py", "marks.py", "told.py")
+    for n in (
+        "selection.py",
+        "courses.py",
+        "failed_calls.py",
+        "hits.py",
+        "marks.py",
+        "packed.py",
+        "told.py",
+    )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
 

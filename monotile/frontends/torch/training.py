@@ -32,6 +32,7 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "aten.rrelu": lambda a: bool(_argument(a, 3)),
     "aten.lstm": lambda a: bool(_argument(a, 5)) and bool(_argument(a, 6)),
     "aten.gru": lambda a: bool(_argument(a, 5)) and bool(_argument(a, 6)),
+    "monotile.packed_rnn": lambda a: bool(_argument(a, 5)) and bool(_argument(a, 6)),
 }
 
 

@@ -8,6 +8,8 @@ SOSP'24). The gates are an axis of their own: row q * hidden + j of a weight is 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.expr import Axis, Expr, Tensor, idx
@@ -28,10 +30,11 @@ class Weights(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The input of one step: its element type, shape and elements."""
+    """The input of one step: its shape and elements. when: its place in time, where it is one of a sequence."""
 
     shape: tuple[int, int]
     at: At
+    when: Expr | None = None
 
 
 # One step of a cell: (builder, input, states, weights) -> new states, hidden state first.
@@ -134,6 +137,25 @@ _tanh_step = _plain_step(s.tanh)
 _relu_step = _plain_step(lambda v: s.maximum(v, 0))
 
 
+def _ending(cell: Cell, lengths: Tensor) -> Cell:
+    """`cell`, of which sequence n keeps its states from step lengths[n] on; the other direction begins there."""
+
+    def step(b: Builder, x: Step, states: Sequence[Tensor], w: Weights) -> tuple[Tensor, ...]:
+        when = x.when
+        assert when is not None
+
+        def kept(old: Tensor, new: Tensor) -> Tensor:
+            def body(n: Expr, j: Expr) -> Expr:
+                inside = s.lt(when, load(lengths, [n]))
+                return s.select(inside, load(new, [n, j]), load(old, [n, j]))
+
+            return b.emit(old.shape, old.dtype, body, part="kept")
+
+        return tuple(map(kept, states, cell(b, x, states, w)))
+
+    return step
+
+
 def _layer(
     b: Builder, cell: Cell, x: Tensor, states: Sequence[Tensor], w: Weights, backward: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -143,7 +165,7 @@ def _layer(
     inner = b.nested()
     axis = Axis(b.names.unique(f"{b.node}_step"), steps)
     when: Expr = s.sub(idx(steps - 1), axis) if backward else axis
-    given = Step((batch, features), lambda n, r: raised(x, [when, n, r]))
+    given = Step((batch, features), lambda n, r: raised(x, [when, n, r]), when)
     params = [b.tensor(t.shape, t.dtype, "state") for t in states]
     results = cell(inner, given, params, w)
     carried = tuple(
@@ -270,6 +292,42 @@ def _one_state(cell: Cell) -> Lowering:
     return lower
 
 
+_CELLS = {"LSTM": lstm_step, "GRU": gru_step, "RNN_TANH": _tanh_step, "RNN_RELU": _relu_step}
+
+
+def packed_rnn(
+    b: Builder,
+    x: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    lengths: Tensor,
+    mode: str,
+) -> tuple[Tensor, ...]:
+    """Layers of sequences that end at different steps (`frontends/torch/packed.py`)."""
+    projected = hx[0].shape[-1] != hx[-1].shape[-1]
+    weights = _take_weights(params, has_biases, projected)
+    return _network(b, _ending(_CELLS[mode], lengths), x, hx, weights, bidirectional, False)
+
+
+def packed_lengths(b: Builder, lengths: Tensor, steps: int) -> Tensor:
+    """The lengths, each looked up in a table of all that there may be: that an index is in range, a call checks."""
+    most = int(steps)
+    name = f"lengths_descending_up_to_{most}"
+    table = b.table(name, name, lambda: np.arange(1, most + 1))
+
+    def body(n: Expr) -> Expr:
+        own, before = load(lengths, [n]), load(lengths, [s.maximum(s.sub(n, 1), 0)])
+        fits = s.both(s.le(own, steps), s.le(own, before))
+        return load(table, [s.select(fits, s.sub(own, 1), idx(-1))])
+
+    return b.result(body)
+
+
 def _given(x: Tensor) -> Step:
     if len(x.shape) != 2:
         raise Unsupported("a cell's input without a batch dimension")
@@ -312,4 +370,6 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.gru_cell": _single_cell(gru_step),
     "aten.rnn_tanh_cell": _single_cell(_tanh_step),
     "aten.rnn_relu_cell": _single_cell(_relu_step),
+    "monotile.packed_rnn": packed_rnn,
+    "monotile.packed_lengths": packed_lengths,
 }

@@ -72,11 +72,14 @@ def along(i: Sequence[Expr], dim: int, f: Callable[[Expr], Expr]) -> list[Expr]:
 
 def clamp_slice(start: int | None, end: int | None, extent: int) -> tuple[int, int]:
     """A slice's bounds inside 0 ... extent, as Python and PyTorch clamp them."""
-    first, last = (
-        default if x is None else max(x + extent, 0) if x < 0 else min(x, extent)
-        for x, default in ((start, 0), (end, extent))
-    )
+    first, last = _clamped(start, 0, extent), _clamped(end, extent, extent)
     return first, max(first, last)
+
+
+def _clamped(x: int | None, default: int, extent: int) -> int:
+    if x is None:
+        return default
+    return max(x + extent, 0) if x < 0 else min(x, extent)
 
 
 def slice_(
@@ -90,7 +93,7 @@ def slice_(
     if x.shape == b.shape and step == 1:
         return x
     d = wrap(dim, len(x.shape))
-    first, _ = clamp_slice(start, end, x.shape[d])
+    first = _clamped(start, 0, x.shape[d])  # where it ends, the result's shape says
     return b.result(lambda *i: load(x, along(i, d, lambda k: add(mul(k, idx(step)), idx(first)))))
 
 
