@@ -9,6 +9,7 @@ remainders of sums by a literal are split where ranges allow it:
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,9 +25,11 @@ from monotile.ir.expr import (  # fmt: skip
     Select,
     Unary,
     add,
+    axes_of,
     idx,
     mul,
     rebuild,
+    substitute,
 )
 
 
@@ -178,6 +181,45 @@ def constant_run(e: Affine, axis: Axis, limit: int) -> int:
         return not split.mentions(lane)
 
     return _longest(axis, limit, same)
+
+
+class Window(NamedTuple):
+    """Where the lanes of a vector lie in an aligned piece of memory. first: its beginning. at: of a lane, within. width: of the piece."""
+
+    first: Affine
+    at: Affine
+    width: int
+
+
+def window(e: Affine, lane: Axis, most: int) -> Window | None:
+    """The piece of `width` elements, a power of two up to `most`, in which e is for all lanes; None where there is none, or lanes lie as other axes
+    say. It is aligned given that every atom is."""
+    along = Affine(tuple(t for t in e.terms if lane in axes_of(t[0])), e.constant)
+    if not along.terms or any(axes_of(atom) - {lane} for atom, _ in along.terms):
+        return None
+    places = [
+        affine(substitute(along.expr, {lane.name: idx(k)})).constant for k in range(lane.extent)
+    ]
+    low, high, width = min(places), max(places), 2
+    while width <= most and low // width != high // width:
+        width *= 2
+    start = low // width * width
+    rest = e + along.scale(-1)
+    if width > most or any(c % width for _, c in rest.terms):
+        return None
+    return Window(rest + Affine((), start), along + Affine((), -start), width)
+
+
+@functools.lru_cache(maxsize=65536)
+def window_run(e: Affine, axis: Axis, limit: int, most: int) -> int:
+    """The largest power of two v <= limit that divides the extent such that each aligned group of v values of `axis` lies in an aligned piece of at
+    most so many elements."""
+
+    def fits(v: int) -> bool:
+        split, lane = _split(e, axis, v)
+        return not split.mentions(lane) or window(split, lane, most) is not None
+
+    return _longest(axis, limit, fits)
 
 
 def _split(e: Affine, axis: Axis, v: int) -> tuple[Affine, Axis]:

@@ -1,4 +1,4 @@
-"""What is uniform over the lanes of a vector: conditions, and quotients of indices."""
+"""What is uniform over the lanes of a vector, or said by the lane alone: conditions, quotients and remainders of indices."""
 
 import math
 
@@ -20,7 +20,8 @@ from monotile.ir.expr import (
 
 
 def fold_uniform(e: Expr, lane: Axis) -> Expr:
-    """`e` with every comparison and quotient of indices that is uniform over `lane` rewritten without it."""
+    """`e` with every comparison and quotient of indices that is uniform over `lane` rewritten without it, and quotients and remainders that
+    nothing else says without anything else."""
 
     def go(node: Expr) -> Expr:
         match node:
@@ -28,11 +29,12 @@ def fold_uniform(e: Expr, lane: Axis) -> Expr:
                 op in COMPARE and a.dtype is DType.I64 and lane in axes_of(node)
             ):
                 return _first(node, lane) if _decided(op, a, b, lane) else rebuild(node, go)
-            case Binary("floordiv", _, _) if (
+            case Binary("floordiv" | "mod", _, _) if (
                 node.dtype is DType.I64 and lane in axes_of(node) and not loads(node)
             ):
                 whole = affine(node)
-                return rebuild(node, go) if whole.mentions(lane) else whole.expr
+                alone = not whole.mentions(lane) or not axes_of(whole.expr) - {lane}
+                return whole.expr if alone else rebuild(node, go)
             case _:
                 return rebuild(node, go)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from math import prod
 
-from monotile.ir.expr import Axis, Expr, Tensor, loads
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, Tensor, children, loads, walk
 from monotile.ir.program import (
     Branch,
     Compute,
@@ -69,13 +69,45 @@ class Uses:
     def _loads(
         self, expressions: tuple[Expr, ...], axes: tuple[Axis, ...], loops: tuple[int, ...]
     ) -> None:
-        found = {load for e in expressions for load in loads(e)}
+        found: dict[Load, float] = {}
+        for e in expressions:
+            parted = any(isinstance(x, Select) and _share(x.cond) for x in walk(e))
+            for load, share in (_shares(e) if parted else dict.fromkeys(loads(e), 1.0)).items():
+                found[load] = max(found.get(load, 0.0), share)
         points = prod(a.extent for a in axes)
-        for load in found:
+        for load, share in found.items():
             name = load.tensor.name
-            self.evaluations[name] += points * prod(loops[self.depth.get(name, 0) :])
+            self.evaluations[name] += round(points * share) * prod(loops[self.depth.get(name, 0) :])
         for name in {load.tensor.name for load in found}:
             self.readers[name] += 1
+
+
+def _share(cond: Expr) -> float | None:
+    """Of the neighbours along an axis, for how many a condition on the remainder of their number holds; None of any other."""
+    match cond:
+        case Binary("eq", Binary("mod", Axis(), Const(k)), Const(c)) if 0 <= int(c) < int(k):
+            return 1 / int(k)
+        case Binary("lt", Binary("mod", Axis(), Const(k)), Const(c)) if 0 < int(c) < int(k):
+            return int(c) / int(k)
+        case _:
+            return None
+
+
+def _shares(e: Expr) -> dict[Load, float]:
+    """For each Load in `e`, at how many of all points it counts, as far as remainders say."""
+    found: dict[Load, float] = {}
+    if isinstance(e, Load):
+        found[e] = 1.0
+    share = _share(e.cond) if isinstance(e, Select) else None
+    if isinstance(e, Select) and share is not None:
+        for side, part in ((e.then, share), (e.otherwise, 1 - share)):
+            for load, own in _shares(side).items():
+                found[load] = found.get(load, 0.0) + part * own
+        return found
+    for x in children(e):
+        for load, own in _shares(x).items():
+            found[load] = max(found.get(load, 0.0), own)
+    return found
 
 
 def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]:

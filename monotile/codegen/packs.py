@@ -10,11 +10,12 @@ from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
-from monotile.analysis.affine import affine
+from monotile.analysis.affine import affine, window
 from monotile.analysis.guarded import Holds, ends, guarded, is_choice
 from monotile.analysis.uniform import fold_uniform
-from monotile.codegen.address import readable
+from monotile.codegen.address import WIDEST, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
 from monotile.codegen.placed import PlacedEmitter
 from monotile.codegen.spelling import bare
@@ -23,17 +24,18 @@ from monotile.codegen.writer import Block
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
-    Binary,
     Const,
     Expr,
     Load,
+    Select,
     Tensor,
+    add,
     axes_of,
     idx,
     loads,
-    rebuild,
-    walk,
+    substitute,
 )
+from monotile.ir.intervals import truth
 from monotile.plan.nodes import Step
 from monotile.plan.places import ON_CHIP, Place
 
@@ -56,20 +58,35 @@ def lane_of(width: int) -> Expr:
     return Axis(LANE, width) if width > 1 else idx(0)
 
 
-def in_words(e: Load, lane: Axis) -> tuple[Load, int] | None:
-    """`e` with the axis `WORD` for its quotient of the lane, and the divisor, if its index has one and the lane nowhere else."""
-    index = [affine(i).expr for i in e.index]
-    quotients = {x for i in index for x in walk(i) if isinstance(x, Binary) and x.a == lane}
-    divisors = {int(x.b.value) for x in quotients if x.op == "floordiv" and isinstance(x.b, Const)}
-    if len(divisors) != 1 or len(quotients) != 1 or lane.extent % (per := divisors.pop()):
+def in_window(e: Load, lane: Axis) -> tuple[Load, Expr] | None:
+    """`e` with the axis `WORD` for the place in an aligned vector in which the elements of all lanes lie, and a lane's place there; None if they
+    do not lie so."""
+    moved = [k for k, i in enumerate(e.index) if lane in axes_of(i)]
+    if len(moved) != 1:
         return None
-    (quotient,) = quotients
+    (k,) = moved
+    found = window(affine(e.index[k]), lane, WIDEST // e.tensor.dtype.itemsize)
+    if found is None:
+        return None
+    there = add(found.first.expr, Axis(WORD, found.width))
+    return Load(e.tensor, (*e.index[:k], there, *e.index[k + 1 :])), found.at.expr
 
-    def go(x: Expr) -> Expr:
-        return Axis(WORD, lane.extent // per) if x == quotient else rebuild(x, go)
 
-    words = Load(e.tensor, tuple(go(i) for i in index))
-    return None if lane in axes_of(words) or lane.extent == per else (words, per)
+def by_lane(e: Expr, lane: Axis) -> bool:
+    """Whether the lane alone says which side of the choice `e` counts, each for one lane at least, and no data say where anything lies."""
+    if not isinstance(e, Select) or axes_of(e.cond) != frozenset((lane,)) or loads(e.cond):
+        return False
+    found = {truth(substitute(e.cond, {lane.name: idx(k)})) for k in range(lane.extent)}
+    return found == {True, False} and not any(loads(i) for x in loads(e) for i in x.index)
+
+
+class Piece(NamedTuple):
+    """words: the load of the pack's elements. first: the index of its first. at: where in it a lane's element is."""
+
+    words: Load
+    first: tuple[Expr, ...]
+    width: int
+    at: Expr
 
 
 Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
@@ -113,21 +130,22 @@ class PackEmitter(PlacedEmitter):
             return super().read(e)
         if pack is None and (first := self._first(e.tensor, e.index, place)) is not None:
             pack = self._pack(e, first, place, vector.lane.extent)
-        if pack is None and (words := self._words(e, place)) is not None:
-            return self.lane_value(words[0], e.dtype, f"{LANE} / {words[1]}")
+        if pack is None and (found := self.in_pack(e, place)) is not None:
+            pack = self._pack(found.words, found.first, place, found.width)
+            return self.lane_value(pack, e.dtype, bare(self.value(found.at)))
         return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
 
-    def _words(self, e: Load, place: Place) -> tuple[str, int] | None:
-        """The name of a pack of which each element is that of several neighbouring lanes, and of how many."""
+    def in_pack(self, e: Load, place: Place) -> Piece | None:
+        """The pack in which the elements of all lanes of `e` lie, if they lie in one."""
         vector = self._vector
         assert vector is not None
-        found = in_words(e, vector.lane)
+        found = in_window(e, vector.lane)
         if found is None or self.facts or e.tensor.name in self.watched:
             return None
-        words, per = found
-        lane = Axis(WORD, vector.lane.extent // per)
+        words, at = found
+        (lane,) = (a for i in words.index for a in axes_of(i) if a.name == WORD)
         first = self.first_of(e.tensor, words.index, place, lane, vector.inner.defines)
-        return None if first is None else (self._pack(words, first, place, lane.extent), per)
+        return None if first is None else Piece(words, first, lane.extent, at)
 
     def _pack_of(self, e: Expr) -> str | None:
         """The name of what holds the open vector's lanes of `e`, if that was loaded before."""
@@ -173,11 +191,20 @@ class PackEmitter(PlacedEmitter):
     def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
         """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
         vector = self._vector
+        if vector is not None and not self.facts and by_lane(e, vector.lane):
+            return self.name(
+                e, e.dtype, self._operation
+            )  # the loop is unrolled: nothing of the other side is left
         packs = None
         # Of a choice, of what no registers hold, one pack will do: a lane's element comes from the same side as its neighbours'.
         choice = is_choice(e) and not any(x.tensor.name in self.registers for x in loads(e))
         if vector is not None and not self.facts:
             packs = self._packs(cond, (then, otherwise), choice=choice)
+        if vector is not None and packs is None and choice and (found := self._elements(e)):
+            pack = self.writer.fresh("p")
+            starts = [plus(*self.address(x.tensor, x.index, place)) for x, place, _ in found]
+            self.select(pack, e, found, starts, 1)
+            return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype, "0"))
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
         if choice:
@@ -196,6 +223,19 @@ class PackEmitter(PlacedEmitter):
         for x, *_ in packs:
             vector.inner.names.pop(x, None)
         return text
+
+    def _elements(self, e: Expr) -> list[Guarded]:
+        """What the choice `e` loads from memory, with what says when; none where something has to be known first, or lies on the chip."""
+        found: list[Guarded] = []
+        assert isinstance(e, Select)
+        for x, when in guarded(e.cond, (e.then, e.otherwise)):
+            if isinstance(x, Load):
+                place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
+                looked_up = any(loads(i) for i in (*x.index, *(c for c, _ in when)))
+                if looked_up or isinstance(place, ON_CHIP):
+                    return []
+                found.append((x, place, when))
+        return found
 
     def _guarded_pack(self, packs: Sequence[Guarded], e: Expr) -> str:
         """The name of a pack with whichever load of `e` is done, zeros if none is."""

@@ -3,14 +3,13 @@
 from collections.abc import Hashable, Mapping, Set
 
 from monotile.analysis.affine import affine
-from monotile.analysis.guarded import guarded
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.address import WIDEST, others, readable
 from monotile.codegen.base import STORAGE, plus
-from monotile.codegen.packs import EACH, PACK, Guarded, PackEmitter, lane_of
+from monotile.codegen.packs import EACH, PACK, PackEmitter, lane_of
 from monotile.codegen.spelling import bare
 from monotile.ir.expr import Binary, Const, Expr, Load, Select, add, axes_of, idx, loads, mul
-from monotile.plan.places import ON_CHIP, Place
+from monotile.plan.places import Place
 
 _TWO = "two"  # what is named: two packs round one that is not aligned
 
@@ -30,7 +29,7 @@ class VectorEmitter(PackEmitter):
         gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
         packs, and conditions that differ from lane to lane. A choice between loads is one pack. unaligned: not if these only say where rows end, for which `joined` has to be called."""
         packs: dict[Load | Select, str] = {}
-        each, two = set[Load | Select](), set[Load | Select]()
+        each, two, widths = set[Load | Select](), set[Load | Select](), dict[Load | Select, int]()
         with self.vector(width):
             for x, when in wanted.items():
                 if isinstance(x, Select):
@@ -52,6 +51,11 @@ class VectorEmitter(PackEmitter):
                     packs[x] = text
                     two.add(x)
                     continue
+                if first is None and width > 1 and (piece := self.in_pack(x, place)):
+                    if axes_of(when) <= {lane_of(width)}:  # a lane at least reads there
+                        packs[piece.words] = self._pack(piece.words, piece.first, place, piece.width)  # fmt: skip
+                        widths[piece.words] = piece.width
+                    continue
                 if first is None or (width > 1 and lane_of(width) in axes_of(when)):
                     continue
                 if when == TRUE:
@@ -63,34 +67,35 @@ class VectorEmitter(PackEmitter):
                     with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
                         text = self.packed(x.tensor, tuple(first), place, width, aligned=x not in each)  # fmt: skip
                         self.writer.write(f"{packs[x]} = {text};")
-            self._give(packs, two, width)
+            self._give(packs, two, {x: widths.get(x, width) for x in packs})
         return {
-            (x if width == 1 else (_TWO if x in two else EACH if x in each else PACK, width, x)): (
-                self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}"
-            )
+            (
+                x
+                if width == 1
+                else (_TWO if x in two else EACH if x in each else PACK, widths.get(x, width), x)
+            ): (self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}")
             for k, x in enumerate(packs)
         }
 
     def _chosen(self, e: Select) -> dict[Load | Select, str]:
         """The element that a choice loads, from where its conditions say, by one load; nothing where something has to be known first."""
-        found: list[Guarded] = []
-        for x, when in guarded(e.cond, (e.then, e.otherwise)):
-            if isinstance(x, Load):
-                place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
-                if isinstance(place, ON_CHIP) or any(loads(i) for i in (*x.index, *(c for c, _ in when))):  # fmt: skip
-                    return {}
-                found.append((x, place, when))
+        found = self._elements(e)
+        if not found:
+            return {}
         pack = self.writer.fresh("p")
         starts = [plus(*self.address(x.tensor, x.index, place)) for x, place, _ in found]
         self.select(pack, e, found, starts, 1)
         return {e: pack}
 
     def _give(
-        self, packs: Mapping[Load | Select, str], two: Set[Load | Select], width: int
+        self,
+        packs: Mapping[Load | Select, str],
+        two: Set[Load | Select],
+        widths: Mapping[Load | Select, int],
     ) -> None:
         """Writes the return of all `packs` as one struct; of those in `two` as the aligned ones round them."""
         fields = " ".join(
-            f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.dtype]}, {width}> h{k};"
+            f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.dtype]}, {widths[x]}> h{k};"
             for k, x in enumerate(packs)
         )
         lines = ["return mt::Nothing{};"]

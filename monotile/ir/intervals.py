@@ -113,6 +113,8 @@ class Ranges:
                 relation = op if value else NEGATED[op]
                 ia, ib = self.of(a), self.of(b)
                 if ia is not None and ib is not None:
+                    if relation == "ne" and ib.lo == ib.hi:
+                        add(self._narrow(a, _without(ia, ib.lo)))
                     add(self._narrow(a, _bound(relation, ib)))
                     add(self._narrow(b, _bound(_FLIPPED[relation], ia)))
             case _:
@@ -209,6 +211,13 @@ def truth(e: Expr, facts: Facts = NOTHING_KNOWN) -> bool | None:
 def learn(cond: Expr, value: bool, facts: Facts = NOTHING_KNOWN) -> dict[Expr, Interval]:
     """The additional facts if `cond` is `value`."""
     return Ranges(facts).learn(cond, value)
+
+
+def _without(x: Interval, end: int) -> Interval:
+    """`x` without one of its ends, if `end` is one and not all of it."""
+    if x.lo == x.hi:
+        return x
+    return Interval(x.lo + (end == x.lo), x.hi - (end == x.hi))
 
 
 def _unary(op: str, x: Interval, whole: Interval) -> Interval:

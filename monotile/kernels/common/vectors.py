@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from monotile.analysis.affine import constant_run, contiguous_run, offset
+from monotile.analysis.affine import constant_run, contiguous_run, offset, window_run
 from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim
@@ -60,10 +60,21 @@ def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True
         width = max(width, s.out.dtype.itemsize)
     limit = max(1, target.vector_bytes // width)
     runs = (
-        max(contiguous_run(offset(x), axis, limit), constant_run(offset(x), axis, limit))
+        max(
+            contiguous_run(offset(x), axis, limit),
+            constant_run(offset(x), axis, limit),
+            _near(x, axis, limit, target),
+        )
         for x in moved
     )
     return max(1, min([limit, axis.extent & -axis.extent or 1, *runs]))
+
+
+def _near(x: Load, axis: Axis, limit: int, target: Target) -> int:
+    """Neighbours along the axis that lie in one vector of `x`, in any order."""
+    if not target.has.lockstep or any(map(loads, x.index)):
+        return 1
+    return window_run(offset(x), axis, limit, target.vector_bytes // x.dtype.itemsize)
 
 
 def _apart(x: Load, axis: Axis) -> bool:

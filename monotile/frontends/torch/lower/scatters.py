@@ -251,15 +251,14 @@ def slice_scatter(
         return src
 
     def body(*i: Expr) -> Expr:
-        k = s.sub(i[d], first)
         tests: list[Expr] = []
-        if first:
+        if first >= step:
             tests.append(s.ge(i[d], first))
         if last < x.shape[d]:
             tests.append(s.lt(i[d], last))
         if step != 1:
-            tests.append(s.eq(s.mod(k, step), 0))
-        new = load(src, along(i, d, lambda _: s.floordiv(k, step)))
+            tests.append(s.eq(s.mod(i[d], step), first % step))
+        new = load(src, along(i, d, lambda k: s.sub(s.floordiv(k, step), first // step)))
         return s.select(s.both(*tests), cast(new, x.dtype), load(x, i))
 
     return b.result(body)
