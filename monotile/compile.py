@@ -23,6 +23,7 @@ from monotile.frontends.torch.of_one import of_one
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.ranges import CLASSES, ranges_of, size_classes
 from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
+from monotile.frontends.torch.training import is_in_eval
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
@@ -41,6 +42,7 @@ from monotile.runtime.fingerprint import exported_key, parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
+from monotile.runtime.random_state import begun
 from monotile.runtime.zeros import ascending_in, zeros_of
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
@@ -259,6 +261,7 @@ def _modules(
     tf32 = _tf32(target, options)
     base = key(base, *tf32) if base and any(tf32) else base
     ranges = ranges_of(exported)
+    base = key(base, "in eval mode") if base and is_in_eval(exported.graph_module) else base
     base = key(base, ranges) if base and (ranges.conditions or ranges.ones) else base
     keys = [key(base, dict(most)) if base and most else base for most in classes]
     found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
@@ -281,7 +284,7 @@ def _modules(
         if options.arrange_parameters:
             copied = artifact.specialised.gathered
             move(parameters, {n: o for n, o in artifact.orders.items() if n not in copied})
-        yield CompiledModule(artifact, parameters)
+        yield CompiledModule(artifact, begun(parameters, artifact.parameters))
 
 
 class _Model(NamedTuple):

@@ -29,7 +29,15 @@ _UNARY = {
     "rsqrt": 4.0,
 }
 _ROUNDING = frozenset({"floor", "ceil", "trunc", "round"})
-_BINARY = {"div": 4.0, "pow": 32.0, "atan2": 32.0, "hypot": 8.0, "fmod": 16.0, "ipow": 16.0}
+_BINARY = {
+    "div": 4.0,
+    "pow": 32.0,
+    "atan2": 32.0,
+    "hypot": 8.0,
+    "fmod": 16.0,
+    "ipow": 16.0,
+    "philox": 64.0,
+}
 TRANSCENDENTAL = 16.0
 INDEX = 0.25  # integer arithmetic on axes alone is mostly shared between neighbours
 

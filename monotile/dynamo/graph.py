@@ -24,6 +24,7 @@ from monotile.errors import (
     UnsupportedOperatorError,
 )
 from monotile.frontends.torch.export import export
+from monotile.runtime.module import CompiledModule
 from monotile.wrapped import plain_tensors
 
 Run = Callable[..., Any]
@@ -148,11 +149,13 @@ class Graph:
         if self._open.dims:
             shapes = self._open.dynamic_shapes(self._free, self._open.most(args))
             try:
-                return compile(bound, given, target=target, options=options, dynamic_shapes=shapes)
+                return _reseeded(
+                    compile(bound, given, target=target, options=options, dynamic_shapes=shapes)
+                )
             except (UnsupportedOperatorError, CaptureError) as e:
                 _log.info("a graph is compiled for one shape: %s", e)
                 self._open = self._open._replace(dims={}, ranges={})
-        return compile(bound, given, target=target, options=options)
+        return _reseeded(compile(bound, given, target=target, options=options))
 
     def _split(self, bound: "_Bound", given: Sequence[Any]) -> Run:
         found = split(export(bound, given))
@@ -218,6 +221,19 @@ class _Number(msgspec.Struct, frozen=True):
 
     def item(self) -> float:
         return self.value
+
+
+def _reseeded(module: CompiledModule) -> Run:
+    """`module`, with a seed from PyTorch's generator for each call if it draws: graphs, variants of them and `torch.manual_seed` are then as in PyTorch."""
+    state = module.random_state
+    if state is None:
+        return module
+
+    def run(*args: Any) -> Any:
+        state.random_()
+        return module(*args)
+
+    return run
 
 
 def _numbers(module: fx.GraphModule) -> list[int]:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from monotile.analysis.contraction import contraction
+from monotile.frontends.draws import Draws
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -111,6 +112,8 @@ class Builder:
     weights, constants: constant tensors of the graph, and their values by part name.
     sizes:   the scalars of symbols that stand for sizes which data decide.
     granted: tensors whose evaluation checks what is taken for granted of the data; None in a nested body.
+    draws:   the random numbers of the graph.
+    loops:   the axes of the loops around the body.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -121,6 +124,8 @@ class Builder:
         self.sizes: dict[str, Tensor] = {}
         self.granted: list[Tensor] | None = []
         self._tables: dict[Hashable, Tensor] = {}
+        self.draws = Draws(self.names.unique)
+        self.loops: tuple[Axis, ...] = ()
         self.node = ""
         self.origin = ""
         self.results: tuple[Type, ...] = ()
@@ -130,11 +135,12 @@ class Builder:
         """Begins the lowering of the operator `node`."""
         self.node, self.origin, self.results = node, origin, results
 
-    def nested(self) -> "Builder":
-        """A builder for a body inside this one, lowering the same operator."""
+    def nested(self, *loops: Axis) -> "Builder":
+        """A builder for a body inside this one, lowering the same operator. loops: those that it is the body of."""
         inner = Builder(self.names)
         inner.weights, inner.constants = self.weights, self.constants
         inner._tables, inner.sizes, inner.granted = self._tables, self.sizes, None
+        inner.draws, inner.loops = self.draws, (*self.loops, *loops)
         inner.begin(self.node, self.origin, self.results)
         inner.tf32 = self.tf32
         return inner

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
+from monotile.frontends.torch.philox import philox
+
 WAYS, ROUNDS = (
     8,
     14,
 )  # parts of the span of logits, and how often one is cut so: to the last bit of float32 and beyond
 PARTS = 128  # of the vocabulary, each of which has a likeliest token
-LOW = 0xFFFFFFFF  # of the 32 lower bits
 
 
 class Controls:
@@ -107,35 +108,17 @@ def _threshold(logits: Tensor, most: Tensor, enough: Callable[[Tensor], Tensor])
 
 
 def uniform(seed: Tensor, step: Tensor, *shape: int) -> Tensor:
-    """Numbers in (0, 1), float32: the upper 23 bits of `philox`."""
-    return (
-        (philox(seed, step, *shape) >> 9).to(torch.float32) + 0.5
-    ) * 2.0**-23  # never 1, whose noise is infinite
+    """Numbers in (0, 1), float32: 23 of the `bits`."""
+    upper = (bits(seed, step, *shape) >> 9) & 0x7FFFFF
+    return (upper.to(torch.float32) + 0.5) * 2.0**-23  # never 1, whose noise is infinite
 
 
-def philox(seed: Tensor, step: Tensor, *shape: int) -> Tensor:
-    """Words of 32 bits, int64: of Philox 4x32-10 (Salmon et al., SC'11) the first one at counter (i, step, sequence), with key `seed`.
+def bits(seed: Tensor, step: Tensor, *shape: int) -> Tensor:
+    """64 random bits, int64, for each element, known by the seed, the step, the place in a sequence and the sequence.
 
     shape: (count,), which is sequence 0, or (sequences, count).
     """
-    i = torch.arange(shape[-1], device=seed.device)
-    sequence = torch.zeros_like(i)
+    counter = torch.arange(shape[-1], device=seed.device)
     if len(shape) > 1:
-        sequence = torch.arange(shape[0], device=seed.device)[:, None].expand(shape)
-    words = [
-        (i & LOW).expand(shape),
-        (step & LOW).expand(shape),
-        ((step >> 32) & LOW).expand(shape),
-        sequence,
-    ]
-    key = [seed & LOW, (seed >> 32) & LOW]
-    for _ in range(10):
-        a, b = words[0] * 0xD2511F53, words[2] * 0xCD9E8D57  # products of 64 bits
-        words = [
-            ((b >> 32) & LOW) ^ words[1] ^ key[0],
-            b & LOW,
-            ((a >> 32) & LOW) ^ words[3] ^ key[1],
-            a & LOW,
-        ]
-        key = [(key[0] + 0x9E3779B9) & LOW, (key[1] + 0xBB67AE85) & LOW]
-    return words[0]
+        counter = counter + (torch.arange(shape[0], device=seed.device)[:, None] << 32)
+    return philox(counter, philox(step, seed))

@@ -33,12 +33,14 @@ INT_BINARY = frozenset({"floordiv", "mod", "truncdiv", "rem", "ipow"})
 BITS = frozenset(
     {"bitand", "bitor", "bitxor", "shl", "shr"}
 )  # integers and bool (no shifts on bool)
-BINARY = COMPARE | LOGIC | ARITHMETIC | FLOAT_BINARY | INT_BINARY | BITS
+# philox: of int64 alone, 64 random bits at counter a under key b: the first two words of Philox 4x32-10 (Salmon et al., SC'11) at counter (low a,
+# high a, 0, 0) with key (low b, high b), the first one lowest.
+BINARY = COMPARE | LOGIC | ARITHMETIC | FLOAT_BINARY | INT_BINARY | BITS | {"philox"}
 
 FLOAT_UNARY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
     " asinh acosh atanh erf erfc lgamma floor ceil trunc round".split()  # round: half to even
-) | {"logistic", "one_plus_erf"}  # 1 / (1 + exp(-x)), 1 + erf(x)
+) | {"logistic", "one_plus_erf", "cospi"}  # 1 / (1 + exp(-x)), 1 + erf(x), cos(pi x)
 # not: logical on bool, bits on integers.
 # Of float32: tf32, the value, of which a product may leave out the last 13 bits; to_tf32, the nearest value without them (ties away from
 # zero); is_tf32, a value that is known to have none. Of uint8: ascends, a byte of two pairs of 2-bit numbers (the first one in the low bits), of which each

@@ -279,6 +279,8 @@ def _binary(op: str, a: Interval, b: Interval, whole: Interval) -> Interval:
             return Interval(0, min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1)
         case "truncdiv" | "rem" if a.lo >= 0 and b.lo > 0:
             return _binary("floordiv" if op == "truncdiv" else "mod", a, b, whole)
+        case "bitand" if a.lo < 0 <= b.lo:
+            return Interval(0, b.hi)
         case "and" | "bitand" if a.lo >= 0 and b.lo >= 0:
             return Interval(1 if a == b == TRUE else 0, min(a.hi, b.hi))
         case "or" | "bitor" | "bitxor" if a.lo >= 0 and b.lo >= 0:

@@ -70,6 +70,7 @@ _FLOAT_UNARY: Mapping[str, Callable[[Array], Array]] = {
     "erfc": _elementwise(math.erfc),
     "lgamma": _elementwise(_lgamma),
     "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "cospi": lambda x: np.sin(np.pi * (0.5 - np.abs(x - 2 * np.rint(x / 2)))),
     "one_plus_erf": _elementwise(lambda x: math.erfc(-x)),
 }
 
@@ -135,6 +136,19 @@ def _shift(op: str, a: Array, b: Array) -> Array:
     ).astype(a.dtype)
 
 
+def _philox(a: Array, b: Array) -> Array:
+    """Two words of Philox 4x32-10, as `ir/expr.py` has it."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter, key = (np.asarray(x, np.int64).view(np.uint64) for x in (a, b))
+    words = [counter & low, counter >> half, np.zeros_like(counter), np.zeros_like(counter)]
+    keys = [key & low, key >> half]
+    for _ in range(10):
+        x, y = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
+        words = [(y >> half) ^ words[1] ^ keys[0], y & low, (x >> half) ^ words[3] ^ keys[1], x & low]  # fmt: skip
+        keys = [(keys[0] + np.uint64(0x9E3779B9)) & low, (keys[1] + np.uint64(0xBB67AE85)) & low]
+    return (words[0] | words[1] << half).view(np.int64)
+
+
 _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -171,6 +185,7 @@ _INT: Mapping[str, Callable[[Array, Array], Array]] = {
     "bitxor": np.bitwise_xor,
     "shl": lambda a, b: _shift("shl", a, b),
     "shr": lambda a, b: _shift("shr", a, b),
+    "philox": _philox,
 }
 
 

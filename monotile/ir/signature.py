@@ -6,6 +6,9 @@ from typing import Any
 
 from monotile.ir.expr import Tensor
 
+# The weight that a Program which draws random numbers has for the state of its generator: int64 [2], the seed and the calls so far.
+RANDOM_STATE = "monotile.random"
+
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:

@@ -42,6 +42,8 @@ def takes_binary(op: str, dtype: DType) -> bool:
         return dtype.is_int
     if op in BITS:
         return not dtype.is_float
+    if op == "philox":
+        return dtype is DType.I64
     if op in COMPARE or op in ("min", "max"):
         return True
     return op in BINARY and op in ARITHMETIC and dtype is not DType.BOOL

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from monotile.cache import key
 from monotile.choice.spec import Spec, to_json
 from monotile.config import Options
+from monotile.ir.signature import RANDOM_STATE
 from monotile.plan.nodes import Plan
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -57,9 +58,10 @@ def exported_key(
 def parameters_of(
     exported: ExportedProgram, names: tuple[str, ...]
 ) -> dict[str, torch.Tensor] | None:
-    """The model's tensors of these names, complex ones as the kernel reads them; None if one does not exist."""
+    """The model's tensors of these names, complex ones as the kernel reads them; None if one does not exist. The state of random numbers is
+    none of the model's."""
     found: dict[str, torch.Tensor] = {}
-    for name in names:
+    for name in (n for n in names if n != RANDOM_STATE):
         x = exported.state_dict.get(name)
         x = exported.constants.get(name) if x is None else x
         if not isinstance(x, torch.Tensor):

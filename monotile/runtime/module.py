@@ -12,6 +12,7 @@ from monotile.analysis.pruning.specialised import Specialised
 from monotile.analysis.work import Work
 from monotile.codegen.source import Source
 from monotile.errors import InputError, TargetError
+from monotile.ir.signature import RANDOM_STATE
 from monotile.plan.nodes import Plan
 from monotile.plan.records import words
 from monotile.runtime import saved
@@ -20,6 +21,7 @@ from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
 from monotile.runtime.panels import Copies
 from monotile.runtime.profile import Profile, decode
+from monotile.runtime.random_state import reseed
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable
@@ -54,6 +56,9 @@ class CompiledModule:
     Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the
     same tensor must not overlap.
 
+    A model that draws random numbers draws them in the kernel, others in each call, captured ones too: by `random_state`, which begins with
+    the seed of PyTorch's generator when the model is compiled. `manual_seed` begins it anew. They are not PyTorch's numbers, but the same on all targets.
+
     Results never require a gradient. They share no memory with an argument, a parameter or each other, except that an
     argument that the model returns unchanged is returned itself, and a tensor returned twice is one tensor. On a GPU the launch
     goes to PyTorch's current stream and may be captured in a CUDA graph. Several threads and streams may call at once.
@@ -75,7 +80,9 @@ class CompiledModule:
         self._artifact = artifact
         self._smaller: tuple[CompiledModule, ...] = ()
         backend = backend_of(artifact.target)
-        self._device = device or backend.device([parameters[n] for n in artifact.parameters])
+        self._device = device or backend.device(
+            [parameters[n] for n in artifact.parameters if n != RANDOM_STATE]
+        )
         inputs, outputs = artifact.plan.inputs, artifact.outputs
         self._arguments = Arguments(
             artifact.signature, inputs, self._device, artifact.orders, artifact.watched
@@ -86,7 +93,7 @@ class CompiledModule:
         read = [n for n in inputs if n in known]
         sized = sizes.symbols or sizes.counted
         self._sizes = SizeReader(artifact.signature, read) if sized else None
-        self._states = frozenset(artifact.states)
+        self._states = frozenset(artifact.states) - {RANDOM_STATE}  # no one else has that
         self._obstacle = backend.obstacle(artifact.target, self._device)
         self._kernel: Kernel | None = None
         given = {name: parameters[name].detach() for name in artifact.parameters}
@@ -97,6 +104,8 @@ class CompiledModule:
         if self._obstacle is not None:  # kept for `save`
             self._weights = _Weights(given, (), Held({}, {}), Copies((), {}))
         else:
+            if RANDOM_STATE in given:
+                given[RANDOM_STATE] = given[RANDOM_STATE].to(self._device)
             held = {name: self._alias(name, x) for name, x in given.items()}
             for name, array in artifact.constants.items():
                 held[name] = from_numpy(array).to(self._device)
@@ -146,6 +155,10 @@ class CompiledModule:
     def beside(self, smaller: "Sequence[CompiledModule]") -> "CompiledModule":
         """This module, with kernels of the same model for smaller sizes, ascending: a call runs the first that is for its sizes."""
         self._smaller = tuple(smaller)
+        if self._kernel is not None and (state := self.random_state) is not None:
+            for module in self.classes:  # which continue one state
+                if RANDOM_STATE in module._weights.tensors:
+                    module._take({RANDOM_STATE: state})
         return self
 
     @property
@@ -203,6 +216,19 @@ class CompiledModule:
         if self._records is None:
             raise InputError("the model was compiled without a profile: use Options(profile=True)")
         return decode(self.plan, self._records.cpu().numpy().view(np.uint64))
+
+    @property
+    def random_state(self) -> torch.Tensor | None:
+        """int64 [2] on the kernel's device: the seed, and the calls so far. A call's numbers depend on nothing else; it adds 1 to the latter. It may
+        be read and written between calls. None if the model draws nothing."""
+        found = (m._weights.tensors.get(RANDOM_STATE) for m in self.classes)
+        return next((x for x in found if x is not None), None)
+
+    def manual_seed(self, seed: int) -> "CompiledModule":
+        """Begins the random numbers anew, with those of `seed`, from -2**63 to 2**64 - 1. Does nothing if the model draws none. Returns the module."""
+        if (state := self.random_state) is not None:
+            reseed(state, seed)
+        return self
 
     @property
     def kernels(self) -> int:

@@ -24,6 +24,7 @@ FUNCTIONS: dict[
     "log1p": (np.log1p, 1.6),
     "tanh": (np.tanh, 1.5),
     "erf": (np.vectorize(math.erf), 1.2),
+    "cospi": (lambda x: np.sin(np.pi * (0.5 - np.abs(x - 2 * np.rint(x / 2)))), 3.0),
 }
 ROUNDING = ("f16", "bf16")
 SOURCE = "\n".join(

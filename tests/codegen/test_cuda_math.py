@@ -47,6 +47,16 @@ def test_one_plus_erf() -> None:
     np.testing.assert_array_equal(each("one_plus_erf", EDGES), [1, 2, 0, np.nan])
 
 
+def test_cospi() -> None:
+    turns = X[np.abs(X) < 1e6].astype(np.float64)
+    rest = turns - 2 * np.rint(turns / 2)
+    want = np.sin(np.pi * (0.5 - np.abs(rest)))
+    assert np.abs(each("cospi", turns.astype(np.float32)) - want).max() < 2e-7
+    np.testing.assert_allclose(each("cospi", EDGES), [1, np.nan, np.nan, np.nan], rtol=2e-7)
+    halves = np.array([0.5, 1.5, -0.5, 7.5], np.float32)
+    np.testing.assert_array_equal(each("cospi", halves), np.zeros(4))
+
+
 @pytest.mark.parametrize(
     "c", [6.0, 3.0, -49.0, 5.6568542, 0.1, 255.0, 1e-3, 1.9999999, 0.99999994, 1e9]
 )

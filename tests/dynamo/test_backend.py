@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 import monotile
@@ -128,10 +129,25 @@ def test_kernels_round_what_is_not_supported() -> None:
 
 
 def test_training_operators_run_in_pytorch() -> None:
-    made = check(nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0), nn.Linear(4, 4)).train(), [X])
+    layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+    check(nn.Sequential(*layers).train(), [X], [X])
+    made = check(nn.Sequential(nn.Linear(4, 4), nn.RReLU(0.2, 0.2), nn.Linear(4, 4)).train(), [X])
     assert made.kernels == [2]
-    assert "dropout" in made.reasons
-    check(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()).train(), [X], [X])
+    assert "rrelu" in made.reasons
+
+
+def test_random_numbers_follow_the_seed_of_pytorch() -> None:
+    def forward(m: Model, x: torch.Tensor) -> torch.Tensor:
+        return m.a(x) + torch.randn_like(x) + F.dropout(x, 0.5, True)
+
+    fast = torch.compile(Model(forward).eval(), backend="monotile")
+    torch.manual_seed(3)
+    first, second = fast(X), fast(X)
+    torch.manual_seed(3)
+    assert torch.equal(fast(X), first)
+    assert not torch.equal(first, second)
+    explained = check(nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0), nn.Linear(4, 4)).train(), [X])
+    assert explained.kernels == [1]
 
 
 def test_where_pytorch_breaks_the_graph() -> None:

@@ -10,7 +10,7 @@ from monotile.errors import CaptureError, InputError
 from monotile.generation.batch import BatchGenerator, BatchStep
 from monotile.generation.decoder import Decoder
 from monotile.generation.generator import Generator, generator
-from monotile.generation.sampling import philox
+from monotile.generation.sampling import bits
 from monotile.transform.iterate import Iterate
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
@@ -119,7 +119,7 @@ def test_each_draws_its_own_numbers(
 
 
 def test_the_counter_has_the_sequence() -> None:
-    one, many = (philox(torch.tensor(7), torch.tensor(9), *shape) for shape in ((50,), (4, 50)))
+    one, many = (bits(torch.tensor(7), torch.tensor(9), *shape) for shape in ((50,), (4, 50)))
     assert torch.equal(one, many[0])
     assert many.unique().numel() == 200
 

@@ -188,6 +188,30 @@ def test_capture_in_a_cuda_graph() -> None:
         assert torch.equal(out, expected)
 
 
+class Draws(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + torch.rand_like(x), torch.randn_like(x)
+
+
+def test_replays_draw_other_numbers() -> None:
+    x = torch.zeros(3, 1000, device="cuda")
+    fast = monotile.compile(Draws().eval(), (x,)).manual_seed(3)
+    expected = [fast(x) for _ in range(3)]
+    assert not torch.equal(expected[0][0], expected[1][0])
+    slow = monotile.compile(Draws().eval(), (x.cpu(),), target="cpu").manual_seed(3)
+    uniform, normal = slow(x.cpu())
+    assert torch.equal(uniform, expected[0][0].cpu())
+    torch.testing.assert_close(normal, expected[0][1].cpu(), atol=1e-5, rtol=1e-5)
+    fast.manual_seed(3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fast(x)
+    for right in expected:
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, out, right))
+
+
 def test_two_streams_and_two_threads_at_once() -> None:
     _, args, fast = on_gpu("bert_base", torch.float16, layers=2)
     inputs = [fresh(args, seed) for seed in range(2)]

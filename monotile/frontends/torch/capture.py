@@ -30,11 +30,12 @@ from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.ranges import Ranges, ranges_of
 from monotile.frontends.torch.sizes import STATIC, Shapes, Size, text_of
 from monotile.frontends.torch.tf32 import STRICT, Tf32
-from monotile.frontends.torch.training import refuse_training
+from monotile.frontends.torch.training import is_in_eval, refuse_training
 from monotile.frontends.torch.types import to_numpy, type_of
 from monotile.ir.expr import Tensor
 from monotile.ir.program import Program, Statement, Weight, defined, used
 from monotile.ir.signature import (
+    RANDOM_STATE,
     AliasLeaf,
     InputLeaf,
     OutputLeaf,
@@ -106,7 +107,8 @@ def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str
     """`exported` in functional ATen, and its nodes without a lowering, by name, with the reason."""
     plain = decompose(exported)
     b = Builder()
-    found = survey(plain.graph, _Inputs(plain, b).values, b)
+    in_eval = is_in_eval(exported.graph_module)
+    found = survey(plain.graph, _Inputs(plain, b).values, b, in_eval=in_eval)
     return plain, {node.name: text for node, text in found.items()}
 
 
@@ -294,6 +296,8 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
     inputs = _Inputs(exported, b, shapes)
     found = lower_graph(exported.graph, inputs.values, b, shapes, tf32)
     results, states, leaves, counts = _results(exported, found, inputs, b)
+    if b.draws.used:
+        states[RANDOM_STATE] = _next_state(b, inputs)
     outputs = [*results, *states.values()]
     body = _live(b.statements, [*outputs, *b.sizes.values()])
     read = {t for s in body for t in used(s)}
@@ -322,6 +326,15 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         replace(_signature(exported, given, leaves), sizes=sizes),
         _tied(exported, parameters),
     )
+
+
+def _next_state(b: Builder, inputs: _Inputs) -> Tensor:
+    """What the state of the random numbers becomes. It is a weight like a buffer that a call updates; each compiled module has its own."""
+    b.weights.append(b.draws.weight)
+    inputs.parameters[RANDOM_STATE] = torch.zeros(2, dtype=torch.int64)
+    made = b.draws.next_state()
+    b.append(made)
+    return made.out
 
 
 def _unknown_of(value: Any, sizes: Collection[str]) -> set[str]:

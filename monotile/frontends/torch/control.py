@@ -84,7 +84,8 @@ def while_loop(
     (go,) = _own(ahead, lower(condition, [*init, *closed], ahead))
     b.statements.extend(ahead.statements)
 
-    inner = b.nested()
+    axis = Axis(b.names.unique(f"{b.node}_step"), UNBOUNDED)
+    inner = b.nested(axis)
     params = [b.tensor(t.shape, t.dtype, "carry") for t in init]
     results = lower(body, [*params, *closed], inner)
     inner.begin(b.node, b.origin, b.results)
@@ -100,7 +101,6 @@ def while_loop(
     ]
     param, out = (b.tensor((), DType.BOOL, part) for part in ("going", "gone"))
     carries.append(Carry(go, param, again[0], out))
-    axis = Axis(b.names.unique(f"{b.node}_step"), UNBOUNDED)
     b.append(
         Loop(axis, tuple(carries), (), tuple(inner.statements), predicate=again[0], origin=b.origin)
     )
@@ -117,8 +117,8 @@ def scan(
 ) -> tuple[Tensor, ...]:
     """step(carry, slice of `over`) -> new carry and one slice of each stacked result."""
     initial, sequences = _tensors(init, "a carried value"), _tensors(over, "a scanned value")
-    inner = b.nested()
     axis = Axis(b.names.unique(f"{b.node}_step"), sequences[0].shape[0])
+    inner = b.nested(axis)
     params = [b.tensor(t.shape, t.dtype, "carry") for t in initial]
     slices = [
         inner.emit(t.shape[1:], t.dtype, lambda *i, t=t: load(t, [axis, *i]), part="slice")

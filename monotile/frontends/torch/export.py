@@ -24,6 +24,7 @@ from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told
+from monotile.frontends.torch.training import note_mode
 
 Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
@@ -67,6 +68,7 @@ def export(
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
             found.keep(exported)
+            note_mode(exported.graph_module, training=model.training)
             return exported
         except CaptureError as e:
             raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e

@@ -74,9 +74,14 @@ def lower_graph(
 
 
 def survey(
-    graph: fx.Graph, values: Values, b: Builder, shapes: Shapes | None = None
+    graph: fx.Graph,
+    values: Values,
+    b: Builder,
+    shapes: Shapes | None = None,
+    *,
+    in_eval: bool = False,
 ) -> dict[fx.Node, str]:
-    """The operators of `graph` that cannot be lowered, with a message for each."""
+    """The operators of `graph` that cannot be lowered, with a message for each. in_eval: as of `is_training`."""
     shapes = shapes or Shapes()
     problems: dict[fx.Node, str] = {}
     lost: set[fx.Node] = set()  # nodes without a static type
@@ -88,7 +93,7 @@ def survey(
             continue
         inner: list[str] = []
         try:
-            if is_training(node):
+            if is_training(node, in_eval=in_eval):
                 raise Unsupported("in training mode")
             if not lost.isdisjoint(node.all_input_nodes):
                 raise Unsupported("its shapes depend on data")

@@ -27,7 +27,7 @@ def _after(a: Expr, b: Expr) -> Expr:
     return s.either(s.gt(a, b), s.both(s.isnan(a), s.negation(s.isnan(b))))
 
 
-def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
+def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
     """[..., k, ...]: the position along `d` of the element that is number k; equals keep their order."""
     n = x.shape[d]
 
@@ -52,7 +52,7 @@ def _sorted(b: Builder, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, 
     if not x.shape:
         return x, b.result(lambda: const(0, DType.I64), index=1)
     d = wrap(dim, len(x.shape))
-    order = _order(b, x, d, descending, b.shape)
+    order = order_of(b, x, d, descending, b.shape)
     values = b.result(lambda *i: load(x, along(i, d, lambda _: load(order, i))), index=0)
     return values, order
 
@@ -81,7 +81,7 @@ def topk(
 def argsort(b: Builder, x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     if not x.shape:
         return b.result(lambda: const(0, DType.I64))
-    return _order(b, x, wrap(dim, len(x.shape)), descending, b.shape)
+    return order_of(b, x, wrap(dim, len(x.shape)), descending, b.shape)
 
 
 def argsort_stable(
@@ -97,7 +97,7 @@ def _chosen(
     if not x.shape:
         return x, b.result(lambda: const(0, DType.I64), index=1)
     d = wrap(dim, len(x.shape))
-    order = _order(b, x, d, False, x.shape)
+    order = order_of(b, x, d, False, x.shape)
     which = number(b, x, d, order)
 
     def row(i: Sequence[Expr]) -> list[Expr]:

@@ -308,7 +308,6 @@ LOWERINGS = {
             "aten.contiguous",
             "aten.detach",
             "aten.detach_",
-            "aten.dropout",
             "aten.lift_fresh",
             "aten.lift_fresh_copy",
             "aten.positive",

@@ -48,6 +48,19 @@ MT_INTEGER(i16, int16_t, uint32_t, 16)
 MT_INTEGER(i32, int32_t, uint32_t, 32)
 MT_INTEGER(i64, int64_t, uint64_t, 64)
 
+// Two words of Philox 4x32-10 at counter (a, 0) with key b.
+MT_INLINE int64_t mt_philox_i64(int64_t a, int64_t b) {
+  uint32_t w0 = (uint32_t)a, w1 = (uint32_t)((uint64_t)a >> 32), w2 = 0, w3 = 0;
+  uint32_t k0 = (uint32_t)b, k1 = (uint32_t)((uint64_t)b >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    uint64_t x = (uint64_t)w0 * 0xD2511F53u, y = (uint64_t)w2 * 0xCD9E8D57u;
+    w0 = (uint32_t)(y >> 32) ^ w1 ^ k0, w1 = (uint32_t)y;
+    w2 = (uint32_t)(x >> 32) ^ w3 ^ k1, w3 = (uint32_t)x;
+  }
+  return (int64_t)((uint64_t)w1 << 32 | w0);
+}
+
 // The index type: what indices are computed in. MT_WIDE: 32 bits are not enough.
 #ifdef MT_WIDE
 typedef int64_t idx;

@@ -172,5 +172,17 @@ MT_INLINE float mt_erf_f32(float x) {
 
 MT_INLINE float mt_logistic_f32(float x) { return 1.0f / (1.0f + mt_exp_f32(-x)); }
 MT_INLINE double mt_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+// cos(pi x) = sin(pi h), of which h is exact; the polynomial is Taylor's.
+MT_INLINE float mt_cospi_f32(float x) {
+  float h = 0.5f - fabsf(x - 2.0f * rintf(0.5f * x)), y = 3.14159265f * h, s = y * y, p = -2.50521084e-8f;
+  p = mt_fma(p, s, 2.75573192e-6f);
+  p = mt_fma(p, s, -1.98412698e-4f);
+  p = mt_fma(p, s, 8.33333333e-3f);
+  p = mt_fma(p, s, -1.66666667e-1f);
+  return mt_fma(p * s, y, y);
+}
+MT_INLINE double mt_cospi_f64(double x) {
+  return sin(3.14159265358979323846 * (0.5 - fabs(x - 2.0 * rint(0.5 * x))));
+}
 MT_INLINE float mt_one_plus_erf_f32(float x) { return 1.0f + mt_erf_f32(x); }
 MT_INLINE double mt_one_plus_erf_f64(double x) { return erfc(-x); }

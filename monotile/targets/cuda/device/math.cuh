@@ -111,6 +111,19 @@ struct Divisor {
 };
 }  // namespace mt
 
+// cos(pi x) = sin(pi h), of which h is exact; the polynomial is Taylor's.
+MT_FN float mt_cospi_f32(float x) {
+  float h = .5f - fabsf(x - 2.f * rintf(.5f * x)), y = 3.14159265f * h, s = y * y, p = -2.50521084e-8f;
+  p = fmaf(p, s, 2.75573192e-6f);
+  p = fmaf(p, s, -1.98412698e-4f);
+  p = fmaf(p, s, 8.33333333e-3f);
+  p = fmaf(p, s, -1.66666667e-1f);
+  return fmaf(p * s, y, y);
+}
+MT_FN double mt_cospi_f64(double x) {
+  return sin(3.14159265358979323846 * (.5 - fabs(x - 2. * rint(.5 * x))));
+}
+
 // 1 / (1 + exp(-x)), to 3 units in the last place.
 MT_FN float mt_logistic_f32(float x) { return mt::ptx::reciprocal_fast(1.f + expf(-x)); }
 MT_FN double mt_logistic_f64(double x) { return 1 / (1 + exp(-x)); }
@@ -201,6 +214,19 @@ MT_INTEGER(i32, int32_t, uint32_t)
 MT_INTEGER(i64, int64_t, uint64_t)
 #pragma nv_diag_default 186
 #undef MT_INTEGER
+
+// Two words of Philox 4x32-10 at counter (a, 0) with key b.
+MT_FN int64_t mt_philox_i64(int64_t a, int64_t b) {
+  uint32_t w0 = uint32_t(a), w1 = uint32_t(uint64_t(a) >> 32), w2 = 0, w3 = 0;
+  uint32_t k0 = uint32_t(b), k1 = uint32_t(uint64_t(b) >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    uint64_t x = uint64_t(w0) * 0xD2511F53u, y = uint64_t(w2) * 0xCD9E8D57u;
+    w0 = uint32_t(y >> 32) ^ w1 ^ k0, w1 = uint32_t(y);
+    w2 = uint32_t(x >> 32) ^ w3 ^ k1, w3 = uint32_t(x);
+  }
+  return int64_t(uint64_t(w1) << 32 | w0);
+}
 
 // Index arithmetic: `idx` is the generated code's index type, 32 or 64 bits; divisors are positive.
 template <class T, class U>
