@@ -60,11 +60,13 @@ def lane_of(width: int) -> Expr:
 
 def in_window(e: Load, lane: Axis) -> tuple[Load, Expr] | None:
     """`e` with the axis `WORD` for the place in an aligned vector in which the elements of all lanes lie, and a lane's place there; None if they
-    do not lie so."""
+    do not lie so, or data say where."""
     moved = [k for k, i in enumerate(e.index) if lane in axes_of(i)]
     if len(moved) != 1:
         return None
     (k,) = moved
+    if loads(e.index[k]):
+        return None
     found = window(affine(e.index[k]), lane, WIDEST // e.tensor.dtype.itemsize)
     if found is None:
         return None

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from tests.codegen.emulate_model import Emulated
+from tests.models.sparse_networks import inputs
 
 T = torch.Tensor
 
@@ -55,4 +56,14 @@ def test_lanes(model: nn.Module) -> None:
     want = model(x, cos, sin)
     halves = (x.half(), cos.half(), sin.half())
     (mine,) = Emulated(model, halves)(*halves)
+    torch.testing.assert_close(mine.float(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["narrow blocks", "few columns", "sixteen rows"])
+def test_where_data_say_it_lies(name: str) -> None:
+    """Neighbours of what data choose are checked one by one."""
+    model, args = inputs(name)
+    want = model.float()(*args)
+    halves = tuple(x.half() if x.is_floating_point() else x for x in args)
+    (mine,) = Emulated(model.half(), halves)(*halves)
     torch.testing.assert_close(mine.float(), want, rtol=2e-2, atol=2e-2)
