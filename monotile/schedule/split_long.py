@@ -68,7 +68,17 @@ def _is_long(c: Compute, target: Target, context: Context) -> bool:
 
 def _few(c: Compute, target: Target) -> bool:
     """Whether most workers would have no result."""
-    return 2 * c.out.size <= target.workers
+    return 2 * _apart(c) <= target.workers
+
+
+def _apart(c: Compute) -> int:
+    """Results that share no sector of memory: those of columns are neighbours, which a worker sums side by side. Those of an image count one by
+    one: it may be summed where its rows are made (`split.py`)."""
+    where = offset(_most(c))
+    if len(c.reduce) > 1 or not c.axes or where.coefficient(c.axes[-1]) != 1:
+        return c.out.size
+    last = c.axes[-1].extent
+    return c.out.size // last * -(-last * _most(c).tensor.dtype.itemsize // SECTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +213,7 @@ def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
 def _results(c: Compute, beside: int | None) -> int:
     """Results that share no worker's part: where neighbours are kept a worker has whole lines, with all results that have places in them."""
     if beside is None:
-        return c.out.size
+        return _apart(c)
     where = offset(_most(c))
     lines = (i for i in c.axes if where.coefficient(i) == c.reduce[beside].extent)
     return c.out.size // next(lines).extent

@@ -140,3 +140,18 @@ def test_a_sum_of_what_nothing_is_read_for_stays() -> None:
     places = compute(total, lambda i, r: Cast(r, DType.F32), reduce=(1 << 20,), combiner="sum")
     shifted = compute(y, lambda i: add(Load(x, (i,)), Load(total, (i,))))
     assert not parts(split(Program((x,), (), (places, shifted), (y,))))
+
+
+def test_columns_are_as_many_results_as_sectors() -> None:
+    """Norms of 80 channels over 65,536 places, as in transposed attention: five sectors of memory, so five tasks."""
+    norms = Call(lambda x: x.half().float().square().sum(1))
+    program, _ = program_of(norms, 1, 1 << 16, 80)
+    found = parts(split_long_reductions(program, p.H100, Context.of(program, p.H100)))
+    (shape,) = found.values()
+    assert shape[0] * 80 // 16 >= p.H100.workers // 2
+
+
+def test_norms_of_columns_on_the_emulator() -> None:
+    model, x = Call(lambda x: nn.functional.normalize(x, dim=1)), torch.randn(2, 4096, 40)
+    (mine,) = Emulated(model, (x.half(),))(x.half())
+    torch.testing.assert_close(mine.float(), model(x), rtol=1e-2, atol=1e-3)

@@ -42,9 +42,12 @@ def narrowed(width: int, elements: int, threads: int) -> int:
     return width
 
 
-def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True) -> int:
+def widest(
+    s: Compute, axis: Axis | None, target: Target, *, stored: bool = True, pieces: bool = False
+) -> int:
     """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is. What is
-    looked up neighbour by neighbour is read one by one, whatever the width; so is what lies apart, if it is little beside the results."""
+    looked up neighbour by neighbour is read one by one, whatever the width; so is what lies apart, if it is little beside the results.
+    pieces: whether neighbours may lie in any order in a vector."""
     if axis is None:
         return 1
     found = dict.fromkeys(x for x in loads(s.body) if offset(x).mentions(axis))
@@ -63,7 +66,7 @@ def widest(s: Compute, axis: Axis | None, target: Target, *, stored: bool = True
         max(
             contiguous_run(offset(x), axis, limit),
             constant_run(offset(x), axis, limit),
-            _near(x, axis, limit, target),
+            _near(x, axis, limit, target) if pieces else 1,
         )
         for x in moved
     )

@@ -56,7 +56,7 @@ def _alone(s: Compute | Scatter) -> bool:
 def _vector(s: Compute | Scatter, target: Target) -> int:
     if isinstance(s, Scatter):
         return 1
-    width = widest(s, s.axes[-1] if s.axes else None, target)
+    width = widest(s, s.axes[-1] if s.axes else None, target, pieces=True)
     if target.has.lockstep and copies_rows(s):  # whatever reads them, they are stored in vectors
         lanes = target.vector_bytes // s.out.dtype.itemsize
         return max(width, fitting(lanes, s.axes[-1].extent))
