@@ -102,6 +102,7 @@ def test_very_long(n: int) -> None:
     )
 
 
+@pytest.mark.wide
 def test_several_dimensions() -> None:
     of_complex: dict[str, Callable[..., Tensor]] = {}
     of_real: dict[str, Callable[..., Tensor]] = {}

@@ -135,10 +135,12 @@ class Rows(nn.Module):
         return pad_packed_sequence(again, True)[0], h, out.data.mean(), rows.amax(0)
 
 
+@pytest.mark.wide
 def test_rows() -> None:
     check(Rows(), [(padded(7, 3, 4), torch.tensor(n)) for n in LENGTHS])
 
 
+@pytest.mark.wide
 def test_sizes_of_the_call() -> None:
     t, b = Dim("t", max=12), Dim("b", max=6)
     lengths = ((7, 5, 2), (3, 5), (3, 9, 8, 1, 1))
@@ -161,6 +163,7 @@ class Packed(nn.Module):
         return out, packed, pad_packed_sequence(packed)
 
 
+@pytest.mark.wide
 def test_results_are_packed() -> None:
     tokens = torch.randint(0, 9, (7, 3))
     check(Packed(), [(padded(7, 3, 4), tokens, torch.tensor(n)) for n in LENGTHS])
@@ -182,6 +185,7 @@ class InPlace(nn.Module):
         return self.layer(one)[1], pad_packed_sequence(self.layer(other)[0])[0]
 
 
+@pytest.mark.wide
 def test_changes_in_place() -> None:
     check(InPlace(), [(padded(7, 3, 4), torch.tensor(n)) for n in LENGTHS])
 
