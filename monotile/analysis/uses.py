@@ -1,5 +1,6 @@
 """The uses of each tensor of a Program: readers, kinds, numbers."""
 
+import functools
 from collections import Counter
 from math import prod
 
@@ -71,8 +72,7 @@ class Uses:
     ) -> None:
         found: dict[Load, float] = {}
         for e in expressions:
-            parted = any(isinstance(x, Select) and _share(x.cond) for x in walk(e))
-            for load, share in (_shares(e) if parted else dict.fromkeys(loads(e), 1.0)).items():
+            for load, share in (_shares(e) if _parted(e) else dict.fromkeys(loads(e), 1.0)).items():
                 found[load] = max(found.get(load, 0.0), share)
         points = prod(a.extent for a in axes)
         for load, share in found.items():
@@ -91,6 +91,12 @@ def _share(cond: Expr) -> float | None:
             return int(c) / int(k)
         case _:
             return None
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _parted(e: Expr) -> bool:
+    """Whether a remainder says of something in `e` at which points it counts."""
+    return any(isinstance(x, Select) and _share(x.cond) for x in walk(e))
 
 
 def _shares(e: Expr) -> dict[Load, float]:

@@ -15,7 +15,7 @@ DOMAIN = "libraries"
 
 
 class Called(nn.Module):
-    """`model` with what `more` makes of the arguments, its first result if it has several. A result's float32 is as of the model's dtype."""
+    """`model` with what `more` makes of the arguments, its first result if it has several."""
 
     def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
