@@ -75,7 +75,7 @@ def test_data_dependent_number() -> None:
     with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*torch\.where"):
         capture(Call(lambda x: x * 2 if int(x.sum()) > 0 else x), (X,))
     with pytest.raises(CaptureError, match=r"makes a number or a shape from a tensor"):
-        capture(Call(lambda x: torch.full((2,), x.sum().item())), (X,))
+        capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
 
 def test_errors_of_the_model_keep_their_cause() -> None:

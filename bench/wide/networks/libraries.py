@@ -56,7 +56,7 @@ for _kind, _name, _size in (
 def _detects(name: str, kind: str = "DetectionModel") -> None:
     def make(batch: int) -> Parts:
         tasks = importlib.import_module("ultralytics.nn.tasks")
-        return Called(getattr(tasks, kind)(f"{name}.yaml", verbose=False), first), torch.rand(batch, 3, 640, 640)  # fmt: skip
+        return Called(getattr(tasks, kind)(f"{name}.yaml", verbose=False), first), torch.randn(batch, 3, 640, 640)  # fmt: skip
 
     _add(f"ultralytics_{name}", "ultralytics", make, images=True)
 

@@ -73,6 +73,8 @@ def sources(node: fx.Node) -> Iterator[fx.Node]:
 
 def changed(node: fx.Node) -> Iterator[fx.Node]:
     """The arguments that the operator updates in place."""
+    if packet(node) == "aten.detach_":  # its values stay
+        return
     if isinstance(node.target, OpOverload) and _schema(node.target).is_mutable:
         for argument, value in _arguments(node):
             if argument.alias_info and argument.alias_info.is_write:

@@ -47,23 +47,23 @@ class _Again(BaseException):
     """An `if` was converted or is no longer: the model has to be traced anew."""
 
 
-def all_courses(model: torch.nn.Module, export: Export) -> ExportedProgram:
-    """What `export`, which traces `model`, gives if every `if` on a tensor's value is a branch. Raises CaptureError, and what `export` raises."""
+def all_courses(export: Export) -> ExportedProgram:
+    """What `export`, which traces a model, gives if every `if` on a tensor's value is a branch. Raises CaptureError, and what `export` raises."""
     try:
-        return _outlined(model, export, MOST_FUNCTIONS)
+        return _outlined(export, MOST_FUNCTIONS)
     except LeakError as leak:
         try:
-            return _outlined(model, export, 0)
+            return _outlined(export, 0)
         except TooManyCoursesError:
             raise leak from None
 
 
-def _outlined(model: torch.nn.Module, export: Export, most: int) -> ExportedProgram:
+def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
     with choices(most) as conversions:
         while True:
             try:
-                merged = merge(_courses(model, export, conversions))
+                merged = merge(_courses(export, conversions))
             except _Again:
                 continue
             except Unjoinable as e:
@@ -72,16 +72,14 @@ def _outlined(model: torch.nn.Module, export: Export, most: int) -> ExportedProg
             return outline(shared_as_run(lifted_once(merged)))
 
 
-def _courses(
-    model: torch.nn.Module, export: Export, conversions: Choices
-) -> dict[Course, ExportedProgram]:
+def _courses(export: Export, conversions: Choices) -> dict[Course, ExportedProgram]:
     """By what was answered at each fork."""
     found: dict[Course, ExportedProgram] = {}
     todo: list[Course] = [()]
     while todo:
         trace = _Trace(todo.pop(), conversions)
         try:
-            with unchanged(model), torch.no_grad(), trace.asked():
+            with torch.no_grad(), trace.asked():
                 exported = export()
         except Exception as e:
             raise trace.failed(e) from e

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 from monotile.errors import CaptureError
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
+from monotile.frontends.torch.in_place import without_updates
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.origin import origin
@@ -29,8 +30,11 @@ Table = dict[OperatorBase, Callable[..., Any]]
 def decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen; operators with a lowering are not decomposed."""
     if is_lowered(exported.graph_module):
-        return exported  # already functional: decomposing would trace it again, which takes as long as the export
+        return exported  # decomposing would trace it again, which takes as long as the export
     exported = shared_as_run(lifted_once(exported))
+    plain = without_updates(exported)
+    if is_lowered(plain.graph_module):
+        return plain
     with quiet():
         table = torch.export.default_decompositions()
         for op, decomposition in get_decompositions(_MORE).items():

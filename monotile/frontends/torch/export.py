@@ -15,6 +15,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.courses import all_courses, unchanged
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
+from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.narrowed import exported_for
@@ -63,7 +64,7 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    with quiet(), known, _traceable(), unchanged(model), _giving(model, results), asked() as found:
+    with quiet(), known, _traceable(), _giving(model, results), asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
@@ -112,12 +113,13 @@ def _exported(
             )
 
     def run() -> ExportedProgram:
-        found = exported_for(dynamic_shapes, within)
+        with unchanged(model):  # each time: a trace that failed has assigned attributes too
+            found = exported_for(dynamic_shapes, within)
         check_numbers(found)
         return found
 
     try:
-        return _with_branches(model, run)
+        return _with_branches(run)
     except Exception:
         found = None
         if not dynamic_shapes:
@@ -127,19 +129,25 @@ def _exported(
         return found
 
 
-def _with_branches(model: torch.nn.Module, run: Callable[[], ExportedProgram]) -> ExportedProgram:
+def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return run()
     except Exception as e:
         if "data-dependent" not in str(e):
             raise
-    return all_courses(model, run)
+    return all_courses(run)
 
 
 @contextmanager
 def _traceable() -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
-    with without_hints(), states_as_given(), calls_may_fail(), traced_packed_sequences():
+    with (
+        without_hints(),
+        states_as_given(),
+        calls_may_fail(),
+        traced_packed_sequences(),
+        fills_with_tensors(),
+    ):
         yield
 
 

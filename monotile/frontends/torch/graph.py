@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontends.builder import Builder, Type, Unsupported
+from monotile.frontends.torch.aliasing import changed
 from monotile.frontends.torch.complex.lowering import (
     has_lowering,
     is_complex,
@@ -112,12 +113,12 @@ def survey(
 
 
 def is_lowered(graph_module: fx.GraphModule) -> bool:
-    """Whether every operator, also in subgraphs, has a lowering. (No in-place operator has one.)"""
+    """Whether every operator, also in subgraphs, has a lowering and none updates its arguments."""
     graphs = [m.graph for m in graph_module.modules() if isinstance(m, fx.GraphModule)]
     return all(
         node.op != "call_function"
         or node.target is operator.getitem
-        or find(node.target) is not None
+        or (find(node.target) is not None and not any(changed(node)))
         or str(node.target) in CONTROL
         or _packet(node) in _ASSERTIONS
         or isinstance(node.meta.get("val"), _NUMBERS)

@@ -86,11 +86,9 @@ class Layouts:
     """Gives a graph's results the layouts that they have in PyTorch, by running each operator once on zeros.
 
     unsaid:   operators that are assumed to copy but may return their argument.
-    replaced: names of nodes whose users now read another node.
     """
 
     def __init__(self, unsaid: Iterable[fx.Node]) -> None:
-        self.replaced: list[tuple[str, str]] = []
         self._unsaid = frozenset(unsaid)
         self._of: dict[fx.Node, Any] = {}
         self._known: dict[str, _Known] = {}
@@ -115,7 +113,6 @@ class Layouts:
                 moved = _laid_out(node, self._of[node])
                 self._of[moved] = self._of[node]
                 self._moved.add(moved)
-                self.replaced.append((node.name, moved.name))
 
     def _operator(self, node: fx.Node, known: _Known) -> None:
         self._of[node] = known.layouts
@@ -126,7 +123,6 @@ class Layouts:
                 raise _refusal(node, "returns a view, which PyTorch's tracer takes for a copy")
             source = node.all_input_nodes[0]
             node.replace_all_uses_with(source)
-            self.replaced.append((node.name, source.name))
 
     def _run(self, node: fx.Node, op: OpOverload) -> _Known:
         """Runs `op` on zeros with the layouts of the node's arguments."""

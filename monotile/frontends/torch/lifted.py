@@ -5,12 +5,20 @@ placeholders of the graph with one memory: a buffer that nobody reads, and a con
 """
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputSpec,
+    TensorArgument,
+)
 
 from monotile.wrapped import is_wrapped, plain_tensors
 
@@ -38,24 +46,22 @@ def lifted_once(exported: ExportedProgram) -> ExportedProgram:
     for k, first in again.items():
         nodes[k].replace_all_uses_with(nodes[first])
         graph.erase_node(nodes[k])
-    signature = copy.deepcopy(exported.graph_signature)
-    signature.input_specs = [s for k, s in enumerate(signature.input_specs) if k not in again]
-    return with_graph(exported, graph, signature)
+    return with_graph(exported, graph, [s for k, s in enumerate(specs) if k not in again])
 
 
 def with_graph(
     exported: ExportedProgram,
     graph: fx.Graph,
-    signature: ExportGraphSignature,
+    inputs: Iterable[InputSpec] | None = None,
     root: fx.GraphModule | None = None,
     constants: dict[str, Any] | None = None,
 ) -> ExportedProgram:
-    """`exported`, which stays as it is, with another graph and signature. root: has what the graph reads as attributes, where `exported` has not.
-    constants: where there are others."""
+    """`exported`, which stays as it is, with another graph of the same results. inputs: where there are others. root: has what the graph reads as
+    attributes, where `exported` has not. constants: where there are others."""
     return ExportedProgram(
         root or exported.graph_module,
         graph,
-        signature,
+        _signature(exported, graph, inputs),
         exported.state_dict,
         exported.range_constraints,
         copy.deepcopy(exported.module_call_graph),
@@ -63,6 +69,26 @@ def with_graph(
         exported.constants if constants is None else constants,
         verifiers=exported.verifiers,
     )
+
+
+def _signature(
+    exported: ExportedProgram, graph: fx.Graph, inputs: Iterable[InputSpec] | None
+) -> ExportGraphSignature:
+    """Of `exported` with the names of `graph`, which a copy may not keep."""
+    signature = copy.deepcopy(exported.graph_signature)
+    if inputs is not None:
+        signature.input_specs = copy.deepcopy(list(inputs))
+    (results,) = graph.output_node().args
+    assert isinstance(results, (tuple, list))
+    nodes = [*graph.find_nodes(op="placeholder"), *results]
+    for spec, node in zip([*signature.input_specs, *signature.output_specs], nodes, strict=True):
+        if not isinstance(node, fx.Node):
+            continue
+        if isinstance(spec.arg, ConstantArgument) and isinstance(spec, OutputSpec):
+            spec.arg = TensorArgument(node.name)
+        else:
+            spec.arg.name = node.name
+    return signature
 
 
 def memory_of(x: torch.Tensor) -> tuple[object, ...]:

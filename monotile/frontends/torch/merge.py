@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     InputKind,
     InputSpec,
-    OutputSpec,
     TensorArgument,
 )
 from torch.utils import _pytree as pytree
@@ -77,16 +76,8 @@ class _Merged:
         outputs = self._write((), [])
         node = self._graph.output(tuple(outputs))
         node.meta = dict(self._first.graph.output_node().meta)
-        signature = copy.deepcopy(self._first.graph_signature)
-        signature.input_specs = self._specs
-        signature.output_specs = [
-            OutputSpec(
-                s.kind, TensorArgument(x.name) if isinstance(x, fx.Node) else s.arg, s.target
-            )
-            for s, x in zip(signature.output_specs, outputs, strict=True)
-        ]
         return with_graph(
-            self._first, self._graph, signature, root=self._root, constants=self._constants
+            self._first, self._graph, self._specs, root=self._root, constants=self._constants
         )
 
     def _add_inputs(self, exported: ExportedProgram, *, free: bool) -> None:

@@ -41,12 +41,10 @@ def outline(exported: ExportedProgram) -> ExportedProgram:
             )
     if not exported.graph.find_nodes(op="call_function", target=side):
         return exported
-    graph, signature = copy.deepcopy(exported.graph), copy.deepcopy(exported.graph_signature)
+    graph = copy.deepcopy(exported.graph)
     outliner = _Outliner(graph, copy.copy(exported.graph_module))
     outliner.run()
-    for old, new in outliner.replaced:
-        signature.replace_all_uses(old, new)
-    return with_graph(exported, graph, signature, root=outliner.root)
+    return with_graph(exported, graph, root=outliner.root)
 
 
 @dataclass
@@ -82,11 +80,10 @@ def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
 
 
 class _Outliner:
-    """Works on `graph` itself. root: a module with its subgraphs. replaced: names of nodes, and of those that stand for them now."""
+    """Works on `graph` itself. root: a module with its subgraphs."""
 
     def __init__(self, graph: fx.Graph, root: fx.GraphModule) -> None:
         self.graph, self.root = graph, root
-        self.replaced: list[tuple[str, str]] = []
         self._count = 0
 
     def run(self) -> None:
@@ -95,7 +92,7 @@ class _Outliner:
                 self.graph.erase_node(node)
         for node in self.graph.nodes:
             if itself := list(_itself(node)):
-                self._replace(node, itself[0])
+                node.replace_all_uses_with(itself[0])
         _refuse_late_changes(self.graph)
         self._groups = _sharing(self.graph)
         begun: list[list[fx.Node]] = []
@@ -108,10 +105,6 @@ class _Outliner:
                 case _:
                     start, turn = begun.pop()
                     self._region(_region(start, turn, node))
-
-    def _replace(self, node: fx.Node, by: fx.Node) -> None:
-        node.replace_all_uses_with(by)
-        self.replaced.append((node.name, by.name))
 
     def _region(self, region: _Region) -> None:
         self._check(region)
@@ -155,7 +148,7 @@ class _Outliner:
                 ways = (then or otherwise, otherwise or then)
                 made = self.graph.call_function(aten.where.self, (region.test, *ways))
             made.meta = dict(join.meta)
-            self._replace(join, made)
+            join.replace_all_uses_with(made)
 
     def _branch(self, region: _Region) -> None:
         operands = [n for n in _outer(region) if n.op != "get_attr"]
@@ -179,7 +172,7 @@ class _Outliner:
                 made = self.graph.call_function(operator.getitem, (cond, k))
                 made.meta = dict(region.marks[0].meta) | {"val": values[k]}
                 if place.target is choose:
-                    self._replace(place, made)
+                    place.replace_all_uses_with(made)
                 else:
                     back = self.graph.call_function(aten.copy_.default, (place, made))
                     back.meta = dict(region.marks[0].meta) | {"val": place.meta["val"]}

@@ -31,10 +31,7 @@ def shared_as_run(exported: ExportedProgram) -> ExportedProgram:
     layouts = Layouts(n for n in unsure if packet(n) in UNSAID)
     for node in [n for n in graph.nodes if n in needed]:
         layouts.settle(node)
-    signature = copy.deepcopy(exported.graph_signature)
-    for old, new in layouts.replaced:
-        signature.replace_all_uses(old, new)
-    return with_graph(exported, graph, signature)
+    return with_graph(exported, graph)
 
 
 def _refuse_windows(graph: fx.Graph) -> None:

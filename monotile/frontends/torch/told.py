@@ -113,7 +113,7 @@ def exported_as_told(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     trace: Callable[[], ExportedProgram],
-    export: Callable[[torch.nn.Module, Callable[[], ExportedProgram]], ExportedProgram],
+    export: Callable[[Callable[[], ExportedProgram]], ExportedProgram],
 ) -> ExportedProgram | None:
     """What `export`, which traces the model once or more, gives with the numbers told that the model asks for when it is called so; None if it asks
     for none, fails all the same, or makes numbers of what it computes."""
@@ -126,7 +126,7 @@ def exported_as_told(
             return trace()
 
     try:
-        found = export(model, telling)
+        found = export(telling)
     except Exception as e:
         _log.debug("With the numbers of the example arguments: %s", e)
         return None

@@ -116,6 +116,7 @@ LOWERINGS: Mapping[str, Lowering] = {
         (
             "aten.zeros.default",
             "aten.zeros_like",
+            "aten.zero.default",
             "aten.new_zeros",
             # Uninitialised memory may be zero.
             "aten.empty.memory_format",

@@ -250,6 +250,7 @@ def repeated_positions(b: Builder, repeats: Tensor, *, output_size: int | None =
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.repeat_interleave.Tensor": repeated_positions,
     "aten.embedding": embedding,
+    "aten.embedding_bag.padding_idx": embedding_bag,
     "aten._embedding_bag": embedding_bag,
     "aten._embedding_bag_forward_only": embedding_bag,
     "aten.index_select": index_select,

@@ -341,6 +341,8 @@ LOWERINGS = {
     "aten.broadcast_to": expand,
     "aten.permute": permute,
     "aten.transpose.int": transpose,
+    "aten.swapaxes.default": transpose,
+    "aten.swapdims.default": transpose,
     "aten.t": matrix_transpose,
     "aten.mT": matrix_transpose,
     "aten.numpy_T": reversed_dims,
