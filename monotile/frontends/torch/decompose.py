@@ -18,9 +18,9 @@ from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.in_place import without_updates
 from monotile.frontends.torch.lifted import lifted_once
-from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.quantizing import decompositions_in
+from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sharing import shared_as_run
 
@@ -65,7 +65,7 @@ _FROZEN = (
 
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
-        with states_as_given():
+        with shapes_of_recurrent_layers():
             return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):

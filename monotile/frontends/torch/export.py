@@ -17,11 +17,11 @@ from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.hints import without_hints
-from monotile.frontends.torch.lstm_states import states_as_given
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.packed import traced_packed_sequences
 from monotile.frontends.torch.read_numbers import check_numbers
+from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told
@@ -143,7 +143,7 @@ def _traceable() -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
     with (
         without_hints(),
-        states_as_given(),
+        shapes_of_recurrent_layers(),
         calls_may_fail(),
         traced_packed_sequences(),
         fills_with_tensors(),

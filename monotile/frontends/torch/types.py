@@ -28,7 +28,7 @@ def type_of(x: torch.Tensor, shapes: Shapes) -> Type:
     return Type(tuple(map(shapes.size, x.shape)), dtype_of(x.dtype))
 
 
-# In a graph that PyTorch 2.11 itself has made functional, final states are [layers, 1, batch, width] (`lstm_states.py`).
+# In a graph that PyTorch 2.11 itself has made functional, final states are [layers, 1, batch, width] (`recurrent_shapes.py`).
 _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 
