@@ -1,9 +1,10 @@
 """Relocatable PTX to a cubin, with nvJitLink from its wheel.
 
 ptxas takes a kernel and all that it calls as one unit, and part of its time grows with the square of the unit. In relocatable
-code each function is one. What that costs the kernel is in docs/measurements.md.
+code each function is one, and they are compiled side by side. What that costs the kernel is in docs/measurements.md.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -42,7 +43,10 @@ def linked(parts: Sequence[Binary], architecture: str) -> Binary:
     the linker's log."""
     ptx = joined([p.ptx for p in parts])
     content = ptx.encode() + b"\0"
-    handle = nvjitlink.create(1, [f"-arch={architecture}"])
+    # ptxas compiles functions side by side. Their number changes nothing, from two on; one makes other code of the kernel, which then knows of
+    # each function what it leaves alone.
+    options = [f"-arch={architecture}", f"-Xptxas=--split-compile={max(2, os.cpu_count() or 1)}"]
+    handle = nvjitlink.create(len(options), options)
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, content, len(content), "monotile.ptx")
         nvjitlink.complete(handle)
