@@ -26,7 +26,7 @@ class VectorEmitter(PackEmitter):
         unaligned: bool = False,
     ) -> dict[Hashable, str]:
         """Writes the loads `wanted` of `width` lanes, each under its condition, and the return of them all as one struct;
-        gives the texts under which another function knows them as members of `name`. Left out: loads that cannot be
+        gives the texts under which another function knows them as members of `name`. Left out: what is looked up where nobody knows, loads that cannot be
         packs, and conditions that differ from lane to lane. A choice between loads is one pack. unaligned: not if these only say where rows end, for which `joined` has to be called."""
         packs: dict[Load | Select, str] = {}
         each, two, widths = set[Load | Select](), set[Load | Select](), dict[Load | Select, int]()
@@ -41,7 +41,7 @@ class VectorEmitter(PackEmitter):
                         packs[x] = self._guarded_pack(found, x)
                     continue
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
-                if any(loads(i) for i in x.index):
+                if any(self.writer.known(y) is None for i in x.index for y in loads(i)):
                     continue
                 first = x.index if width == 1 else self._first(x.tensor, x.index, place)
                 if first is None and self.cells:

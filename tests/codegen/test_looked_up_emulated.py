@@ -36,3 +36,24 @@ def test_indices_are_read_together() -> None:
     ids[-1] = KINDS
     with pytest.raises(EmulationError, match="failure"):
         fast(ids, x)
+
+
+class Edges(nn.Module):
+    """Both ends of each edge side by side, in rows of an odd length: which of them is read, and where, depends on the column."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        first, second = x[edges[1]], x[edges[0]]
+        return torch.cat([first, second - first], 1)
+
+
+def test_what_is_found_there_is_read_together() -> None:
+    torch.manual_seed(0)
+    x, edges = torch.randn(40, 13).half(), torch.randint(0, 40, (2, 701))
+    fast = Emulated(Edges(), (x, edges), workers=2)
+    assert "fetch_there" in fast.source.text
+    for seed in range(2):
+        (found,) = fast(x, edges, seed=seed)
+        torch.testing.assert_close(found, Edges()(x, edges), rtol=2e-3, atol=2e-3)
+    edges[1, -1] = -1 - 40
+    with pytest.raises(EmulationError, match="failure"):
+        fast(x, edges)

@@ -1,12 +1,14 @@
 """What can be asked for before it is used."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple
 
 from monotile.analysis.guarded import choices
 from monotile.analysis.unconditional import TRUE, conditional, either, unconditional
 from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Const, Expr, Load, Select, axes_of, loads, rebuild
+from monotile.ir.intervals import interval
 
 
 def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
@@ -44,12 +46,42 @@ def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
     return {**dict.fromkeys(found, TRUE), **rest}
 
 
-def looking_up(bodies: Sequence[Expr], width: int) -> list[Load]:
-    """What `bodies` always read to know where something else lies, alike for all lanes of a vector."""
-    found = (y for body in bodies for x in unconditional(body) for i in x.index for y in loads(i))
-    lane = Axis(LANE, width)
-    return [
-        y
-        for y in dict.fromkeys(found)
-        if lane not in axes_of(y) and not any(loads(i) for i in y.index)
-    ]
+class LookedUp(NamedTuple):
+    """places: what says where something else lies. found: what is read there. Each with the condition under which it is read."""
+
+    places: dict[Load, Expr]
+    found: dict[Load, Expr]
+
+
+def looked_up(bodies: Sequence[Expr], inside: Set[Expr], width: int) -> LookedUp:
+    """What `bodies` look up alike for all lanes of a vector, but for what is read where data say so, or by two steps. inside: what is there under
+    any condition."""
+    places: dict[Load, Expr] = {}
+    found: dict[Load, Expr] = {}
+    unknown: set[Load] = set()
+    for x, when in (read for body in bodies for read in conditional(body)):
+        asked = [y for i in x.index for y in loads(i)]
+        certain = {y for i in x.index for y in unconditional(i)}
+        known = asked and not loads(when)
+        for y in asked:
+            cond = TRUE if y in inside else when
+            varies = Axis(LANE, width) in axes_of(y) or any(map(loads, y.index))
+            if varies or loads(cond) or not (y in inside or y in certain):
+                known = False
+            else:
+                places[y] = either(places.get(y, cond), cond)
+        if known:
+            found[x] = either(found.get(x, when), when)
+        else:
+            unknown.add(x)
+    return LookedUp(places, {x: when for x, when in found.items() if x not in unknown})
+
+
+def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:
+    """What `bodies` read to know where something else lies that has such an element for all values of the axes."""
+    for x in (x for body in bodies for x in loads(body)):
+        for y in (y for i in x.index for y in loads(i)):
+            ends = [interval(i) for i in y.index]
+            sizes = zip(ends, y.tensor.shape, strict=True)
+            if all(r is not None and r.inside(0, n - 1) for r, n in sizes):
+                yield y

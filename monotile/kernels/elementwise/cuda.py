@@ -1,23 +1,25 @@
 """Maps, and what they ask for ahead: a later one of a stage at its beginning, several turns at a time."""
 
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
-from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
-from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
-from monotile.kernels.common.cuda_prefetch import known_ahead, looking_up, read_at_once
+from monotile.kernels.common.cuda_prefetch import always_there, known_ahead, looked_up, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
 from monotile.kernels.elementwise.cuda_turns import Turns
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
+
+X = TypeVar("X", Load, Load | Select)
 
 
 def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
@@ -103,35 +105,43 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     """Several turns at once: what all of them read is asked for before any of it is used."""
     w, name = e.writer, e.writer.fresh("turn")
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-    bodies = [
-        fold_uniform(substitute(s.body, point), Axis(LANE, own.width))
-        for s in (site.anchor, *site.followers)
-        if isinstance(s, Compute)
-    ]
-    made = site.step.computes
-    every = site.step.method.ahead("loop", "all")
-    wanted = {
-        x: when
-        for x, when in read_at_once(bodies).items()
-        if not tensors(x) & set(made) and (every or is_large(x))
-    }
+
+    def at(x: Expr) -> Expr:
+        return fold_uniform(substitute(x, point), Axis(LANE, own.width))
+
+    made, every = site.step.computes, site.step.method.ahead("loop", "all")
+    plain = [s.body for s in (site.anchor, *site.followers) if isinstance(s, Compute)]
+    bodies = [at(x) for x in plain]
+
+    def asked(found: Mapping[X, Expr]) -> dict[X, Expr]:
+        return {
+            x: when
+            for x, when in found.items()
+            if not tensors(x) & set(made) and (every or is_large(x))
+        }
+
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
-    arrays, looked_up = [name], dict[Hashable, str]()
-    places = {
-        x: TRUE
-        for x in looking_up(bodies, own.width)
-        if x.tensor.name not in made and (every or is_large(x))
-    }
-    if places:
+        names = e.held(asked(read_at_once(bodies)), own.width, f"{name}[turn]", unaligned=True)
+    arrays, there, place = [name], "", w.fresh("place")
+    known = looked_up(bodies, {at(y) for y in always_there(plain)}, own.width)
+    if places := asked(known.places):
         arrays.append(w.fresh("places"))
         with w.open(f"auto fetch_{arrays[-1]} = [&](idx e)", ["e"], fence=True, tail=";"):
-            looked_up = e.held(places, 1, f"{arrays[-1]}[turn]")
+            told = e.held(places, 1, place)
+        names |= told
+        there = w.fresh("there")
+        given = f"const decltype(fetch_{arrays[-1]}(0))& {place}"
+        head = f"auto fetch_{there} = [&](idx e, {given})"
+        with w.open(head, ["e", place], fence=True, tail=";") as block:
+            block.names.update(told)
+            names |= e.held(asked(known.found), own.width, f"{there}[turn]")
 
     def finish(block: Block) -> None:
-        block.names.update(looked_up)
+        if there:
+            w.write(f"const auto& {place} = {arrays[-1]}[turn];")
+            w.define(place)
         block.names.update(e.joined(names))
         with e.vector(own.width):
             write_element(e, site, point)
 
-    Turns(e, site, own, count, arrays, finish).write()
+    Turns(e, site, own, count, arrays, there, finish).write()

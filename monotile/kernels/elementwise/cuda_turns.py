@@ -21,14 +21,15 @@ LONG = 2  # rounds of turns, from which on a walk is long
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """count: at once. arrays: names of what the lambda `fetch_NAME` fetches for a vector `e`; `turn` numbers their elements. finish: writes what
-    becomes of a vector in the block."""
+    """count: at once. arrays: names of what the lambda `fetch_NAME` fetches for a vector `e`; `turn` numbers their elements. there: the name of what
+    is found where the last of them says, if anything is. finish: writes what becomes of a vector in the block."""
 
     e: VectorEmitter
     site: Site
     own: ThreadMap
     count: int
     arrays: Sequence[str]
+    there: str
     finish: Callable[[Block], None]
 
     def write(self) -> None:
@@ -60,6 +61,8 @@ class Turns:
             self._declare("")
             with self._each("first"), self._where_inside():
                 self._fetch("")
+            if self.there:
+                self._fetch_there()
             with self._each("first"), self._where_inside() as block:
                 self.finish(block)
 
@@ -98,6 +101,12 @@ class Turns:
     def _fetch(self, prefix: str) -> None:
         for array in self.arrays:
             self.e.writer.write(f"{prefix}{array}[turn] = fetch_{array}(e);")
+
+    def _fetch_there(self) -> None:
+        w, there, places = self.e.writer, self.there, self.arrays[-1]
+        w.write(f"decltype(fetch_{there}(0, {places}[0])) {there}[{self.count}]{{}};")
+        with self._each("first"), self._where_inside():
+            w.write(f"{there}[turn] = fetch_{there}(e, {places}[turn]);")
 
     @contextmanager
     def _rounds(self, groups: str) -> Generator[None]:
