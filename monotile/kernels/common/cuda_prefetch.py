@@ -47,34 +47,35 @@ def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
 
 
 class LookedUp(NamedTuple):
-    """places: what says where something else lies. found: what is read there. Each with the condition under which it is read."""
+    """places: what says where something else lies, read in any case. found: what is read there, each with the condition under which it is."""
 
-    places: dict[Load, Expr]
+    places: list[Load]
     found: dict[Load, Expr]
 
 
-def looked_up(bodies: Sequence[Expr], inside: Set[Expr], width: int) -> LookedUp:
-    """What `bodies` look up alike for all lanes of a vector, but for what is read where data say so, or by two steps. inside: what is there under
+def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
+    """What `bodies` look up alike for all lanes of a vector, but for what is read where data say so, or by two steps. there: what may be read under
     any condition."""
-    places: dict[Load, Expr] = {}
+    places: dict[Load, None] = {}
     found: dict[Load, Expr] = {}
-    unknown: set[Load] = set()
+    unknown = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
     for x, when in (read for body in bodies for read in conditional(body)):
         asked = [y for i in x.index for y in loads(i)]
-        certain = {y for i in x.index for y in unconditional(i)}
-        known = asked and not loads(when)
-        for y in asked:
-            cond = TRUE if y in inside else when
-            varies = Axis(LANE, width) in axes_of(y) or any(map(loads, y.index))
-            if varies or loads(cond) or not (y in inside or y in certain):
-                known = False
-            else:
-                places[y] = either(places.get(y, cond), cond)
-        if known:
-            found[x] = either(found.get(x, when), when)
-        else:
+        if when == TRUE:
+            there = there | {y for i in x.index for y in unconditional(i)}
+        known = [
+            y
+            for y in asked
+            if y in there and Axis(LANE, width) not in axes_of(y) and not any(map(loads, y.index))
+        ]
+        places |= dict.fromkeys(known)
+        if not asked or len(known) < len(asked) or loads(when):
             unknown.add(x)
-    return LookedUp(places, {x: when for x, when in found.items() if x not in unknown})
+        else:
+            found[x] = either(found.get(x, when), when)
+    return LookedUp(
+        list(places), {x: when for x, when in found.items() if when == TRUE or x not in unknown}
+    )
 
 
 def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
@@ -123,8 +124,10 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(asked(read_at_once(bodies)), own.width, f"{name}[turn]", unaligned=True)
     arrays, there, place = [name], "", w.fresh("place")
-    known = looked_up(bodies, {at(y) for y in always_there(plain)}, own.width)
-    if places := asked(known.places):
+    # A tensor of the call's sizes ends where they say.
+    certain = set[Expr]() if e.sizes else {at(y) for y in always_there(plain)}
+    known = looked_up(bodies, certain, own.width)
+    if places := asked(dict.fromkeys(known.places, TRUE)):
         arrays.append(w.fresh("places"))
         with w.open(f"auto fetch_{arrays[-1]} = [&](idx e)", ["e"], fence=True, tail=";"):
             told = e.held(places, 1, place)
