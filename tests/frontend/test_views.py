@@ -23,6 +23,13 @@ def test_views() -> None:
             "transpose": lambda x: x.transpose(-1, 1),
             "mT": lambda x: x.mT,
             "t": lambda x: x[0, 0].t(),
+            "reshape_as": lambda x: x.transpose(0, 1).reshape_as(x.flatten(2)),
+            "view_as": lambda x: x.flatten(1).view_as(x),
+            "swapaxes": lambda x: x.swapaxes(0, -1).swapdims(1, 2),
+            "meshgrid": lambda x: torch.meshgrid(
+                x[0, 0, 0], x[0, 0, :, 0], x[0, :, 0, 0], indexing="xy"
+            ),
+            "meshgrid_ij": lambda x: torch.meshgrid(x[0, 0, 0], x[0, 0, 0, 0], indexing="ij"),
             "movedim": lambda x: x.movedim(0, 2),
             "expand": lambda x: x[:, :1].expand(2, 7, 4, 5),
             "expand_new": lambda x: x[0].expand(3, -1, -1, -1),

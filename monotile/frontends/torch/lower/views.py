@@ -123,6 +123,17 @@ def split(b: Builder, x: Tensor, split_size: object, dim: int = 0) -> tuple[Tens
     return tuple(parts)
 
 
+def meshgrid(b: Builder, tensors: Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Vectors along a dimension each; "xy" exchanges the first two dimensions."""
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    return tuple(
+        b.result(lambda *i, x=x, d=d: load(x, [i[d]] if x.shape else []), index=k)
+        for k, (x, d) in enumerate(zip(tensors, order, strict=True))
+    )
+
+
 def unbind(b: Builder, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     d = wrap(dim, len(x.shape))
     return tuple(
@@ -329,6 +340,8 @@ LOWERINGS = {
             "aten.view.default",
             "aten._unsafe_view",
             "aten.reshape",
+            "aten.reshape_as",
+            "aten.view_as",
             "aten.flatten.using_ints",
             "aten.unflatten.int",
             "aten.unsqueeze",
@@ -349,6 +362,7 @@ LOWERINGS = {
     "aten.slice.Tensor": slice_,
     "aten.select.int": select_,
     "aten.narrow.default": narrow,
+    "aten.meshgrid": meshgrid,
     "aten.split": split,
     "aten.split_with_sizes": split,
     "aten.chunk": split,
