@@ -17,6 +17,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.in_place import without_updates
+from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.quantizing import decompositions_in
@@ -65,7 +66,7 @@ _FROZEN = (
 
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
-        with shapes_of_recurrent_layers():
+        with shapes_of_recurrent_layers(), mode_of(exported.state_dict.values()):
             return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):

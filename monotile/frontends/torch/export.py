@@ -8,6 +8,7 @@ from unittest.mock import patch
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental import _config as config
+from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
@@ -17,6 +18,7 @@ from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.hints import without_hints
+from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.packed import traced_packed_sequences
@@ -64,7 +66,8 @@ def export(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
     known = registered_dataclasses(model, args, kwargs or {})
-    with quiet(), known, _traceable(), _giving(model, results), asked() as found:
+    mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
+    with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
