@@ -1,8 +1,9 @@
 """The compiled model, as the user holds it."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from monotile.runtime.profile import Profile, decode
 from monotile.runtime.random_state import reseed
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
-from monotile.runtime.tensors import from_numpy, kernel_readable
+from monotile.runtime.tensors import from_numpy, kernel_readable, same
 from monotile.runtime.zeros import Watch, gather
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
@@ -278,7 +279,13 @@ class CompiledModule:
         """Machine code of a CUDA kernel; empty on the CPU."""
         return self._artifact.binary.image if self.ptx else b""
 
-    def save(self, path: str | Path) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what is pickled, has parameters of its own."""
+        file = io.BytesIO()
+        self.save(file)
+        return _from_bytes, (file.getvalue(),)
+
+    def save(self, path: str | Path | IO[bytes]) -> None:
         """Writes the kernel and the current parameters to one file, for `monotile.load`.
 
         Raises InputError if the model's arguments or results cannot be stored.
@@ -321,7 +328,7 @@ class CompiledModule:
             name = self._artifact.tied.get(given, given)
             if name not in self._artifact.parameters:
                 continue
-            if name in out and not _same(out[name], x):
+            if name in out and not same(out[name], x):
                 raise InputError(
                     f"parameters {first[name]} and {given} were one tensor when the model was compiled: pass"
                     " the same tensor for both, or compile again"
@@ -374,17 +381,10 @@ class CompiledModule:
         )
 
 
-def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return (
-        x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride()) or torch.equal(x, y)
-    )
-
-
-def load(path: str | Path) -> CompiledModule:
+def load(path: str | Path | IO[bytes]) -> CompiledModule:
     """Loads a compiled model written by `CompiledModule.save`, on the current GPU or the CPU.
 
-    If its results are containers of a library's own classes, import that library first.
-    Raises InputError for a file that Monotile did not write.
+    If its results are containers of a library's own classes, import that library first. Raises InputError for a file that Monotile did not write.
     """
     artifacts, parameters = saved.load(path)
     target = artifacts[-1].target
@@ -394,3 +394,7 @@ def load(path: str | Path) -> CompiledModule:
         parameters = {name: x.to(device) for name, x in parameters.items()}
     *smaller, whole = (CompiledModule(a, parameters, device=device) for a in artifacts)
     return whole.beside(smaller)
+
+
+def _from_bytes(content: bytes) -> CompiledModule:
+    return load(io.BytesIO(content))

@@ -9,6 +9,7 @@ parameters/0, ...   the elements, row-major, little-endian
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import torch
@@ -31,7 +32,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def save(
-    path: str | Path,
+    path: str | Path | IO[bytes],
     artifact: Artifact,
     parameters: Mapping[str, torch.Tensor],
     smaller: Sequence[Artifact] = (),
@@ -63,7 +64,7 @@ def save(
                 entry.write(flat.numpy().tobytes())
 
 
-def load(path: str | Path) -> tuple[list[Artifact], dict[str, torch.Tensor]]:
+def load(path: str | Path | IO[bytes]) -> tuple[list[Artifact], dict[str, torch.Tensor]]:
     """Reads a file that `save` wrote: the artifacts for smaller sizes, ascending, and the main one; the parameters are in host memory.
 
     A CPU kernel that was built for another processor is rebuilt from its source.

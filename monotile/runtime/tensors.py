@@ -61,3 +61,9 @@ def kernel_readable(x: torch.Tensor) -> torch.Tensor:
     """`x` if the kernel can read it through its pointer (contiguous, aligned, no lazy negation or conjugation), else a copy."""
     x = x.resolve_neg().contiguous()
     return x.clone() if x.data_ptr() % ALIGNMENT else x
+
+
+def same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether both are one tensor, or equal."""
+    known = x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride())
+    return known or torch.equal(x, y)

@@ -78,6 +78,12 @@ def test_data_dependent_number() -> None:
         capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript() -> None:
+    with pytest.raises(CaptureError, match="no TorchScript: pass the module that it was made of"):
+        capture(torch.jit.trace(Call(lambda x: x * 2), X), (X,))
+
+
 def test_errors_of_the_model_keep_their_cause() -> None:
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return x @ x  # shapes do not fit

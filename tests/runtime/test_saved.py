@@ -1,7 +1,11 @@
 """A compiled model to a file and back."""
 
+import copy
+import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +30,17 @@ def test_there_and_back(path: Path) -> None:
     x = torch.randn(N)
     torch.testing.assert_close(again(x)["y"], x * torch.arange(N) + 0.5)
     assert again.plan == fast.plan
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_has_parameters_of_its_own(again: Callable[[Any], Any]) -> None:
+    w = torch.ones(N)
+    fast = CompiledModule(cpu_artifact(), {"w": w})
+    made = again(fast)
+    w.zero_()
+    x = torch.randn(N)
+    torch.testing.assert_close(made(x)["y"], x + 0.5)
+    torch.testing.assert_close(fast(x)["y"], torch.full((N,), 0.5))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -65,6 +65,8 @@ def export(
         raise CaptureError(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError("torch.export takes no TorchScript: pass the module that it was made of")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
