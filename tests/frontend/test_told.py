@@ -134,3 +134,23 @@ def test_what_a_model_remembers_of_a_call_is_not_of_the_trace() -> None:
     compiled = monotile.compile(model, (x,))
     assert model.shape is None
     torch.testing.assert_close(compiled(x), model(x))
+
+
+class Remembering(nn.Module):
+    """Keeps what it made for a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape: Any = None
+
+    def forward(self, x: T, lengths: T) -> T:
+        if self.shape != x.shape:
+            self.shape, self.steps = x.shape, torch.arange(int(lengths.max()))
+        return x[:, : len(self.steps)] * self.steps[None, :, None]
+
+
+def test_a_model_stays_as_it_was() -> None:
+    model = Remembering()
+    monotile.compile(model.eval(), (torch.randn(2, 5, 3), torch.tensor([4, 2])))
+    assert model.shape is None
+    assert not hasattr(model, "steps")

@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from monotile.frontends.torch.courses import unchanged
 from monotile.frontends.torch.marks import ASSERTED, known
 from monotile.frontends.torch.origin import is_tracers, is_users
 
@@ -143,7 +144,7 @@ def _runs(
     before = {n: x.detach().clone() for n, x in model.named_buffers()}
     devices = {x.device for x in leaves if x.device.type == "cuda"}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices), numbers.heard():
+        with unchanged(model), torch.no_grad(), torch.random.fork_rng(devices), numbers.heard():
             model(*copy.deepcopy(tuple(args)), **copy.deepcopy(dict(kwargs)))
     except Exception:
         return False
