@@ -206,18 +206,3 @@ class _Trace:
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:
     """Whether a model asks about a value that depends on its data, and not PyTorch's tracer."""
     return x.constant is None and not is_tracers(frame)
-
-
-@contextmanager
-def unchanged(model: torch.nn.Module) -> Generator[None]:
-    """Restores the attributes of the model's modules, which a trace may assign."""
-    modules = list(model.modules())
-    kept = [(m.__dict__, dict(m.__dict__), dict(m._buffers)) for m in modules]  # pyright: ignore[reportPrivateUsage]
-    try:
-        yield
-    finally:
-        for now, before, buffers in kept:
-            now.clear()
-            now.update(before)
-            now["_buffers"].clear()
-            now["_buffers"].update(buffers)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.courses import all_courses, unchanged
+from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
@@ -28,6 +28,7 @@ from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told
 from monotile.frontends.torch.training import note_mode
+from monotile.frontends.torch.unchanged import unchanged
 
 Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
@@ -107,7 +108,8 @@ def _exported(
     """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
 
     def within(shapes: Any, deferred: bool) -> ExportedProgram:
-        with patch.object(config, "backed_size_oblivious", deferred):
+        # Each time: a trace that failed has kept things too.
+        with unchanged(model), patch.object(config, "backed_size_oblivious", deferred):
             return torch.export.export(
                 model,
                 args,
@@ -118,8 +120,7 @@ def _exported(
             )
 
     def run() -> ExportedProgram:
-        with unchanged(model):  # each time: a trace that failed has assigned attributes too
-            found = exported_for(dynamic_shapes, within)
+        found = exported_for(dynamic_shapes, within)
         check_numbers(found)
         return found
 

@@ -23,9 +23,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.courses import unchanged
 from monotile.frontends.torch.marks import ASSERTED, known
 from monotile.frontends.torch.origin import is_tracers, is_users
+from monotile.frontends.torch.unchanged import unchanged
 
 _log = logging.getLogger("monotile")
 _ASKING = ("item", "tolist", "__int__", "__index__", "__float__")

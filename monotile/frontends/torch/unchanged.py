@@ -1,0 +1,120 @@
+"""A model, and what else its code keeps, as they were before it ran for us.
+
+A trace runs the model's code on tensors without elements. What the code keeps of them for its next call (a table in a dictionary, a
+position in an object of its own, a result in a global name or of `functools.cache`) would be the end of that call, and of the next trace.
+"""
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import (
+    _lru_cache_wrapper as Cached,  # pyright: ignore[reportPrivateUsage] # it has no other name
+)
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+
+_Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+# Subclasses have ways of their own to be read: transformers imports a model for each.
+_CONTAINERS = frozenset({dict, OrderedDict, defaultdict, Counter, list, set, deque})
+_TRACED = (FakeTensor, FunctionalTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_NOT_OF_USERS = frozenset({*sys.stdlib_module_names, "torch", "monotile"})
+
+
+@contextmanager
+def unchanged(model: torch.nn.Module) -> Generator[None]:
+    """What the model holds is afterwards as it was: attributes, containers, objects of other classes than PyTorch's and Python's own. Of
+    global names, classes and caches of functions, where its classes are from, what has been traced is removed."""
+    held = [(x, _copied(x)) for x in _held([model])]
+    modules = _of_packages({_package(type(m)) for m in model.modules()} - _NOT_OF_USERS)
+    named = [(owner, dict(vars(owner))) for owner in _owners(modules)]
+    values = [getattr(x, "__func__", x) for _, before in named for x in before.values()]
+    tables = [(x, _copied(x)) for x in _held(x for x in values if type(x) in _CONTAINERS)]
+    caches = [(x, x.cache_info().misses) for x in values if isinstance(x, Cached)]
+    try:
+        yield
+    finally:
+        for x, before in held:
+            _restore(x, before)
+        for x, before in tables:
+            if any(map(_is_traced, x.values() if isinstance(x, dict) else x)):
+                _restore(x, before)
+        for owner, before in named:
+            _forget(owner, before)
+        for cache, misses in caches:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+
+
+def _held(roots: Iterable[Any]) -> Iterator[_Container]:
+    """The containers that `roots` hold, and the attributes of their objects, each once."""
+    todo, seen = list(roots), set[int]()
+    while todo:
+        x = todo.pop()
+        if isinstance(x, torch.Tensor | type) or id(x) in seen:
+            continue
+        seen.add(id(x))
+        if isinstance(x, tuple | frozenset):
+            todo += x
+        elif type(x) in _CONTAINERS:
+            yield x
+            todo += x.values() if isinstance(x, dict) else x
+        elif isinstance(x, torch.nn.Module) or _package(type(x)) not in _NOT_OF_USERS:
+            attributes = getattr(x, "__dict__", None)
+            if isinstance(attributes, dict) and not isinstance(x, ModuleType):
+                todo.append(attributes)
+
+
+def _copied(x: _Container) -> _Container:
+    return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
+
+
+def _restore(x: _Container, before: Any) -> None:
+    if isinstance(x, dict):
+        now: Sequence[Any] = [*x.keys(), *x.values()]
+        then: Sequence[Any] = [*before.keys(), *before.values()]
+    else:
+        now, then = list(x), list(before)
+    if len(now) == len(then) and all(v is w for v, w in zip(now, then, strict=True)):
+        return
+    x.clear()
+    x.extend(before) if isinstance(x, list | deque) else x.update(before)
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _of_packages(names: set[str]) -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in names and isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] # others put objects there
+            yield module
+
+
+def _owners(modules: Iterable[ModuleType]) -> Iterator[ModuleType | type]:
+    """The modules, and the classes that they define."""
+    for module in modules:
+        yield module
+        for x in list(vars(module).values()):
+            if isinstance(x, type) and x.__module__ == module.__name__:
+                yield x
+
+
+def _forget(owner: ModuleType | type, before: dict[str, Any]) -> None:
+    """Names of `owner` that now mean something traced, and did not, mean what they meant."""
+    for name, x in list(vars(owner).items()):
+        if x is before.get(name) or not _is_traced(x):
+            continue
+        if name in before:
+            setattr(owner, name, before[name])
+        else:
+            delattr(owner, name)
+
+
+def _is_traced(x: Any) -> bool:
+    return any(isinstance(leaf, _TRACED) for leaf in pytree.tree_leaves(x))
