@@ -17,8 +17,14 @@ from monotile.choice.spec import Key, Spec, Value, load_spec
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.dump import Dump
+from monotile.frontends.torch.callables import (
+    Model,
+    arguments,
+    as_module,
+    noted_parameters,
+)
 from monotile.frontends.torch.capture import Captured, functional, to_program
-from monotile.frontends.torch.export import Exported, Model, export
+from monotile.frontends.torch.export import Exported, export
 from monotile.frontends.torch.of_one import of_one
 from monotile.frontends.torch.orders import in_memory_order
 from monotile.frontends.torch.ranges import CLASSES, ranges_of, size_classes
@@ -86,7 +92,8 @@ def compile(
 ) -> CompiledModule:
     """`model` as one kernel, for arguments of the dtypes of `args` and `kwargs`, and of their shapes, but for what `dynamic_shapes` leaves to the call.
 
-    model: in eval mode, or an ExportedProgram (which brings its own example arguments).
+    model: in eval mode; or a function, such as a module's method, of which the modules that it calls are; or an ExportedProgram, which
+    brings its own example arguments.
     target: "auto" (the GPU if there is one, else the CPU), "cpu", "cuda", or an architecture to compile for
     without owning one, such as "cuda:sm_80" or "cuda:sm_90a".
     dynamic_shapes: which dimensions the call decides, as `torch.export.export` takes it: `({1: Dim("length", min=1, max=512)},)`, and sums and
@@ -208,6 +215,7 @@ def _compiled(
     given: Given,
     dynamic_shapes: Any = None,
 ) -> CompiledModule:
+    model, call = as_module(model), (arguments(call[0]), call[1])
     with gc_paused():
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
@@ -256,6 +264,7 @@ def _modules(
     """The compiled model for each class of sizes, from the cache where it is there; the others are built at once."""
     cache, backend = Cache.of(options), backend_of(target)
     base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
+    base = key(base, repr(noted_parameters(exported.graph_module))) if base else base
     base = key(base, given.facts) if base and given.facts else base
     base = key(base, sorted(given.ascending)) if base and given.ascending else base
     tf32 = _tf32(target, options)

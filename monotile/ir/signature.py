@@ -73,10 +73,20 @@ ResultLeaf = OutputLeaf | AliasLeaf | ValueLeaf | SizeLeaf
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """What a model's `forward` calls an argument. positional: it may be given by its place. optional: its default is None, a text or a number."""
+
+    name: str
+    positional: bool = True
+    optional: bool = False
+    default: bool | int | float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """inputs and outputs: one entry per pytree leaf; the trees are `torch.utils._pytree` TreeSpecs.
 
-    names: of the argument leaves, for messages, such as "args[0]" or "attention_mask".
+    names: of the argument leaves, for messages, such as "args[0]" or "attention_mask". parameters: of the model's `forward`, where that is known.
     """
 
     inputs: tuple[InputLeaf, ...]
@@ -85,6 +95,7 @@ class Signature:
     outputs: tuple[ResultLeaf, ...]
     output_tree: Any
     sizes: Sizes = Sizes()
+    parameters: tuple[Parameter, ...] = ()
 
     def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
         """With output k now at places[k]."""

@@ -16,6 +16,7 @@ from monotile.ir.signature import (
     TensorLeaf,
     ValueLeaf,
 )
+from monotile.runtime.binding import Call, bound
 from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
 from monotile.runtime.trees import children, constructor, describe_call, is_leaf
@@ -71,21 +72,29 @@ class Arguments:
         """The leaves of a call's arguments. Raises InputError if their structure differs."""
         if self._flat and not kwargs and len(args) == len(self._signature.inputs):
             return args
-        expected = self._signature.input_tree
         call = (args, dict(kwargs))
-        leaves, tree = pytree.tree_flatten(call)
-        if tree != expected:
-            try:
-                found = expected.flatten_up_to(call)  # the order of a dict's keys is irrelevant
-                if len(found) == len(leaves):
-                    return found
-            except ValueError:
-                pass
+        found = self._flattened(call)
+        if found is None and (other := bound(self._signature, *call)) is not None:
+            found = self._flattened(other)
+        if found is None:
+            expected, got = self._signature.input_tree, pytree.tree_structure(call)
             raise InputError(
                 f"the structure of the arguments differs from the compiled one: expected"
-                f" {describe_call(expected)}, got {describe_call(tree)}. Pass the same structure, or compile again"
+                f" {describe_call(expected)}, got {describe_call(got)}. Pass the same structure, or compile again"
             )
-        return leaves
+        return found
+
+    def _flattened(self, call: Call) -> Sequence[object] | None:
+        """The leaves of a call of the compiled structure; None for another one."""
+        expected = self._signature.input_tree
+        leaves, tree = pytree.tree_flatten(call)
+        if tree == expected:
+            return leaves
+        try:
+            found = expected.flatten_up_to(call)  # the order of a dict's keys is irrelevant
+        except ValueError:
+            return None
+        return found if len(found) == len(leaves) else None
 
     def tensors(self, leaves: Sequence[object]) -> list[torch.Tensor]:
         """The tensors of the launch, in its order, each readable through its pointer.

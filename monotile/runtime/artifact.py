@@ -14,6 +14,7 @@ from monotile.ir.signature import (
     AliasLeaf,
     InputLeaf,
     OutputLeaf,
+    Parameter,
     ResultLeaf,
     Signature,
     SizeLeaf,
@@ -166,6 +167,7 @@ class _Signature(msgspec.Struct, frozen=True):
     outputs: tuple[_OutputLeaf | _AliasLeaf | _ValueLeaf | _SizeLeaf, ...]
     output_tree: str
     sizes: Sizes
+    parameters: tuple[Parameter, ...]
 
 
 class _StoredArray(msgspec.Struct, frozen=True):
@@ -226,8 +228,8 @@ def _encode_signature(signature: Signature) -> _Signature | None:
     if same != [signature.input_tree, signature.output_tree]:
         return None
     return _Signature(
-        tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1], signature.sizes
-    )
+        tuple(inputs), signature.names, trees[0], tuple(outputs), trees[1], signature.sizes, signature.parameters
+    )  # fmt: skip
 
 
 def _decode_signature(stored: _Signature) -> Signature:
@@ -258,6 +260,7 @@ def _decode_signature(stored: _Signature) -> Signature:
         tuple(outputs),
         pytree.treespec_loads(stored.output_tree),
         stored.sizes,
+        stored.parameters,
     )
 
 

@@ -22,9 +22,10 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
 from monotile.frontends.torch.bind import bind
+from monotile.frontends.torch.callables import Model, noted_parameters
 from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
 from monotile.frontends.torch.decompose import decompose, quiet
-from monotile.frontends.torch.export import Model, export
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.ranges import Ranges, ranges_of
@@ -387,6 +388,7 @@ def _signature(
         spec.in_spec,
         tuple(outputs),
         spec.out_spec,
+        parameters=noted_parameters(exported.graph_module),
     )
 
 

@@ -12,6 +12,14 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
+from monotile.frontends.torch.callables import (
+    Model,
+    arguments,
+    as_module,
+    check_call,
+    name_of,
+    note_parameters,
+)
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
@@ -31,7 +39,6 @@ from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
 
 Exported = ExportedProgram
-Model = torch.nn.Module | ExportedProgram
 
 # What a message of torch.export means for the model, and what to do.
 _ADVICE = (
@@ -46,6 +53,11 @@ _ADVICE = (
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
         " dicts (for a Hugging Face model, pass use_cache=False)",
     ),
+    (
+        "__obj_flatten__",
+        "the model holds weights that torch.ao.quantization has packed, which torch.export cannot read: quantize it"
+        " with torchao's quantize_ or monotile.pack",
+    ),
 )
 
 
@@ -56,18 +68,14 @@ def export(
     results: Callable[[Any], Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of `model`; an ExportedProgram as it is. Both hold plain tensors alone. Raises CaptureError with the user's line.
+    """`torch.export` of `model`, which may be a function; an ExportedProgram as it is. Both hold plain tensors alone. Raises CaptureError with the user's line.
 
     dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
+    model = as_module(model)
     if isinstance(model, ExportedProgram):
         return unwrapped(model)
-    if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CaptureError(
-            f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
-        )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise CaptureError("torch.export takes no TorchScript: pass the module that it was made of")
+    args = arguments(args)
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
@@ -76,10 +84,13 @@ def export(
             exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
             found.keep(exported)
             note_mode(exported.graph_module, training=model.training)
+            note_parameters(exported.graph_module, model)
             return exported
         except CaptureError as e:
-            raise CaptureError(f"{type(model).__name__} cannot be captured: {e}") from e
+            raise CaptureError(f"{name_of(model)} cannot be captured: {e}") from e
         except Exception as e:
+            if isinstance(e, TypeError):
+                check_call(model, args, kwargs or {})
             where = raised_at(e)
             text = str(e).strip()
             reason = _reason(text)
@@ -87,7 +98,7 @@ def export(
                 f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
             )
             raise CaptureError(
-                f"torch.export cannot capture {type(model).__name__}"
+                f"torch.export cannot capture {name_of(model)}"
                 + (f", at {where}" if where else "")
                 + f": {type(e).__name__}: {reason}{advice}{of_parameters(model)}"
             ) from e

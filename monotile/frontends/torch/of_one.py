@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch.export import Dim, ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.export import Model, export
+from monotile.frontends.torch.export import export
 from monotile.frontends.torch.ranges import ONES, Ranges, ranges_of
 
 _MOST = 2  # sizes that may be 1 side by side, each with the others or without
@@ -18,7 +18,7 @@ _MOST = 2  # sizes that may be 1 side by side, each with the others or without
 Call = tuple[Sequence[Any], Mapping[str, Any] | None]
 
 
-def of_one(exported: ExportedProgram, model: Model, call: Call, results: Any) -> Iterator[ExportedProgram]:  # fmt: skip
+def of_one(exported: ExportedProgram, model: torch.nn.Module | ExportedProgram, call: Call, results: Any) -> Iterator[ExportedProgram]:  # fmt: skip
     """What `model` exports to where sizes that it asks about are 1, most of them first.
 
     exported: the model for all sizes, with the same arguments. results: as `export` takes it.

@@ -4,17 +4,20 @@ import dis
 import linecache
 import os
 import re
+import sysconfig
 import traceback
 from itertools import islice
 from types import FrameType
 
 import torch
 
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
+        "callables.py",
         "selection.py",
         "courses.py",
         "failed_calls.py",
@@ -32,8 +35,9 @@ HOLDERS = (
 
 
 def is_users(path: str) -> bool:
-    """Whether a file belongs neither to PyTorch nor to Monotile."""
-    return not path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
+    """Whether a file belongs neither to PyTorch nor to Monotile, nor to Python."""
+    own = path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
+    return not own and not (path.startswith(_PYTHON) and "site-packages" not in path)
 
 
 def is_tracers(frame: FrameType) -> bool:

@@ -1,0 +1,122 @@
+"""What may be called like a model, as one: a function, a method, and what surrounds them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
+
+from monotile.errors import CaptureError
+from monotile.ir.signature import Parameter
+
+Model = torch.nn.Module | ExportedProgram | Callable[..., Any]
+
+_PARAMETERS = "monotile.parameters"  # in `GraphModule.meta`
+
+
+class Function(torch.nn.Module):
+    """A function that calls modules: the one that it is a method of ("module"), and those that it knows by name."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        for name, module in dict(_modules(function)).items():
+            self.add_module(name if not hasattr(self, name) else f"{name}_", module)
+        self.training = any(m.training for m in self.children())
+        self.name = getattr(function, "__qualname__", type(function).__name__)
+        self.forward = function if _signature(function) else lambda *a, **k: function(*a, **k)
+
+
+def name_of(model: torch.nn.Module) -> str:
+    """What messages call it: its class, or the function that it is."""
+    return model.name if isinstance(model, Function) else type(model).__name__
+
+
+def as_module(model: Model) -> torch.nn.Module | ExportedProgram:
+    """`model`, or a module that does what it does. Raises CaptureError for what cannot be called, and TorchScript."""
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise CaptureError("torch.export takes no TorchScript: pass the module that it was made of")
+    if isinstance(model, torch.nn.Module):
+        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+            raise CaptureError(
+                "the model has lazy layers, which have no shapes yet: call it once before"
+            )
+        return model
+    if isinstance(model, ExportedProgram):
+        return model
+    if isinstance(model, type):
+        raise CaptureError(f"a model is an instance of {model.__name__}, not the class")
+    if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
+        raise CaptureError(
+            f"a model is a torch.nn.Module, a function or an ExportedProgram, not of type {type(model).__name__}"
+        )
+    return Function(model)
+
+
+def arguments(args: Sequence[Any] | torch.Tensor) -> Sequence[Any]:
+    """Example arguments, of which a tensor alone is the only one."""
+    return (args,) if isinstance(args, torch.Tensor) else args
+
+
+def check_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises CaptureError if `model`, which did not take these, cannot take them by what its `forward` says."""
+    signature = _signature(model.forward)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise CaptureError(
+            f"the example arguments do not fit {name_of(model)}{signature}: {e}."
+            " Give those of a call: monotile.compile(model, (x, ...), {name: y, ...})"
+        ) from None
+
+
+def note_parameters(graph_module: fx.GraphModule, model: torch.nn.Module) -> None:
+    """Notes what the model whose graph this is takes."""
+    signature = _signature(model.forward)
+    taken = signature.parameters.values() if signature is not None else ()
+    graph_module.meta[_PARAMETERS] = tuple(
+        Parameter(
+            p.name,
+            p.kind is not p.KEYWORD_ONLY,
+            p.default is None or type(p.default) in (bool, int, float, str),
+            p.default if type(p.default) in (bool, int, float, str) else None,
+        )
+        for p in taken
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    )
+
+
+def noted_parameters(graph_module: fx.GraphModule) -> tuple[Parameter, ...]:
+    """As noted; none where that is not known."""
+    return graph_module.meta.get(_PARAMETERS, ())
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return None
+
+
+def _modules(function: Callable[..., Any]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules that a function may call, by their names for it."""
+    if isinstance(function, functools.partial):
+        held = {**function.keywords, **{f"arg{k}": x for k, x in enumerate(function.args)}}
+        yield from ((n, x) for n, x in held.items() if isinstance(x, torch.nn.Module))
+        function = function.func
+    if isinstance(function, torch.nn.Module):
+        yield "module", function
+        return
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        yield "module", owner
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if inspect.isfunction(function):
+        known = inspect.getclosurevars(function)
+        for name, x in {**known.globals, **known.nonlocals}.items():
+            if isinstance(x, torch.nn.Module):
+                yield name, x

@@ -1,0 +1,94 @@
+"""Functions and methods as models."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import monotile
+
+T = torch.Tensor
+X = torch.randn(3, 8)
+
+
+class Coder(nn.Module):
+    """Has methods of its own, as autoencoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(8, 4), nn.Linear(4, 8)
+
+    def encode(self, x: T, scale: float = 1.0) -> T:
+        return self.down(x) * scale
+
+    def decode(self, x: T) -> T:
+        return self.up(x)
+
+    def forward(self, x: T) -> T:
+        return self.decode(self.encode(x))
+
+
+MODEL = Coder().eval()
+
+
+def calls_a_global(x: T) -> T:
+    return MODEL(x).relu()
+
+
+def test_a_method() -> None:
+    compiled = monotile.compile(MODEL.encode, (X,))
+    torch.testing.assert_close(compiled(X), MODEL.encode(X))
+    with torch.no_grad():
+        MODEL.down.weight.mul_(2)
+    torch.testing.assert_close(compiled(X), MODEL.encode(X))  # its parameters are the module's
+
+
+def test_functions_around_models() -> None:
+    def closed(x: T, y: T) -> tuple[T, T]:
+        return MODEL(x), MODEL.encode(y)
+
+    for function, args in (
+        (calls_a_global, (X,)),
+        (closed, (X, X + 1)),
+        (lambda x: x.softmax(-1), (X,)),
+        (functools.partial(MODEL.encode, scale=3.0), (X,)),
+        (functools.partial(torch.add, alpha=2), (X, X)),
+    ):
+        compiled = monotile.compile(function, args)
+        torch.testing.assert_close(compiled(*args), function(*args))
+        assert not [n for n, p in MODEL.named_parameters() if not p.is_leaf]
+
+
+def test_a_function_whose_model_is_in_training_mode() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    with pytest.raises(monotile.CaptureError, match="training mode"):
+        monotile.compile(lambda x: model(x), (X,))
+    model.eval()
+    torch.testing.assert_close(monotile.compile(model.forward, (X,))(X), model(X))
+
+
+def test_one_tensor_is_the_only_argument() -> None:
+    torch.testing.assert_close(monotile.compile(MODEL, X)(X), MODEL(X))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "said"),
+    [
+        (Coder, (X,), "an instance of Coder, not the class"),
+        (3, (X,), "not of type int"),
+        (MODEL, (), r"do not fit Coder\(x: .*missing a required argument: 'x'"),
+        (MODEL, (X, X), "too many positional arguments"),
+        (nn.LazyLinear(4), (X,), "call it once before"),
+    ],
+)
+def test_what_is_no_model(model: object, args: tuple[T, ...], said: str) -> None:
+    with pytest.raises(monotile.CaptureError, match=said):
+        monotile.compile(model, args)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_weights_of_pytorch() -> None:
+    model = torch.ao.quantization.quantize_dynamic(MODEL, {nn.Linear}, torch.qint8)
+    with pytest.raises(monotile.CaptureError, match=r"torch\.ao\.quantization has packed"):
+        monotile.compile(model, (X,))
