@@ -108,3 +108,28 @@ def test_windows_over_each_head_have_its_columns_last_and_odd_ones_too() -> None
         windows = [s for n, s in shapes.items() if n.startswith("conv2d")]
         assert windows
         assert all(s == (4, 6, 8, width) for s in windows)
+
+
+class Classifier(nn.Module):
+    """Two convolutions, and a linear layer over all that the second makes, channels before places."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+        self.score = nn.Linear(32 * 5 * 6, 10)
+        self.third = nn.Conv2d(32, 8, 3) if again else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = F.relu(self.second(F.relu(self.first(x))))
+        score = self.score(y.flatten(1))
+        return (score,) if self.third is None else (score, self.third(y))
+
+
+def test_a_row_of_all_places_has_them_behind_its_channels() -> None:
+    shapes = arranged(Classifier(again=False), 2, 16, 5, 6)
+    assert shapes["relu"] == (2, 5, 6, 32)
+    assert shapes["relu_1"] == (2, 32, 5, 6)
+
+
+def test_not_so_where_a_convolution_reads_it_too() -> None:
+    assert arranged(Classifier(again=True), 2, 16, 5, 6)["relu_1"] == (2, 5, 6, 32)

@@ -76,8 +76,11 @@ def _orders(
         last -= _by_words(program, windows, joined, target)
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     is_apart = _apart(program, windows)
+    flat = _flat(program, target)
     found: dict[str, Arrangement] = {}
     for t in intermediates(program, inside).values():
+        if t.name in flat:
+            continue
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
@@ -160,6 +163,29 @@ def _apart(program: Program, windows: Container[str]) -> Callable[[Dimension], b
                 found += ((s.out.name, p) for p in product.batch if s.out.name not in windows)
     apart = {alike.find(d) for d in found}
     return lambda d: alike.find(d) in apart
+
+
+def _flat(program: Program, target: Target) -> frozenset[str]:
+    """What products alone read, as one long row each: a classifier's weights have it in the order in which it is, places behind channels, and are
+    more than it."""
+    read, other = set[str](), set[str]()
+    for s in statements(program.body):
+        own = set[str]()
+        if isinstance(s, Compute) and (product := contraction(s)):
+            sides = (masked(product.left), masked(product.right))
+            own = {x.load.tensor.name for x in sides if x and _is_row(x.load, s, target)}
+        read |= own
+        other |= {t.name for t in used(s)} - own
+    return frozenset(read - other)
+
+
+def _is_row(x: Load, s: Compute, target: Target) -> bool:
+    """Whether values of a sum of `s` lie side by side in `x`, across more than one of its dimensions."""
+    vector = target.vector_bytes // x.dtype.itemsize
+    return any(
+        sum(a in axes_of(i) for i in x.index) > 1 and contiguous_run(offset(x), a, vector) >= vector
+        for a in s.reduce
+    )
 
 
 def _in_runs(windows: dict[str, Window], target: Target) -> dict[str, Window]:
