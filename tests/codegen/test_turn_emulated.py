@@ -48,6 +48,13 @@ TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Index]] = {
     "the ends of tiles": ((72, 104), (104, 72), lambda k, n: (n, k)),
     "several": ((3, 40, 64), (3, 64, 40), lambda b, k, n: (b, n, k)),
     "heads": ((2, 48, 3, 64), (2, 3, 64, 48), lambda b, h, k, n: (b, n, h, k)),
+    "filters of a transposed convolution": (
+        (48, 24, 2, 2),
+        (24, 2, 2, 48),
+        lambda o, y, x, c: (c, o, y, x),
+    ),
+    "images": ((2, 64, 5, 8), (2, 5, 8, 64), lambda b, y, x, c: (b, c, y, x)),
+    "places and rows": ((64, 5, 6, 8), (5, 6, 8, 64), lambda p, y, x, c: (c, p, y, x)),
     "a part of the rows, of the columns all": (
         (96, 64),
         (64, 48),

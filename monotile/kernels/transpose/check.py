@@ -2,7 +2,7 @@
 
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Checked
-from monotile.kernels.transpose.match import behind_last
+from monotile.kernels.transpose.match import behind_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.kernels.transpose.settle import exact_vector
 from monotile.plan.invalid import fail
@@ -32,13 +32,13 @@ def check(c: Checked) -> None:
 
 
 def _check_tiles(c: Checked, m: TransposeTiles) -> None:
-    """Each task has a part of the two axes that change places, and vectors lie side by side and aligned."""
+    """Each task has a part of the axes that change places, and vectors lie side by side and aligned."""
     stage, step, anchor = c.stage, c.step, c.anchor
     behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
     sides = step.dims[m.rows], step.dims[m.columns]
     if not isinstance(anchor, Compute) or [d.axes for d in sides] != [
         (len(anchor.axes) - 1,),
-        behind[-1:],
+        together(behind),
     ]:
         fail(f"{stage.name}: {anchor.out.name} is no copy in which these axes change places")
     elif any(d.tile > m.extent or d.tile % m.vector for d in sides):

@@ -12,7 +12,7 @@ from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.vectors import fitting
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
-from monotile.kernels.transpose.match import behind_last
+from monotile.kernels.transpose.match import behind_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.plan.nodes import Dim, Stage, Step
 from monotile.transform.layout.channels_last import MOST_BEHIND
@@ -92,19 +92,19 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
 
 
 def _in_tiles(group: Group, context: Context) -> Draft | None:
-    """A copy of which large axes change places: tiles of both, by way of on-chip memory."""
+    """A copy of which large axes change places: tiles of both, by way of on-chip memory. Axes that follow each other in both orders are one."""
     step = group.steps[0]
     anchor, target = step[0], context.target
     behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
     if not target.has.coalescing or not behind or len(step) > 1:
         return None
-    last, other = len(anchor.axes) - 1, behind[-1]
+    last, other = len(anchor.axes) - 1, together(behind)
     size = anchor.out.dtype.itemsize
-    sides = [anchor.axes[p].extent for p in (last, other)]
+    sides = [anchor.axes[last].extent, math.prod(anchor.axes[p].extent for p in other)]
     vector = fitting(target.vector_bytes // size, *sides)
     if vector * size < LEAST_BYTES or min(sides) < TILES[-1] // 2:
         return None
-    rest = tuple(p for p in range(last) if p != other)
+    rest = tuple(p for p in range(last) if p not in other)
     count = math.prod(anchor.axes[p].extent for p in rest)
 
     def tasks(extent: int) -> int:
@@ -114,8 +114,8 @@ def _in_tiles(group: Group, context: Context) -> Draft | None:
     dims = (
         *((Dim(rest, count, 1, 0),) if rest else ()),
         *(
-            Dim((p,), n, min(n, extent), k + (1 if rest else 0))
-            for k, (p, n) in enumerate(zip((other, last), reversed(sides), strict=True))
+            Dim(axes, n, min(n, extent), k + (1 if rest else 0))
+            for k, (axes, n) in enumerate(zip((other, (last,)), reversed(sides), strict=True))
         ),
     )
     grid = tuple(-(-d.extent // d.tile) for d in dims)

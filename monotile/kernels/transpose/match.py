@@ -33,3 +33,11 @@ def behind_last(s: Compute) -> tuple[int, ...]:
             return ()
         found.append(position[i])
     return tuple(found[1:])
+
+
+def together(behind: tuple[int, ...]) -> tuple[int, ...]:
+    """The last of these positions, with those before it that follow each other."""
+    start = max(0, len(behind) - 1)
+    while start and behind[start - 1] == behind[start] - 1:
+        start -= 1
+    return behind[start:]
