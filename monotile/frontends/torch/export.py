@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
+from monotile.frontends.torch.autocast import within
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
+from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.courses import all_courses, unchanged
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
@@ -60,7 +62,7 @@ def export(
     dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
     if isinstance(model, ExportedProgram):
-        return unwrapped(model)
+        return _plain(without_contexts(model))
     if not isinstance(model, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CaptureError(
             f"a model is a torch.nn.Module or an ExportedProgram, not a {type(model).__name__}"
@@ -72,7 +74,7 @@ def export(
     with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
+            exported = _plain(_exported(model, args, kwargs, dynamic_shapes))
             found.keep(exported)
             note_mode(exported.graph_module, training=model.training)
             return exported
@@ -92,6 +94,11 @@ def export(
             ) from e
 
 
+def _plain(exported: ExportedProgram) -> ExportedProgram:
+    with within({}):  # conversions are operators by now
+        return unwrapped(exported)
+
+
 def _reason(text: str) -> str:
     """The first line of a message, or what it says of dimensions."""
     lines = [x.strip() for x in text.splitlines()]
@@ -106,7 +113,7 @@ def _exported(
 ) -> ExportedProgram:
     """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
 
-    def within(shapes: Any, deferred: bool) -> ExportedProgram:
+    def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         with patch.object(config, "backed_size_oblivious", deferred):
             return torch.export.export(
                 model,
@@ -119,7 +126,7 @@ def _exported(
 
     def run() -> ExportedProgram:
         with unchanged(model):  # each time: a trace that failed has assigned attributes too
-            found = exported_for(dynamic_shapes, within)
+            found = without_contexts(exported_for(dynamic_shapes, within_sizes))
         check_numbers(found)
         return found
 
