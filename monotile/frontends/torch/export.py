@@ -19,6 +19,7 @@ from monotile.frontends.torch.courses import all_courses, unchanged
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
+from monotile.frontends.torch.half_transforms import TransformsOfHalves
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.narrowed import exported_for
@@ -46,6 +47,10 @@ _ADVICE = (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
         " dicts (for a Hugging Face model, pass use_cache=False)",
+    ),
+    (
+        "Unsupported dtype BFloat16",
+        "PyTorch has no Fourier transform of bfloat16: transform x.float(), and convert the result",
     ),
 )
 
@@ -159,6 +164,7 @@ def _traceable() -> Generator[None]:
         calls_may_fail(),
         traced_packed_sequences(),
         fills_with_tensors(),
+        TransformsOfHalves(),
     ):
         yield
 

@@ -18,6 +18,8 @@ _OWN = tuple(
         "selection.py",
         "courses.py",
         "failed_calls.py",
+        "filled.py",
+        "half_transforms.py",
         "hits.py",
         "marks.py",
         "packed.py",
