@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
+from monotile.frontends.torch.assigned_data import AssignedData
 from monotile.frontends.torch.autocast import within
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.contexts import without_contexts
@@ -36,13 +37,14 @@ Exported = ExportedProgram
 Model = torch.nn.Module | ExportedProgram
 
 # What a message of torch.export means for the model, and what to do.
+_OF_DATA = (
+    "control flow or a shape of the model depends on a tensor's values: express such choices with"
+    " tensors (torch.where), move them out of the model, or let"
+    ' torch.compile(model, backend="monotile") split it there'
+)
 _ADVICE = (
-    (
-        "data-dependent",
-        "control flow or a shape of the model depends on a tensor's values: express such choices with"
-        " tensors (torch.where), move them out of the model, or let"
-        ' torch.compile(model, backend="monotile") split it there',
-    ),
+    ("data-dependent", _OF_DATA),
+    (".numpy() is not supported", _OF_DATA),
     (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
@@ -76,7 +78,7 @@ def export(
         raise CaptureError("torch.export takes no TorchScript: pass the module that it was made of")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
+    with quiet(), known, _traceable(model), _giving(model, results), mode, asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported = _plain(_exported(model, args, kwargs, dynamic_shapes))
@@ -156,7 +158,7 @@ def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 
 
 @contextmanager
-def _traceable() -> Generator[None]:
+def _traceable(model: torch.nn.Module) -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
     with (
         without_hints(),
@@ -165,6 +167,7 @@ def _traceable() -> Generator[None]:
         traced_packed_sequences(),
         fills_with_tensors(),
         TransformsOfHalves(),
+        AssignedData(model),
     ):
         yield
 

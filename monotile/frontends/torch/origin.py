@@ -15,6 +15,7 @@ _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + o
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
+        "assigned_data.py",
         "selection.py",
         "courses.py",
         "failed_calls.py",
