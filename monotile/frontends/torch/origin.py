@@ -22,6 +22,7 @@ _OWN = tuple(
         "filled.py",
         "half_transforms.py",
         "hits.py",
+        "listed.py",
         "marks.py",
         "packed.py",
         "told.py",
@@ -37,6 +38,13 @@ HOLDERS = (
 def is_users(path: str) -> bool:
     """Whether a file belongs neither to PyTorch nor to Monotile."""
     return not path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
+
+
+def users_frame(frame: FrameType) -> FrameType:
+    """The user's frame that `frame` belongs to, or the outermost one."""
+    while not is_users(frame.f_code.co_filename) and frame.f_back:
+        frame = frame.f_back
+    return frame
 
 
 def is_tracers(frame: FrameType) -> bool:

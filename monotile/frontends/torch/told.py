@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.courses import unchanged
 from monotile.frontends.torch.marks import ASSERTED, known
-from monotile.frontends.torch.origin import is_tracers, is_users
+from monotile.frontends.torch.origin import is_tracers, users_frame
 
 _log = logging.getLogger("monotile")
 _ASKING = ("item", "tolist", "numpy", "__int__", "__index__", "__float__")
@@ -82,7 +82,7 @@ class _Places:
         self._before: Counter[tuple[str, int]] = Counter()
 
     def next(self, frame: FrameType) -> Place:
-        frame = _outer(frame)
+        frame = users_frame(frame)
         line = frame.f_code.co_filename, frame.f_lineno
         self._before[line] += 1
         return *line, self._before[line]
@@ -102,13 +102,6 @@ def _asked_of(
         for name in _ASKING:
             stack.enter_context(patch.object(kind, name, asking(getattr(kind, name))))
         yield
-
-
-def _outer(frame: FrameType) -> FrameType:
-    """The user's frame that `frame` belongs to, or the last."""
-    while not is_users(frame.f_code.co_filename) and frame.f_back:
-        frame = frame.f_back
-    return frame
 
 
 def exported_as_told(
