@@ -311,21 +311,14 @@ def test_complex_parameters(tmp_path: object) -> None:
     assert error(again(x), wide(other, x)) < 2 * ERROR
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_what_is_refused() -> None:
     class Fourier(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return fft.rfft(x).abs()
 
-    class Half(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.view_as_real(torch.complex(x, x))
-
     dim = torch.export.Dim("n", min=4, max=64)
     with pytest.raises(MonotileError, match=r"_fft_r2c.*size that the call decides.*test_fourier"):
         capture(Fourier(), (torch.randn(3, 16),), dynamic_shapes=({1: dim},))
-    with pytest.raises(MonotileError, match=r"complex32.*compute in float32.*test_fourier"):
-        capture(Half(), (torch.randn(3, 16, dtype=torch.float16),))
 
 
 def test_the_other_dimensions_may_be_of_any_size() -> None:

@@ -358,6 +358,14 @@ def test_sizes_of_the_call() -> None:
     assert distance(drawn[0][0], lambda v: v) < 2.5
 
 
+def test_a_generator_is_refused() -> None:
+    """It has a seed of its own, that a compiled model could not keep to."""
+    generator = torch.Generator()
+    model = Call(lambda x: x[torch.randperm(len(x), generator=generator)])
+    with pytest.raises(CaptureError, match=r"randperm.* torch.Generator, at test_random"):
+        capture(model, (torch.zeros(4),))
+
+
 def test_a_model_in_training_mode_is_still_refused() -> None:
     model = Call(lambda x: F.dropout(x, 0.5, True))
     with pytest.raises(CaptureError, match=r"model\.eval\(\)"):

@@ -9,6 +9,7 @@ from torch import nn
 
 import monotile
 from monotile.errors import CaptureError, IndexOutOfRangeError
+from monotile.frontends.torch.capture import capture
 from tests.frontend.asserting import Asserts
 
 T = torch.Tensor
@@ -29,6 +30,14 @@ class Listed(nn.Module):
     def forward(self, x: T, lengths: T) -> T:
         parts = x.split(lengths.tolist())
         return torch.stack([p.sum(0) / max(len(p), 1) for p in parts])
+
+
+class InNumpy(nn.Module):
+    """Rows by experts, as HiDream has them: ends of stretches that NumPy sums up."""
+
+    def forward(self, x: T, lengths: T) -> T:
+        ends = lengths.cpu().numpy().cumsum(0)
+        return torch.stack([x[:end].sum(0) for end in ends])
 
 
 class Scaled(nn.Module):
@@ -69,6 +78,22 @@ def test_a_list_of_lengths() -> None:
     compiled = _same(Listed(), torch.randn(9, 4), torch.tensor([2, 4, 3]))
     with pytest.raises(IndexOutOfRangeError, match="was__2__4__3__when_compiled"):
         compiled(torch.randn(9, 4), torch.tensor([2, 3, 4]))
+
+
+def test_an_array() -> None:
+    compiled = _same(InNumpy(), torch.randn(9, 4), torch.tensor([2, 3, 4]))
+    with pytest.raises(IndexOutOfRangeError, match="was__2__3__4__when_compiled"):
+        compiled(torch.randn(9, 4), torch.tensor([4, 1, 4]))
+
+
+def test_an_array_of_what_a_network_computes() -> None:
+    class Routed(nn.Module):
+        def forward(self, x: T) -> T:
+            ends = x.argmax(-1).bincount().numpy().cumsum(0)
+            return torch.stack([x[:end].sum(0) for end in ends])
+
+    with pytest.raises(CaptureError, match=r"test_told.*numpy.*depends on a tensor's values"):
+        capture(Routed(), (torch.randn(9, 4),))
 
 
 def test_a_parameter_as_a_number() -> None:

@@ -29,6 +29,7 @@ from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
 from monotile.frontends.torch.lifted import memory_of
 from monotile.frontends.torch.ranges import Ranges, ranges_of
+from monotile.frontends.torch.refusals import refuse_devices, refused_object
 from monotile.frontends.torch.sizes import STATIC, Shapes, Size, text_of
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_in_eval, refuse_training
@@ -86,7 +87,7 @@ def capture(
 
 def functional(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen, without dead code. Raises CaptureError for a model in training mode."""
-    _refuse_devices(exported)
+    refuse_devices(exported)
     refuse_training(exported.graph_module)
     plain = decompose(exported)
     plain.graph.eliminate_dead_code()
@@ -111,20 +112,6 @@ def obstacles(exported: ExportedProgram) -> tuple[ExportedProgram, dict[str, str
     in_eval = is_in_eval(exported.graph_module)
     found = survey(plain.graph, _Inputs(plain, b).values, b, in_eval=in_eval)
     return plain, {node.name: text for node, text in found.items()}
-
-
-def _refuse_devices(exported: ExportedProgram) -> None:
-    """Refuses tensors on a device without an input: a kernel's results are on the device of its inputs."""
-    given = [n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder")]
-    places = {x.device.type for x in given if isinstance(x, torch.Tensor)}
-    made = exported.graph.output_node().all_input_nodes
-    for node in made:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and places and value.device.type not in places:
-            raise CaptureError(
-                f"the model makes {node.name} on {value.device.type}, its inputs are on {', '.join(sorted(places))}:"
-                " create it on their device and move it after the call"
-            )
 
 
 _CHANGES = frozenset(
@@ -184,7 +171,7 @@ class _Inputs:
                     constant = name not in self.changed
                     self.values[node] = self._weight(node, held, name, constant=constant)
             case _:
-                raise CaptureError(f"input {node.name} is a {spec.kind.name.lower()}")
+                raise refused_object(exported, node, spec)
 
     def _user(self, node: fx.Node, spec: InputSpec) -> None:
         value = node.meta.get("val")

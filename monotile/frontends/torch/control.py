@@ -151,7 +151,7 @@ def map_(
 
 
 def call(b: Builder, lower: Lower, *args: Any) -> tuple[Any, ...]:
-    """A subgraph under a context (autocast) that is already reflected in its operators' types."""
+    """A subgraph in another gradient mode, which is already reflected in its operators' types."""
     position = next(k for k, a in enumerate(args) if isinstance(a, fx.GraphModule))
     return tuple(lower(args[position], args[position + 1 :], b))
 

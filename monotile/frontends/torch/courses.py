@@ -23,13 +23,14 @@ from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
 from monotile.frontends.torch.choices import Choices, choices
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
+from monotile.frontends.torch.listed import ChosenError, Listed
 from monotile.frontends.torch.merge import Course, merge
 from monotile.frontends.torch.origin import (
     describe_frame,
     is_assert,
     is_tracers,
-    is_users,
     raised_at,
+    users_frame,
 )
 from monotile.frontends.torch.regions import LeakError, outline
 from monotile.frontends.torch.selection import Unjoinable
@@ -54,7 +55,7 @@ def all_courses(export: Export) -> ExportedProgram:
     except LeakError as leak:
         try:
             return _outlined(export, 0)
-        except TooManyCoursesError:
+        except (TooManyCoursesError, ChosenError):
             raise leak from None
 
 
@@ -101,6 +102,7 @@ class _Trace:
         self.answers, self.given = list(course), len(course)
         self.where = ""
         self._met = 0
+        self._listed = Listed()
         self._conversions = conversions
 
     def failed(self, error: Exception) -> Exception:
@@ -155,14 +157,17 @@ class _Trace:
 
         def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            open_ = None if is_tracers(frame) else self._conversions.open_in(frame)
-            if open_ and getattr(module, name, None) is not value:  # the other side would see it
-                self._conversions.refuse(*open_)
-                raise _Again
+            new = getattr(module, name, None) is not value
+            if new and not is_tracers(frame):  # the other side would see it
+                self._listed.refuse_within(f"{name} is assigned", describe_frame(frame))
+                if open_ := self._conversions.open_in(frame):
+                    self._conversions.refuse(*open_)
+                    raise _Again
             assign(module, name, value)
 
         with (
             Hits(),
+            self._listed.chosen(_is_asked),
             patch.object(FakeTensor, "__iter__", iter_),
             patch.object(FakeTensor, "__bool__", bool_),
             patch.object(FakeTensor, "item", item_),
@@ -174,13 +179,12 @@ class _Trace:
 
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
         """What Python is told of `x`. Raises _Again if that is not asked any more next time."""
-        frame = asking
-        while not is_users(frame.f_code.co_filename) and frame.f_back:
-            frame = frame.f_back
+        frame = users_frame(asking)
         if is_assert(frame):
             return self._granted(x, frame)
         if self._conversions.convert(frame.f_code, frame.f_lineno):
             raise _Again
+        self._listed.refuse_within("a Python `if` on a tensor", describe_frame(frame))
         if open_ := self._conversions.open_in(frame):  # the rest of the model is no part of a side
             self._conversions.refuse(*open_)
             raise _Again

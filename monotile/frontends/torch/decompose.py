@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.autocast import within
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.in_place import without_updates
@@ -44,7 +45,8 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]
-    return retraced(exported, table)
+    with within({}):  # what the model is called in has been added by `contexts.py`
+        return retraced(exported, table)
 
 
 def retraced(exported: ExportedProgram, table: Table) -> ExportedProgram:

@@ -12,6 +12,8 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
+from monotile.frontends.torch.assigned_data import AssignedData
+from monotile.frontends.torch.autocast import within
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -21,10 +23,12 @@ from monotile.frontends.torch.callables import (
     note_parameters,
 )
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
+from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
+from monotile.frontends.torch.half_transforms import TransformsOfHalves
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.narrowed import exported_for
@@ -41,13 +45,14 @@ from monotile.frontends.torch.unchanged import unchanged
 Exported = ExportedProgram
 
 # What a message of torch.export means for the model, and what to do.
+_OF_DATA = (
+    "control flow or a shape of the model depends on a tensor's values: express such choices with"
+    " tensors (torch.where), move them out of the model, or let"
+    ' torch.compile(model, backend="monotile") split it there'
+)
 _ADVICE = (
-    (
-        "data-dependent",
-        "control flow or a shape of the model depends on a tensor's values: express such choices with"
-        " tensors (torch.where), move them out of the model, or let"
-        ' torch.compile(model, backend="monotile") split it there',
-    ),
+    ("data-dependent", _OF_DATA),
+    (".numpy() is not supported", _OF_DATA),
     (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
@@ -57,6 +62,10 @@ _ADVICE = (
         "__obj_flatten__",
         "the model holds weights that torch.ao.quantization has packed, which torch.export cannot read: quantize it"
         " with torchao's quantize_ or monotile.pack",
+    ),
+    (
+        "Unsupported dtype BFloat16",
+        "PyTorch has no Fourier transform of bfloat16: transform x.float(), and convert the result",
     ),
 )
 
@@ -74,14 +83,14 @@ def export(
     """
     model = as_module(model)
     if isinstance(model, ExportedProgram):
-        return unwrapped(model)
+        return _plain(without_contexts(model))
     args = arguments(args)
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    with quiet(), known, _traceable(), _giving(model, results), mode, asked() as found:
+    with quiet(), known, _traceable(model), _giving(model, results), mode, asked() as found:
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            exported = unwrapped(_exported(model, args, kwargs, dynamic_shapes))
+            exported = _plain(_exported(model, args, kwargs, dynamic_shapes))
             found.keep(exported)
             note_mode(exported.graph_module, training=model.training)
             note_parameters(exported.graph_module, model)
@@ -104,6 +113,11 @@ def export(
             ) from e
 
 
+def _plain(exported: ExportedProgram) -> ExportedProgram:
+    with within({}):  # conversions are operators by now
+        return unwrapped(exported)
+
+
 def _reason(text: str) -> str:
     """The first line of a message, or what it says of dimensions."""
     lines = [x.strip() for x in text.splitlines()]
@@ -118,7 +132,7 @@ def _exported(
 ) -> ExportedProgram:
     """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
 
-    def within(shapes: Any, deferred: bool) -> ExportedProgram:
+    def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         # Each time: a trace that failed has kept things too.
         with unchanged(model), patch.object(config, "backed_size_oblivious", deferred):
             return torch.export.export(
@@ -131,7 +145,7 @@ def _exported(
             )
 
     def run() -> ExportedProgram:
-        found = exported_for(dynamic_shapes, within)
+        found = without_contexts(exported_for(dynamic_shapes, within_sizes))
         check_numbers(found)
         return found
 
@@ -156,7 +170,7 @@ def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 
 
 @contextmanager
-def _traceable() -> Generator[None]:
+def _traceable(model: torch.nn.Module) -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
     with (
         without_hints(),
@@ -164,6 +178,8 @@ def _traceable() -> Generator[None]:
         calls_may_fail(),
         traced_packed_sequences(),
         fills_with_tensors(),
+        TransformsOfHalves(),
+        AssignedData(model),
     ):
         yield
 

@@ -18,10 +18,14 @@ _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
         "callables.py",
+        "assigned_data.py",
         "selection.py",
         "courses.py",
         "failed_calls.py",
+        "filled.py",
+        "half_transforms.py",
         "hits.py",
+        "listed.py",
         "marks.py",
         "packed.py",
         "told.py",
@@ -38,6 +42,13 @@ def is_users(path: str) -> bool:
     """Whether a file belongs neither to PyTorch nor to Monotile, nor to Python."""
     own = path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
     return not own and not (path.startswith(_PYTHON) and "site-packages" not in path)
+
+
+def users_frame(frame: FrameType) -> FrameType:
+    """The user's frame that `frame` belongs to, or the outermost one."""
+    while not is_users(frame.f_code.co_filename) and frame.f_back:
+        frame = frame.f_back
+    return frame
 
 
 def is_tracers(frame: FrameType) -> bool:

@@ -1,6 +1,6 @@
 """Numbers that Python asks of tensors, told while a model is exported: those of the example arguments.
 
-A list of lengths, `int(lengths.max())` or `tolist()` makes shapes, loops and lists that no graph can leave open. Such a model is run once as it is,
+A list of lengths, `int(lengths.max())`, `tolist()` or `numpy()` makes shapes, loops and lists that no graph can leave open. Such a model is run once as it is,
 which hears what is asked, and is then traced with the same answers. The graph asks in every call whether they are still right (`known`),
 so that other numbers end the kernel with an error instead of a wrong result. Told is only what integers, masks and parameters say: what a
 network computes changes with every call.
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,11 +25,11 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.marks import ASSERTED, known
-from monotile.frontends.torch.origin import is_tracers, is_users
+from monotile.frontends.torch.origin import is_tracers, users_frame
 from monotile.frontends.torch.unchanged import unchanged
 
 _log = logging.getLogger("monotile")
-_ASKING = ("item", "tolist", "__int__", "__index__", "__float__")
+_ASKING = ("item", "tolist", "numpy", "__int__", "__index__", "__float__")
 MOST = 40  # characters of what is told, in a message
 Place = tuple[str, int, int]  # file, line, and how often it was there before
 
@@ -64,9 +65,10 @@ class Told:
             found = self.answers.get(places.next(frame))
             if found is None:
                 return plain(x)
-            values = pytree.tree_leaves(found)
+            flat = found.reshape(-1).tolist() if isinstance(found, np.ndarray) else found
+            values: list[Any] = pytree.tree_leaves(flat)
             asked = x if isinstance(values[0], float) else x.to(torch.int64)
-            known(asked.reshape(-1), values, f"was {str(found)[:MOST]} when compiled")
+            known(asked.reshape(-1), values, f"was {str(flat)[:MOST]} when compiled")
             return copy.deepcopy(found)
 
         with _asked_of(FakeTensor, answer):
@@ -80,7 +82,7 @@ class _Places:
         self._before: Counter[tuple[str, int]] = Counter()
 
     def next(self, frame: FrameType) -> Place:
-        frame = _outer(frame)
+        frame = users_frame(frame)
         line = frame.f_code.co_filename, frame.f_lineno
         self._before[line] += 1
         return *line, self._before[line]
@@ -100,13 +102,6 @@ def _asked_of(
         for name in _ASKING:
             stack.enter_context(patch.object(kind, name, asking(getattr(kind, name))))
         yield
-
-
-def _outer(frame: FrameType) -> FrameType:
-    """The user's frame that `frame` belongs to, or the last."""
-    while not is_users(frame.f_code.co_filename) and frame.f_back:
-        frame = frame.f_back
-    return frame
 
 
 def exported_as_told(

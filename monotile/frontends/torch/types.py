@@ -18,8 +18,7 @@ DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
 def dtype_of(dtype: torch.dtype) -> DType:
     """The DType of a torch.dtype. Raises CaptureError for unsupported ones (complex, unsigned int64, ...)."""
     if dtype not in DTYPES:
-        advice = ": compute in float32" if dtype is torch.complex32 else ""
-        raise CaptureError(f"element type {dtype} is not supported{advice}")
+        raise CaptureError(f"element type {dtype} is not supported")
     return DTYPES[dtype]
 
 

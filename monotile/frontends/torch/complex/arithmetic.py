@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from monotile.frontends.builder import Builder, Unsupported, element, load
+from monotile.frontends.builder import Builder, Unsupported, element, load, raised
 from monotile.frontends.torch.complex.pair import (
     Number,
     Pair,
@@ -20,7 +20,7 @@ Operand = Number | complex
 
 
 def _mul(b: Builder, x: Operand, y: Operand) -> Pair:
-    (a, p), (c, q) = parts_of(x, b.dtype), parts_of(y, b.dtype)
+    (a, p), (c, q) = parts_of(x, b.dtype.compute), parts_of(y, b.dtype.compute)
     if p is None or q is None:
         scale, (real, imag) = (a, (c, q)) if p is None else (c, (a, p))
         other = imag or zero(b)
@@ -33,7 +33,7 @@ def _mul(b: Builder, x: Operand, y: Operand) -> Pair:
 
 
 def _div(b: Builder, x: Operand, y: Operand) -> Pair:
-    (a, p), (c, q) = parts_of(x, b.dtype), parts_of(y, b.dtype)
+    (a, p), (c, q) = parts_of(x, b.dtype.compute), parts_of(y, b.dtype.compute)
     top = p or zero(b)
     if q is None:
         return pair(b, lambda i: s.div(a(i), c(i)), lambda i: s.div(top(i), c(i)))
@@ -57,10 +57,10 @@ def _div(b: Builder, x: Operand, y: Operand) -> Pair:
 
 
 def _add(b: Builder, x: Operand, y: Operand, *, alpha: float = 1, sign: int = 1) -> Pair:
-    (a, p), (c, q) = parts_of(x, b.dtype), parts_of(y, b.dtype)
+    (a, p), (c, q) = parts_of(x, b.dtype.compute), parts_of(y, b.dtype.compute)
     if isinstance(alpha, complex):
         raise Unsupported("times a complex number")
-    left, right, scale = p or zero(b), q or zero(b), const(float(sign * alpha), b.dtype)
+    left, right, scale = p or zero(b), q or zero(b), const(float(sign * alpha), b.dtype.compute)
     return pair(
         b,
         lambda i: s.add(a(i), s.mul(c(i), scale)),
@@ -86,9 +86,8 @@ def _turned(b: Builder, length: Part, angle: Part) -> Pair:
 
 
 def _polar(b: Builder, length: Tensor, angle: Tensor) -> Pair:
-    return _turned(
-        b, lambda i: element(length, i, b.dtype), lambda i: element(angle, i, b.dtype)
-    )  # fmt: skip
+    wide = b.dtype.compute
+    return _turned(b, lambda i: element(length, i, wide), lambda i: element(angle, i, wide))
 
 
 def _complex(b: Builder, real: Tensor, imag: Tensor) -> Pair:
@@ -96,11 +95,11 @@ def _complex(b: Builder, real: Tensor, imag: Tensor) -> Pair:
 
 
 def _conj(b: Builder, x: Pair) -> Pair:
-    return Pair(x.real, b.emit(b.shape, b.dtype, lambda *i: s.neg(load(x.imag, i)), part="imag"))
+    return Pair(x.real, b.emit(b.shape, b.dtype, lambda *i: s.neg(raised(x.imag, i)), part="imag"))
 
 
 def _exp(b: Builder, x: Pair) -> Pair:
-    return _turned(b, lambda i: s.exp(load(x.real, i)), lambda i: load(x.imag, i))
+    return _turned(b, lambda i: s.exp(raised(x.real, i)), lambda i: raised(x.imag, i))
 
 
 def _log(b: Builder, x: Pair) -> Pair:
@@ -112,7 +111,7 @@ def _pow(b: Builder, x: Operand, y: Operand) -> Pair:
         raise Unsupported("of complex numbers, other than to a real power")
     if y == 2:
         return _mul(b, x, x)
-    power = const(float(y), b.dtype)
+    power = const(float(y), b.dtype.compute)
     return _turned(
         b,
         lambda i: s.op("pow", _length(x, i), power),
@@ -124,7 +123,9 @@ def _sgn(b: Builder, x: Pair) -> Pair:
     def of(part: Tensor) -> Part:
         def value(i: tuple[Expr, ...]) -> Expr:
             length = _length(x, i)
-            return s.select(s.eq(length, 0.0), const(0.0, b.dtype), s.div(load(part, i), length))
+            return s.select(
+                s.eq(length, 0.0), const(0.0, length.dtype), s.div(raised(part, i), length)
+            )
 
         return value
 
@@ -136,11 +137,11 @@ def _view_as_real(b: Builder, x: Pair) -> Tensor:
 
 
 def _length(x: Pair, i: tuple[Expr, ...]) -> Expr:
-    return s.op("hypot", load(x.real, i), load(x.imag, i))
+    return s.op("hypot", raised(x.real, i), raised(x.imag, i))
 
 
 def _direction(x: Pair, i: tuple[Expr, ...]) -> Expr:
-    return s.op("atan2", load(x.imag, i), load(x.real, i))
+    return s.op("atan2", raised(x.imag, i), raised(x.real, i))
 
 
 def _abs(b: Builder, x: Pair) -> Tensor:
@@ -152,7 +153,7 @@ def _angle(b: Builder, x: Pair) -> Tensor:
 
 
 def _to_copy(b: Builder, x: Number, *_: object, **__: object) -> Pair:
-    a, p = parts_of(x, b.dtype)
+    a, p = parts_of(x, b.dtype.compute)
     if isinstance(x, Pair) and b.dtype is x.real.dtype:
         return x
     return pair(b, a, p or zero(b))

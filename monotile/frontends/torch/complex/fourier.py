@@ -20,7 +20,7 @@ from monotile.frontends.builder import Builder, Unsupported, load, wrap
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Symbolic, Tensor, const
+from monotile.ir.expr import Expr, Symbolic, Tensor, cast, const
 
 DENSE = 256  # a table of at most 512 KB in float32
 PRIME = 1024  # a table of at most 8 MB
@@ -336,8 +336,28 @@ def _smooth(n: int) -> int:
     return next(k for k in itertools.count(n) if max(_primes(k), default=1) <= 5)
 
 
+def _wide(lowering: Callable[..., Number]) -> Callable[..., Number]:
+    """The transform of halves in float32, of which the results are rounded: tables of halves would lose digits, and so would sums between two products."""
+
+    def lower(b: Builder, x: Number, *args: Any) -> Number:
+        parts = x if isinstance(x, Pair) else (x,)
+        if parts[0].dtype is not DType.F16:
+            return lowering(b, x, *args)
+        wide = [_cast(b, t, DType.F32) for t in parts]
+        found = lowering(b, Pair(*wide) if len(wide) == 2 else wide[0], *args)
+        if isinstance(found, Pair):
+            return Pair(*(_cast(b, t, DType.F16) for t in found))
+        return _cast(b, found, DType.F16)
+
+    return lower
+
+
+def _cast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
+    return b.emit(x.shape, dtype, lambda *i: cast(load(x, i), dtype), part=dtype.value)
+
+
 FOURIER: Mapping[str, Callable[..., Number]] = {
-    "_fft_c2c": _c2c,
-    "_fft_r2c": _r2c,
-    "_fft_c2r": _c2r,
+    "_fft_c2c": _wide(_c2c),
+    "_fft_r2c": _wide(_r2c),
+    "_fft_c2r": _wide(_c2r),
 }

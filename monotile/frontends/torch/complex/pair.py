@@ -23,7 +23,11 @@ class Pair(NamedTuple):
 
 
 Number = Pair | Tensor  # a tensor in a place where numbers may be complex
-PARTS: Mapping[torch.dtype, DType] = {torch.complex64: DType.F32, torch.complex128: DType.F64}
+PARTS: Mapping[torch.dtype, DType] = {
+    torch.complex32: DType.F16,
+    torch.complex64: DType.F32,
+    torch.complex128: DType.F64,
+}
 Part = Callable[[tuple[Expr, ...]], Expr]
 
 
@@ -57,4 +61,4 @@ def pair(b: Builder, real: Part, imag: Part) -> Pair:
 
 
 def zero(b: Builder) -> Part:
-    return lambda _: const(0.0, b.dtype)
+    return lambda _: const(0.0, b.dtype.compute)

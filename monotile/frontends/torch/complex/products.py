@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from monotile.frontends.builder import Builder, Unsupported, element, load
+from monotile.frontends.builder import Builder, Unsupported, element, raised
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import matmul
 from monotile.frontends.torch.lower import scalar as s
@@ -33,9 +33,9 @@ def _sum(b: Builder, terms: Terms, part: str) -> Tensor:
         return first
 
     def body(*i: Expr) -> Expr:
-        total: Expr = load(first, i)
+        total: Expr = raised(first, i)
         for sign, t in rest:
-            total = (s.add if sign > 0 else s.sub)(total, load(t, i))
+            total = (s.add if sign > 0 else s.sub)(total, raised(t, i))
         return total
 
     return b.emit(first.shape, first.dtype, body, part=part)
@@ -44,7 +44,7 @@ def _sum(b: Builder, terms: Terms, part: str) -> Tensor:
 def conjugate(b: Builder, x: Number) -> Number:
     if isinstance(x, Tensor):
         return x
-    minus = b.emit(x.shape, x.imag.dtype, lambda *i: s.neg(load(x.imag, i)), part="conj")
+    minus = b.emit(x.shape, x.imag.dtype, lambda *i: s.neg(raised(x.imag, i)), part="conj")
     return Pair(x.real, minus)
 
 
@@ -82,7 +82,7 @@ def _plus(b: Builder, x: Pair, y: Number) -> Pair:
     return Pair(
         *(
             p if q is None else b.emit(
-                b.shape, b.dtype, lambda *i, p=p, q=q: s.add(load(p, i), element(q, i, b.dtype)), part=name
+                b.shape, b.dtype, lambda *i, p=p, q=q: s.add(raised(p, i), element(q, i, b.dtype.compute)), part=name
             )
             for p, q, name in parts
         )

@@ -1,0 +1,55 @@
+"""`p.data`, while a model is traced: PyTorch loses what a model reads and assigns there.
+
+Reading it is a `detach`. A parameter or buffer whose `data` is assigned holds the new values in its own memory, so that each call updates it as
+any other state.
+"""
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.overrides import TorchFunctionMode
+
+from monotile.errors import CaptureError
+
+_Data: Any = torch.Tensor.data
+_GET, _SET = _Data.__get__, _Data.__set__
+
+
+class AssignedData(TorchFunctionMode):
+    """Within, `model` may read and assign it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = model
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in (_GET, _SET) or not isinstance(args[0], FakeTensor) or not _is_traced():
+            return func(*args, **(kwargs or {}))
+        if func == _GET:
+            return args[0].detach()
+        x, value = args[:2]
+        held = chain(self._model.parameters(), self._model.buffers())
+        if not any(x is h for h in held):
+            raise CaptureError(
+                f"a tensor of shape {tuple(x.shape)} that is no parameter or buffer is assigned other data (x.data = ...): assign the"
+                " tensor itself (x = ...)"
+            )
+        if (x.shape, x.dtype, x.device) != (value.shape, value.dtype, value.device):
+            raise CaptureError(
+                f"a parameter or buffer, {_words(x)}, is assigned other data (p.data = ...), {_words(value)}: that has to have its shape, type"
+                " and device"
+            )
+        x.detach().copy_(value)
+        return None
+
+
+def _is_traced() -> bool:
+    return get_proxy_mode() is not None
+
+
+def _words(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device.type}"
