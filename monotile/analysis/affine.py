@@ -86,6 +86,7 @@ def affine(e: Expr) -> Affine:
             return Affine(((e, 1),))
 
 
+@functools.lru_cache(maxsize=65536)
 def normalised_indices(e: Expr) -> Expr:
     """`e` with its indices and their comparisons in normal form, so that equal ones are equal expressions."""
     match e:

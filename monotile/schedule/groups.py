@@ -172,13 +172,14 @@ def _length(group: Group, row: Row) -> int | None:
 
 
 class _Item:
-    """A node of `merge`, with what it reads, writes, and has to come after."""
+    """A node of `merge`, with what it reads, writes, and has to come after. at: its position."""
 
-    __slots__ = ("needs", "node", "reads", "writes")
+    __slots__ = ("at", "needs", "node", "reads", "writes")
 
     def __init__(self, node: Node, waits: Waits) -> None:
         self.node, self.reads, self.writes = node, reads_of(node), writes_of(node)
         self.needs = needs_of(node, waits)
+        self.at = 0
 
 
 class _Joining:
@@ -214,33 +215,37 @@ def merge(
     """
     joining = _Joining(join, waits)
     items = [joining.item(n) for n in nodes]
-    made = frozenset[str]().union(*(x.writes for x in items))
+    writers = {name: x for x in items for name in x.writes}
+    _number(items, 0)
     changed = True
     while changed:
         changed = False
         position = 0
         while position < len(items):
-            joined = _joined(items, position, made, joining)
+            joined = _joined(items, position, writers, joining)
             changed = changed or joined is not None
             position = position + 1 if joined is None else joined
     return [x.node for x in items]
 
 
+def _number(items: list[_Item], first: int) -> None:
+    """Tell the items from `first` on where they are."""
+    for at in range(first, len(items)):
+        items[at].at = at
+
+
 def _joined(
-    items: list[_Item], position: int, made: frozenset[str], joining: _Joining
+    items: list[_Item], position: int, writers: dict[str, _Item], joining: _Joining
 ) -> int | None:
-    """Joins the item at `position` with one before it; where both are now, None if none was joined. made: by all items."""
+    """Joins the item at `position` with one before it; where both are now, None if none was joined. writers: by tensor, who makes it."""
     second = items[position]
-    left = second.reads & made if isinstance(second.node, Group) else frozenset[str]()
-    for earlier in range(position - 1, -1, -1):
-        if not left:  # all its producers have been tried
-            return None
-        first = items[earlier]
-        if first.writes.isdisjoint(left):
-            continue
-        left -= first.writes
+    if not isinstance(second.node, Group):
+        return None
+    producers = {writers[name] for name in second.reads & writers.keys()}
+    for first in sorted(producers, key=lambda x: x.at, reverse=True):
         if not joining.may(first, second):
             continue
+        earlier = first.at
         between = items[earlier + 1 : position]
         after = _dependents(first, between)
         if not all(x.writes.isdisjoint(second.reads) for x in after):
@@ -249,6 +254,8 @@ def _joined(
         if united is not None:
             before = [x for x in between if x not in after]
             items[earlier : position + 1] = [*before, united, *after]
+            _number(items, earlier)
+            writers.update(dict.fromkeys(united.writes, united))
             return earlier + len(before)
     return None
 
