@@ -194,7 +194,9 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
 def _choices_of(way: Way, problem: Problem, out: float, target: Target) -> Iterator[Choice]:
     """The ways to cut the product in these blocks. out: seconds in which the results are stored."""
     p, size, c = problem.product, problem.size, way.method
-    block = msgspec.structs.replace(way.block, target=target)
+    block = way.block
+    if block.target is not target:  # as many workers, but for the first of them
+        block = msgspec.structs.replace(block, target=target)
     for tile, share, after in _finished(problem, c, target):
         rounds = _rounds(size, c, tile, target)
         if c.teams > 1 and rounds <= 1:
