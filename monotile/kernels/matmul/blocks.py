@@ -12,7 +12,7 @@ from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.common.sparse import SPARSE_CHUNK, SPARSE_VECTOR
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.cost import Block, block, task_seconds
+from monotile.kernels.matmul.cost import Block, Floor, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
@@ -46,6 +46,13 @@ def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
 
     return context.of_worker.once(
         ("ways", *cut_key(p, size)), lambda: tuple(map(way, blocks(p, size, target)))
+    )
+
+
+def floors(p: Product, size: Size, context: Context) -> tuple[Floor, ...]:
+    """What each of `ways` takes at least, whatever the number of workers."""
+    return context.of_worker.once(
+        ("floors", *cut_key(p, size)), lambda: tuple(w.block.floor for w in ways(p, size, context))
     )
 
 

@@ -4,6 +4,7 @@ A handful of constants over the Target's figures, fitted to measurements (`Targe
 """
 
 import functools
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,20 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
     return total
 
 
+class Floor(NamedTuple):
+    """What a block takes at least, with neither rows nor columns to copy or to finish. In seconds: fill: before the first products. each: for
+    a task's products. finish: after the last. teams: that take tasks in turn."""
+
+    fill: float = 0.0
+    each: float = 0.0
+    finish: float = 0.0
+    teams: int = 1
+
+    def least(self, rounds: int) -> float:
+        """No way to compute so many tasks of such blocks with one worker is faster."""
+        return self.fill + rounds // self.teams * self.teams * self.each + self.finish
+
+
 class Block(msgspec.Struct, frozen=True):
     """What a block of a product takes, as far as that does not depend on how many of its rows and columns a task has. In seconds, but for `read`.
 
@@ -55,13 +70,12 @@ class Block(msgspec.Struct, frozen=True):
     cores: TensorCores | None = None
     tensor: bool = False
 
-    def least(self, rounds: int) -> float:
-        """No way to compute so many tasks of such blocks with one worker is faster: with neither rows nor columns to copy or to finish."""
+    @property
+    def floor(self) -> Floor:
         if self.target.has.register_tiles:  # a task has many blocks
-            return 0.0
+            return Floor()
         busy, finish = _products(self, 0.0, (0, 0))
-        teams = self.method.tasks_at_once
-        return self.fill + rounds // teams * teams * (self.evaluated + busy) + finish
+        return Floor(self.fill, self.evaluated + busy, finish, self.method.tasks_at_once)
 
 
 def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
