@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from monotile.analysis.in_place import tables_of
 from monotile.analysis.states import may_share, overwritten_by, waits
 from monotile.analysis.uses import mentioned
 from monotile.choice.digest import digest_program, digest_statements
@@ -56,11 +57,11 @@ class _Building:
         self._program, self._context = program, context
         self._given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
         self._changing, self._waits = program.changing, waits(program)
-        overwritten = overwritten_by(program)
+        self._overwritten, self._tables = overwritten_by(program), tables_of(program)
         # All that a level depends on besides its own statements.
         self._around = (
             self._changing,
-            *(frozenset(x.items()) for x in (self._waits, overwritten)),
+            *(frozenset(x.items()) for x in (self._waits, self._overwritten)),
             program.weights,
         )
 
@@ -74,7 +75,9 @@ class _Building:
     def _level(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Tree:
         def allowed(g: Group) -> bool:
             # Whoever waits for the host's memory keeps no one waiting.
-            return not g.reads & self._changing and may_share(g.steps, self._program)
+            return not g.reads & self._changing and may_share(
+                g.steps, self._overwritten, self._tables
+            )
 
         def join(first: Group, second: Group) -> Group | None:
             near = own is None and self._beside(first, second)
