@@ -21,6 +21,7 @@ from monotile.transform.predicates import joins
 
 Node = Group | Loop | Branch
 Allowed = Callable[[Group], bool]
+Join = Callable[[Group, Group], Group | None]
 
 
 def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> list[Node]:
@@ -45,6 +46,8 @@ def _writes_inside(s: Loop | Branch) -> frozenset[str]:
 
 def needs_of(node: Node, waits: Waits) -> frozenset[str]:
     """What is made before it: what it reads, and what is made of the old values that it writes over."""
+    if not waits:
+        return reads_of(node)
     return reads_of(node).union(*(waits[n] for n in waits.keys() & writes_of(node)))
 
 
@@ -57,20 +60,29 @@ def _reads_inside(s: Loop | Branch) -> frozenset[str]:
     return frozenset(t.name for t in used(s))
 
 
+def with_epilogue(first: Group, second: Group) -> Group | None:
+    """`first` with `second`, which follows its last step element by element, as a part of that; None if it does not."""
+    if len(second.steps) != 1 or len(second.steps[0]) != 1:
+        return None
+    last = second.steps[0][0]
+    if not _follows(first, last):
+        return None
+    rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
+    return Group(((*first.steps[0], last),), rows, first.waits | second.waits)
+
+
 def fuse_epilogues(
-    nodes: list[Node], allowed: Allowed = lambda _: True, waits: Waits = MappingProxyType({})
+    nodes: list[Node],
+    allowed: Allowed = lambda _: True,
+    waits: Waits = MappingProxyType({}),
+    together: Join = with_epilogue,
 ) -> list[Node]:
-    """What follows a group's last step element by element joins that step, if the group is allowed."""
+    """What follows a group's last step element by element joins that step, if the group is allowed. together: `with_epilogue`, or what keeps
+    what it has given."""
 
     def join(first: Group, second: Group) -> Group | None:
-        if len(second.steps) != 1 or len(second.steps[0]) != 1:
-            return None
-        last = second.steps[0][0]
-        if not _follows(first, last):
-            return None
-        rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
-        both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
-        return both if allowed(both) else None
+        both = together(first, second)
+        return both if both is not None and allowed(both) else None
 
     return merge(nodes, join, waits)
 
@@ -185,7 +197,7 @@ class _Item:
 class _Joining:
     """`join`, asked once about each pair: where it gave nothing, it gives nothing again."""
 
-    def __init__(self, join: Callable[[Group, Group], Group | None], waits: Waits) -> None:
+    def __init__(self, join: Join, waits: Waits) -> None:
         self._join, self._waits = join, waits
         self._apart: set[tuple[_Item, _Item]] = set()
 
@@ -206,7 +218,7 @@ class _Joining:
 
 def merge(
     nodes: Iterable[Node],
-    join: Callable[[Group, Group], Group | None],
+    join: Join,
     waits: Waits = MappingProxyType({}),
 ) -> list[Node]:
     """`nodes` with producer and consumer groups replaced by `join` of them wherever it gives one and no cycle comes of it.
