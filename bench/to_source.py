@@ -101,9 +101,9 @@ def compiled(
     done, backend = lowered(captured, target, options, chooser), backend_of(target)
     verify_program(done.program)
     plan = to_plan(PlanState.of(done.program, target, options, done.context))
-    plan = backend.settle(done.program, plan, target, options)
+    plan, source = backend.settle(done.program, plan, target, options)
     verify_plan(plan, done.program, target)
-    return Compiled(done, plan, backend.emit(done.program, plan, target, options))
+    return Compiled(done, plan, source)
 
 
 def target_of(name: str, options: Options) -> Target:

@@ -338,14 +338,13 @@ def _compile(model: _Model, target: Target, options: Options, given: Given) -> _
 
     if given.plan is None:
         plan = to_plan(PlanState.of(program, target, options, lowered.context), dump.product)
-        plan = backend.settle(program, plan, target, options)
+        plan, source = backend.settle(program, plan, target, options)
         verify_plan(plan, program, target)
     else:
         plan = given.plan
         check_given(plan, program, target)
+        source = backend.emit(program, plan, target, options)
     dump.plan(plan)
-
-    source = backend.emit(program, plan, target, options)
     dump.source(source, backend.suffix)
 
     moved = {n: compose_orders(orders.get(n), order) for n, order in lowered.orders.items()}

@@ -56,7 +56,7 @@ class Affine(msgspec.Struct, frozen=True, cache_hash=True):
 
     def mentions(self, axis: Axis) -> bool:
         """Whether `axis` occurs anywhere, also inside an atom."""
-        return any(_mentions(a, axis) for a, _ in self.terms)
+        return any(axis in axes_of(a) for a, _ in self.terms)
 
     @property
     def expr(self) -> Expr:
@@ -66,6 +66,7 @@ class Affine(msgspec.Struct, frozen=True, cache_hash=True):
         return out
 
 
+@functools.lru_cache(maxsize=65536)
 def affine(e: Expr) -> Affine:
     """The normal form of an int64 expression."""
     match e:
@@ -85,6 +86,7 @@ def affine(e: Expr) -> Affine:
             return Affine(((e, 1),))
 
 
+@functools.lru_cache(maxsize=65536)
 def normalised_indices(e: Expr) -> Expr:
     """`e` with its indices and their comparisons in normal form, so that equal ones are equal expressions."""
     match e:
@@ -252,10 +254,6 @@ def _replace(e: Expr, axis: Axis, by: Expr) -> Expr:
             return Cast(_replace(x, axis, by), dtype)
         case Select(c, t, o):
             return Select(_replace(c, axis, by), _replace(t, axis, by), _replace(o, axis, by))
-
-
-def _mentions(e: Expr, axis: Axis) -> bool:
-    return _replace(e, axis, idx(0)) != e
 
 
 def _divide(x: Affine, c: int) -> tuple[Affine, Affine]:

@@ -135,6 +135,7 @@ def own_ends(c: Compute) -> OwnEnds | None:
     return ends if ends.axes and (loads(first) or loads(end)) else None
 
 
+@functools.lru_cache(maxsize=4096)
 def share_of_terms(c: Compute) -> float:
     """The part of its terms that each element has on average, where those that differ in both ends share all terms."""
     found = own_ends(c)

@@ -86,14 +86,14 @@ class _Atom(msgspec.Struct, frozen=True):
     def within(self, extents: Extents) -> int:
         """Upper bound of the values, which lie side by side. A region begins at a multiple of its extent."""
         n = extents.get(self.axis, 1)
+        if not self.op:
+            return n
         aligned = n % self.by == 0 or self.by % n == 0
         match self.op:
             case "floordiv":
                 return -(-n // self.by) if aligned else (n + self.by - 2) // self.by + 1
-            case "mod":
-                return min(n, self.by) if aligned else self.by
             case _:
-                return n
+                return min(n, self.by) if aligned else self.by
 
 
 class _Reach(msgspec.Struct, frozen=True):
@@ -107,6 +107,8 @@ class _Reach(msgspec.Struct, frozen=True):
         """Upper bound of the number of distinct values."""
         if self.atoms is None:
             return min(prod(extents.get(name, 1) for name in self.axes), self.extent)
+        if len(self.atoms) == 1:  # atoms have steps of 1 at least
+            return min(self.atoms[0].within(extents), self.extent)
         counts = [a.within(extents) for a in self.atoms]
         span = 1 + sum(a.step * (n - 1) for a, n in zip(self.atoms, counts, strict=True))
         return min(prod(counts), self.extent, span)

@@ -16,7 +16,6 @@ from monotile.analysis.in_place import (
     chains,
     first_updates,
     scatters_of,
-    tables_of,
 )
 from monotile.ir.program import (
     Compute,
@@ -91,9 +90,13 @@ def _reads(s: Statement, old: set[str]) -> bool:
     return any(t.name in old for t in used(s))
 
 
-def may_share(steps: Sequence[Sequence[Compute | Scatter]], program: Program) -> bool:
-    """Whether these steps may be one stage: no task overwrites an old value that another task reads."""
-    writers, tables = overwritten_by(program), tables_of(program)
+def may_share(
+    steps: Sequence[Sequence[Compute | Scatter]],
+    writers: Mapping[str, frozenset[str]],
+    tables: Mapping[str, int],
+) -> bool:
+    """Whether these steps may be one stage: no task overwrites an old value that another task reads. writers, tables: `overwritten_by` and
+    `tables_of` of the Program."""
     for step, at, old in _writers(steps, writers):
         own = step[: at + 1]
         for s in own:

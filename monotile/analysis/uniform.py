@@ -24,21 +24,19 @@ def fold_uniform(e: Expr, lane: Axis) -> Expr:
     nothing else says without anything else."""
 
     def go(node: Expr) -> Expr:
+        if lane not in axes_of(node):
+            return node
         match node:
-            case Binary(op, a, b) if (
-                op in COMPARE and a.dtype is DType.I64 and lane in axes_of(node)
-            ):
+            case Binary(op, a, b) if op in COMPARE and a.dtype is DType.I64:
                 return _first(node, lane) if _decided(op, a, b, lane) else rebuild(node, go)
-            case Binary("floordiv" | "mod", _, _) if (
-                node.dtype is DType.I64 and lane in axes_of(node) and not loads(node)
-            ):
+            case Binary("floordiv" | "mod", _, _) if node.dtype is DType.I64 and not loads(node):
                 whole = affine(node)
                 alone = not whole.mentions(lane) or not axes_of(whole.expr) - {lane}
                 return whole.expr if alone else rebuild(node, go)
             case _:
                 return rebuild(node, go)
 
-    return go(e) if lane in axes_of(e) else e
+    return go(e)
 
 
 def uniform_run(cond: Expr, axis: Axis, limit: int) -> int:

@@ -1,5 +1,7 @@
 """Recognises products that read windows (convolutions of every kind) by their access pattern."""
 
+import functools
+
 import msgspec
 
 from monotile.analysis.affine import affine
@@ -103,6 +105,7 @@ class Sliding(msgspec.Struct, frozen=True):
         return len({at + self.dilation * k for at in first for k in range(terms)})
 
 
+@functools.lru_cache(maxsize=4096)
 def sliding(c: Compute) -> Sliding | None:
     """How windows overlap in the first Load whose place depends on both their own axis and a term's; along the reduce axis by which they share most."""
     if len(c.axes) < 2:

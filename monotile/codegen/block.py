@@ -110,7 +110,7 @@ class BlockEmitter(VectorEmitter):
             w.define("scratch")
             w.write("char* const scratch = mt::ptx::shared_memory();")
             first, grid = self.first_task(stage), self.grid(stage)
-            if self.functions.lean and stage.first % workers and stage.name not in self.hot:
+            if stage.first % workers and stage.name not in self.hot:
                 self.in_front = workers - stage.first % workers
                 first = first.replace(f"+ {self.in_front})", f"+ {IN_FRONT})")
             tasks = product(grid)

@@ -161,7 +161,7 @@ class Expressions(ABC):
 
     def home(self, e: Expr, *, asked: bool = False) -> Block:
         """Where `e` is computed. asked: where it is asked for, as it is checked there, even if it is steady."""
-        read = (self._in_memory(x) and (asked or not self.steady(x)) for x in walk(e))
+        read = (self._in_memory(x) and (asked or not self.steady(x)) for x in loads(e))
         return self.writer.home(self.variables(e), memory=bool(self.facts) or any(read))
 
     def variables(self, e: Expr) -> frozenset[str]:

@@ -4,13 +4,15 @@ Layers that were not rolled into a loop, because something between them differs,
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from monotile.ir.expr import Expr, Tensor
 from monotile.plan.places import Place
 
 IN_FRONT = "in_front"  # in a body: by how many workers the first task's is behind, counted round
+WORDS = re.compile(r"(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,17 @@ class Base:
     tensor: Tensor
     place: Place
     part: Expr
+
+
+class Written(NamedTuple):
+    """A stage as it was written, as `Functions.add` takes it."""
+
+    name: str
+    body: str
+    given: Mapping[str, str]
+    parameters: Sequence[tuple[str, str, Base | str]]
+    names: Sequence[str]
+    in_front: int
 
 
 @dataclass(slots=True)
@@ -36,11 +49,7 @@ class Function:
     @property
     def text(self) -> str:
         """The body, with `IN_FRONT` where it is known."""
-        return (
-            self.body
-            if self.in_front is None
-            else re.sub(rf"\b{IN_FRONT}\b", str(self.in_front), self.body)
-        )
+        return self.body if self.in_front is None else _with_in_front(self.body, self.in_front)
 
     @property
     def declarations(self) -> Iterator[str]:
@@ -52,10 +61,12 @@ class Functions:
     """By the name of the stage; in the order in which they came. lean: they are given what they mention alone, and stages on other workers
     share one."""
 
-    def __init__(self, *, lean: bool = False) -> None:
-        self.lean = lean
+    def __init__(self, written: Iterable[Written] = (), *, lean: bool = False) -> None:
+        self._lean = lean
         self._by_text: dict[tuple[object, ...], Function] = {}
         self._calls: dict[str, tuple[Function, tuple[Base | str, ...], int]] = {}
+        for stage in written:
+            self.add(*stage)
 
     def add(
         self,
@@ -72,12 +83,15 @@ class Functions:
         `body` may need; those that it does not mention are left out. names: its other names that come from tensors.
         in_front: what `IN_FRONT` is there.
         """
-        words = set(re.findall(r"\w+", body))
-        if self.lean and not any(w.startswith("MT_") for w in words):  # a macro may mention any
+        if in_front and not self._lean:
+            body, in_front = _with_in_front(body, in_front), 0
+        pieces = WORDS.split(body)
+        words = set(pieces[1::2])
+        if self._lean and not any(w.startswith("MT_") for w in words):  # a macro may mention any
             given = {n: kind for n, kind in given.items() if n in words}
         needed = [p for p in parameters if p[0] in words]
         numbers = {n: f"t{k}" for k, n in enumerate((*(p[0] for p in needed), *names))}
-        same = re.sub(r"\w+", lambda word: numbers.get(word[0], word[0]), body)
+        same = "".join([numbers.get(piece, piece) for piece in pieces])
         key = (same, *(kind for _, kind, _ in needed))
         if key not in self._by_text:
             kinds = {**given, **{p[0]: p[1] for p in needed}}
@@ -95,3 +109,7 @@ class Functions:
         """The function that computes stage `name`, and what it is given."""
         found, given, in_front = self._calls[name]
         return found, given if found.in_front is not None else (*given, str(in_front))
+
+
+def _with_in_front(body: str, in_front: int) -> str:
+    return re.sub(rf"\b{IN_FRONT}\b", str(in_front), body)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from monotile.codegen.address import loop_variable, readable
 from monotile.codegen.base import Emitter
-from monotile.codegen.functions import Base, Functions
+from monotile.codegen.functions import Base, Functions, Written
 from monotile.codegen.profile import Profiling
 from monotile.codegen.spelling import bare
 from monotile.codegen.writer import Block, Writer
@@ -20,13 +20,14 @@ from monotile.targets.target import Target
 
 
 class StageEmitter(Emitter):
-    """functions: those written so far. worker, outer: text of the worker's number, in a function and in the body."""
+    """written: the functions so far. functions: what `join` makes of them. worker, outer: text of the worker's number, in a function and in the body."""
 
     worker: str
     outer: str
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
+        self.written: list[Written] = []
         self.functions = Functions()
         self._scalars = {t.name: t for s in statements(program.body) for t in looked_at(s)}
         self.profiling = Profiling(plan, options, self.worker, self.outer)
@@ -46,7 +47,12 @@ class StageEmitter(Emitter):
             yield block
         pointers = [(n, f"{self._kind(b.tensor)} const", b) for n, b in self._parameters.items()]
         parameters = [*((v, "idx", v) for v in loops), *pointers]
-        self.functions.add(name, self.writer.text, given, parameters, self._names, self.in_front)
+        text = self.writer.text
+        self.written.append(Written(name, text, given, parameters, self._names, self.in_front))
+
+    def join(self, *, lean: bool = False) -> None:
+        """Make one function of those that are equal. lean: as `Functions` takes it."""
+        self.functions = Functions(self.written, lean=lean)
 
     def grid(self, stage: Stage) -> list[str]:
         """Texts of how many tasks there are along each tile axis; what the call says is read here, once a function."""

@@ -10,7 +10,7 @@ from monotile.codegen.site import Site, loop_axes, made_by, point_of, range_of
 from monotile.codegen.strips import as_read
 from monotile.ir.expr import Axis, Expr, Tensor, axes_of, loads
 from monotile.ir.program import Compute, Program, Scatter
-from monotile.plan.nodes import PlanNode, Resident, Stage, Step
+from monotile.plan.nodes import PlanNode, Repeat, Resident, Stage, Step
 from monotile.plan.places import ON_CHIP, Place
 from monotile.plan.walk import repeats
 
@@ -99,6 +99,7 @@ class Views:
     statements: Mapping[str, Compute | Scatter] = field(init=False)
     tables: Mapping[str, int] = field(init=False)
     loops: Mapping[str, Axis] = field(init=False)
+    _repeats: tuple[Repeat, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         tables = tables_of(self.program)
@@ -106,10 +107,11 @@ class Views:
         object.__setattr__(self, "statements", read)
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "loops", loop_axes(self.program))
+        object.__setattr__(self, "_repeats", tuple(repeats(self.body)))
 
     def of(self, stage: Stage) -> View:
         """The View of `stage`, which may be another than the Plan's of that name."""
-        loops = list(repeats(self.body))
+        loops = self._repeats
         return View(
             stage,
             self.statements,

@@ -24,6 +24,8 @@ class DType(enum.Enum):
     F32 = "float32"
     F64 = "float64"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name anew each time
+
     @functools.cached_property
     def numpy(self) -> "np.dtype[np.generic]":
         return np.dtype(getattr(ml_dtypes, self.value, self.value))

@@ -17,7 +17,7 @@ Semantics
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import copysign
 
 import msgspec
@@ -232,7 +232,12 @@ def walk(e: Expr) -> Iterator[Expr]:
 @functools.lru_cache(maxsize=1 << 15)
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load in `e`, in order, including those inside indices of others."""
-    return tuple(node for node in walk(e) if isinstance(node, Load))
+    inner = [x for c in children(e) for x in _loads(c)]
+    return (e, *inner) if isinstance(e, Load) else tuple(inner)
+
+
+def _loads(e: Expr) -> tuple[Load, ...]:
+    return () if isinstance(e, Const | Axis) else loads(e)
 
 
 def known(e: Expr) -> bool:
@@ -243,7 +248,15 @@ def known(e: Expr) -> bool:
 @functools.lru_cache(maxsize=1 << 15)
 def axes_of(e: Expr) -> frozenset[Axis]:
     """Every Axis in `e`."""
-    return frozenset(node for node in walk(e) if isinstance(node, Axis))
+    if isinstance(e, Axis):
+        return frozenset({e})
+    return frozenset[Axis]().union(*map(_axes_of, children(e)))
+
+
+def _axes_of(e: Expr) -> Iterable[Axis]:
+    if isinstance(e, Axis):
+        return (e,)
+    return () if isinstance(e, Const) else axes_of(e)
 
 
 def substitute(e: Expr, axes: dict[str, Expr]) -> Expr:

@@ -4,6 +4,7 @@ Sound, not exact: an interval may be too wide, never too narrow. int64 arithmeti
 the whole range of its type. Conditions are 0 (false) or 1 (true).
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -49,6 +50,7 @@ FALSE, TRUE, EITHER = Interval(0, 0), Interval(1, 1), Interval(0, 1)
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
+@functools.cache
 def type_range(dtype: DType) -> Interval | None:
     """Every value of an integer type or bool; None for floats."""
     if dtype is DType.BOOL:

@@ -133,7 +133,7 @@ class Method:
 
     def ahead(self, at: str, what: str | None = None) -> int:
         """How far ahead it asks at that point, for `what` if given; 0 where it does not."""
-        found = (p.distance for p in self.prefetches if p.at == at and what in (None, p.what))
+        found = [p.distance for p in self.prefetches if p.at == at and what in (None, p.what)]
         return max(found, default=0)
 
     def describe(self) -> str:

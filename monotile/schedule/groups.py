@@ -21,6 +21,7 @@ from monotile.transform.predicates import joins
 
 Node = Group | Loop | Branch
 Allowed = Callable[[Group], bool]
+Join = Callable[[Group, Group], Group | None]
 
 
 def singles(body: Iterable[Statement], waits: Waits = MappingProxyType({})) -> list[Node]:
@@ -45,6 +46,8 @@ def _writes_inside(s: Loop | Branch) -> frozenset[str]:
 
 def needs_of(node: Node, waits: Waits) -> frozenset[str]:
     """What is made before it: what it reads, and what is made of the old values that it writes over."""
+    if not waits:
+        return reads_of(node)
     return reads_of(node).union(*(waits[n] for n in waits.keys() & writes_of(node)))
 
 
@@ -57,20 +60,29 @@ def _reads_inside(s: Loop | Branch) -> frozenset[str]:
     return frozenset(t.name for t in used(s))
 
 
+def with_epilogue(first: Group, second: Group) -> Group | None:
+    """`first` with `second`, which follows its last step element by element, as a part of that; None if it does not."""
+    if len(second.steps) != 1 or len(second.steps[0]) != 1:
+        return None
+    last = second.steps[0][0]
+    if not _follows(first, last):
+        return None
+    rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
+    return Group(((*first.steps[0], last),), rows, first.waits | second.waits)
+
+
 def fuse_epilogues(
-    nodes: list[Node], allowed: Allowed = lambda _: True, waits: Waits = MappingProxyType({})
+    nodes: list[Node],
+    allowed: Allowed = lambda _: True,
+    waits: Waits = MappingProxyType({}),
+    together: Join = with_epilogue,
 ) -> list[Node]:
-    """What follows a group's last step element by element joins that step, if the group is allowed."""
+    """What follows a group's last step element by element joins that step, if the group is allowed. together: `with_epilogue`, or what keeps
+    what it has given."""
 
     def join(first: Group, second: Group) -> Group | None:
-        if len(second.steps) != 1 or len(second.steps[0]) != 1:
-            return None
-        last = second.steps[0][0]
-        if not _follows(first, last):
-            return None
-        rows = tuple((*row, (last.out.name, *row[0][1:])) for row in first.rows)
-        both = Group(((*first.steps[0], last),), rows, first.waits | second.waits)
-        return both if allowed(both) else None
+        both = together(first, second)
+        return both if both is not None and allowed(both) else None
 
     return merge(nodes, join, waits)
 
@@ -172,19 +184,20 @@ def _length(group: Group, row: Row) -> int | None:
 
 
 class _Item:
-    """A node of `merge`, with what it reads, writes, and has to come after."""
+    """A node of `merge`, with what it reads, writes, and has to come after. at: its position."""
 
-    __slots__ = ("needs", "node", "reads", "writes")
+    __slots__ = ("at", "needs", "node", "reads", "writes")
 
     def __init__(self, node: Node, waits: Waits) -> None:
         self.node, self.reads, self.writes = node, reads_of(node), writes_of(node)
         self.needs = needs_of(node, waits)
+        self.at = 0
 
 
 class _Joining:
     """`join`, asked once about each pair: where it gave nothing, it gives nothing again."""
 
-    def __init__(self, join: Callable[[Group, Group], Group | None], waits: Waits) -> None:
+    def __init__(self, join: Join, waits: Waits) -> None:
         self._join, self._waits = join, waits
         self._apart: set[tuple[_Item, _Item]] = set()
 
@@ -205,7 +218,7 @@ class _Joining:
 
 def merge(
     nodes: Iterable[Node],
-    join: Callable[[Group, Group], Group | None],
+    join: Join,
     waits: Waits = MappingProxyType({}),
 ) -> list[Node]:
     """`nodes` with producer and consumer groups replaced by `join` of them wherever it gives one and no cycle comes of it.
@@ -214,33 +227,37 @@ def merge(
     """
     joining = _Joining(join, waits)
     items = [joining.item(n) for n in nodes]
-    made = frozenset[str]().union(*(x.writes for x in items))
+    writers = {name: x for x in items for name in x.writes}
+    _number(items, 0)
     changed = True
     while changed:
         changed = False
         position = 0
         while position < len(items):
-            joined = _joined(items, position, made, joining)
+            joined = _joined(items, position, writers, joining)
             changed = changed or joined is not None
             position = position + 1 if joined is None else joined
     return [x.node for x in items]
 
 
+def _number(items: list[_Item], first: int) -> None:
+    """Tell the items from `first` on where they are."""
+    for at in range(first, len(items)):
+        items[at].at = at
+
+
 def _joined(
-    items: list[_Item], position: int, made: frozenset[str], joining: _Joining
+    items: list[_Item], position: int, writers: dict[str, _Item], joining: _Joining
 ) -> int | None:
-    """Joins the item at `position` with one before it; where both are now, None if none was joined. made: by all items."""
+    """Joins the item at `position` with one before it; where both are now, None if none was joined. writers: by tensor, who makes it."""
     second = items[position]
-    left = second.reads & made if isinstance(second.node, Group) else frozenset[str]()
-    for earlier in range(position - 1, -1, -1):
-        if not left:  # all its producers have been tried
-            return None
-        first = items[earlier]
-        if first.writes.isdisjoint(left):
-            continue
-        left -= first.writes
+    if not isinstance(second.node, Group):
+        return None
+    producers = {writers[name] for name in second.reads & writers.keys()}
+    for first in sorted(producers, key=lambda x: x.at, reverse=True):
         if not joining.may(first, second):
             continue
+        earlier = first.at
         between = items[earlier + 1 : position]
         after = _dependents(first, between)
         if not all(x.writes.isdisjoint(second.reads) for x in after):
@@ -249,6 +266,8 @@ def _joined(
         if united is not None:
             before = [x for x in between if x not in after]
             items[earlier : position + 1] = [*before, united, *after]
+            _number(items, earlier)
+            writers.update(dict.fromkeys(united.writes, united))
             return earlier + len(before)
     return None
 

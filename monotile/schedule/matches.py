@@ -1,8 +1,9 @@
 """What a family computes as a whole becomes one group, where nobody else reads what is made on the way."""
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from monotile.analysis.states import Waits
 from monotile.ir.program import Compute
@@ -10,11 +11,9 @@ from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
 from monotile.kernels.registry import match
-from monotile.schedule.groups import Node, merge, needs_of, unite
+from monotile.schedule.groups import Join, Node, merge, needs_of, unite
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.tiles import cut
-
-Join = Callable[[Group, Group], Group | None]
 
 
 def join_matches(
@@ -42,8 +41,10 @@ def join_matches(
         assert isinstance(result, Compute)
         if made != inner or not found.closed(result, uses):
             continue
-        between = (n for n in nodes[: nodes.index(node)] if n not in parts)
-        if any(needs_of(n, waits) & (found.kept | made) for n in between):
+        own = set(map(id, parts))
+        before = itertools.takewhile(lambda n, node=node: n is not node, nodes)
+        kept = found.kept | made
+        if any(needs_of(n, waits) & kept for n in before if id(n) not in own):
             continue
         whole = _whole(found, node, parts)
         one = cut(whole, context) if whole is not None else None
@@ -56,7 +57,7 @@ def join_matches(
             apart = _apart(merge([*parts, node], join, waits), context)
         costs = {True: together, False: apart}
         if context.whether("match", costs.__getitem__, shape=shape, first=True):
-            nodes = [whole if n is node else n for n in nodes if n not in parts]
+            nodes = [whole if n is node else n for n in nodes if id(n) not in own]
     return nodes
 
 

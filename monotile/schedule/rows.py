@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,8 +29,9 @@ def cut_rows(group: Group, context: Context, within: float = math.inf) -> Iterat
     """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far, unless all are wanted, or slower than `within`
     seconds."""
     least = within * ROUNDING
+    rows = _rows(group, context.target)
     for tiles in _row_tiles(group, context):
-        draft = _rows_draft(group, tiles, context, least)
+        draft = _rows_draft(rows, tiles, context, least)
         if draft is not None:
             if not context.chooser.wants_all:
                 least = draft.seconds
@@ -86,39 +88,70 @@ def _sizes(extent: int) -> Iterator[int]:
     yield from (extent // n for n in (2, 4, 8) if extent % n == 0 and extent // n <= MOST_ROWS)
 
 
+class _Part(NamedTuple):
+    """A step of a group, whatever the tiles are. where, lead, own: as of a `RowSite`. reads: names of tensors."""
+
+    step: tuple[Compute | Scatter, ...]
+    where: dict[int, int]
+    lead: dict[int, int]
+    own: frozenset[str]
+    reads: frozenset[str]
+
+
+class _Rows(NamedTuple):
+    """A group, with what is the same for all tiles. held: statements of which a task has its rows on chip, and whether somebody reduces down these."""
+
+    group: Group
+    bound: list[Bound]
+    extents: tuple[int, ...]
+    held: list[tuple[Compute | Scatter, bool]]
+    parts: list[_Part]
+
+
+def _rows(group: Group, target: Target) -> _Rows:
+    bound = [{name: (p, lead) for name, p, lead in row} for row in group.rows]
+    held = [
+        (s, _is_padded(s, group.readers[s.out.name], target))
+        for s in group.statements()
+        if s.out.name in group.readers
+    ]
+    own = frozenset(s.out.name for s, _ in held)
+    parts: list[_Part] = []
+    for step in group.steps:
+        where = {row[step[0].out.name][0]: i for i, row in enumerate(bound)}
+        lead = {p: bound[i][step[0].out.name][1] for p, i in where.items()}
+        reads = frozenset(x.tensor.name for s in step for x in loads_of(s))
+        near = {t.name for s in step for t in (s.out, *used(s))}
+        parts.append(_Part(step, where, lead, own & near, reads))
+    return _Rows(group, bound, row_extents(group), held, parts)
+
+
 def _rows_draft(
-    group: Group, tiles: tuple[int, ...], context: Context, least: float
+    rows: _Rows, tiles: tuple[int, ...], context: Context, least: float
 ) -> Draft | None:
     """None where it does not fit, or takes `least` seconds or more."""
     target = context.target
-    bound = [{name: (p, lead) for name, p, lead in row} for row in group.rows]
-    extents = row_extents(group)
-    grid = tuple(-(-e // t) for e, t in zip(extents, tiles, strict=True))
+    grid = tuple(-(-e // t) for e, t in zip(rows.extents, tiles, strict=True))
     waves = -(-math.prod(grid) // target.workers)
     local: dict[str, Local] = {}
     shared = 0
-    for s in group.statements():
+    for s, padded in rows.held:
         name = s.out.name
-        if (readers := group.readers.get(name)) is None:
-            continue
-        box = tuple(_box_dim(axis, p, name, bound, tiles) for p, axis in enumerate(s.axes))
-        pitch = _pitch(s, box, readers, target)
+        box = tuple(_box_dim(axis, p, name, rows.bound, tiles) for p, axis in enumerate(s.axes))
+        pitch = _pitch(s, box, target) if padded else box[-1].extent if box else 1
         local[name] = Local(shared, box, pitch)
         bytes_ = math.prod(b.extent for b in box[:-1]) * pitch * s.out.dtype.itemsize
         shared += -(-bytes_ // ALIGN) * ALIGN
-    own = frozenset(local)
+    room = target.shared_bytes - shared
+    if room < 0:
+        return None
     steps: list[Step] = []
     seconds = 0.0
     most = 0
     fresh: set[str] = set()  # written since the last barrier of the block
     scratch_used = False
-    for step in group.steps:
-        where = {row[step[0].out.name][0]: i for i, row in enumerate(bound)}
-        lead = {p: bound[i][step[0].out.name][1] for p, i in where.items()}
-        reads = {x.tensor.name for s in step for x in loads_of(s)}
-        near = {t.name for s in step for t in (s.out, *used(s))}
-        room = target.shared_bytes - shared
-        found = _in_rows(RowSite(step, where, tiles, lead, own & near, room), context)
+    for step, where, lead, own, reads in rows.parts:
+        found = _in_rows(RowSite(step, where, tiles, lead, own, room), context)
         if found is None:
             return None
         made, spent = found
@@ -136,22 +169,21 @@ def _rows_draft(
         steps.append(msgspec.structs.replace(made, barrier=wait, scratch=shared))
     if shared + most > target.shared_bytes:
         return None
-    return Draft(group, grid, tuple(steps), local, shared + most, waves * seconds)
+    return Draft(rows.group, grid, tuple(steps), local, shared + most, waves * seconds)
 
 
-def _pitch(
-    s: Compute | Scatter,
-    box: tuple[BoxDim, ...],
-    readers: Sequence[Compute | Scatter],
-    target: Target,
-) -> int:
+def _pitch(s: Compute | Scatter, box: tuple[BoxDim, ...], target: Target) -> int:
     """Elements from row to row of what a task holds of `s`: a vector more than there are, where lanes that reduce down the rows would otherwise
     meet in the same banks."""
     row, size = (box[-1].extent if box else 1), s.out.dtype.itemsize
-    if not target.has.lockstep or row * size % BANKS or target.vector_bytes % size:
-        return row
-    down = any(_is_down(x, t) for t in readers for x in loads_of(t) if x.tensor.name == s.out.name)
-    return row + target.vector_bytes // size if down else row
+    return row if row * size % BANKS else row + target.vector_bytes // size
+
+
+def _is_padded(s: Compute | Scatter, readers: Sequence[Compute | Scatter], target: Target) -> bool:
+    """Whether lanes reduce down the rows of `s`, and those may have a vector more."""
+    if not target.has.lockstep or target.vector_bytes % s.out.dtype.itemsize:
+        return False
+    return any(_is_down(x, t) for t in readers for x in loads_of(t) if x.tensor.name == s.out.name)
 
 
 def _is_down(x: Load, reader: Compute | Scatter) -> bool:

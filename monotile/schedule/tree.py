@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from monotile.analysis.in_place import tables_of
 from monotile.analysis.states import may_share, overwritten_by, waits
 from monotile.analysis.uses import mentioned
 from monotile.choice.digest import digest_program, digest_statements
@@ -12,7 +13,7 @@ from monotile.ir.program import Branch, Loop, Program, Statement, wholes
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.plan.streams import streams
-from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite
+from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite, with_epilogue
 from monotile.schedule.keys import digest_groups
 from monotile.schedule.matches import join_matches
 from monotile.schedule.tiles import cut
@@ -56,11 +57,11 @@ class _Building:
         self._program, self._context = program, context
         self._given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
         self._changing, self._waits = program.changing, waits(program)
-        overwritten = overwritten_by(program)
+        self._overwritten, self._tables = overwritten_by(program), tables_of(program)
         # All that a level depends on besides its own statements.
         self._around = (
             self._changing,
-            *(frozenset(x.items()) for x in (self._waits, overwritten)),
+            *(frozenset(x.items()) for x in (self._waits, self._overwritten)),
             program.weights,
         )
 
@@ -74,7 +75,9 @@ class _Building:
     def _level(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Tree:
         def allowed(g: Group) -> bool:
             # Whoever waits for the host's memory keeps no one waiting.
-            return not g.reads & self._changing and may_share(g.steps, self._program)
+            return not g.reads & self._changing and may_share(
+                g.steps, self._overwritten, self._tables
+            )
 
         def join(first: Group, second: Group) -> Group | None:
             near = own is None and self._beside(first, second)
@@ -85,7 +88,11 @@ class _Building:
             n if isinstance(n, Loop | Branch) else once(("same", n), lambda n=n: n)
             for n in singles(body, self._waits)
         ]
-        nodes = fuse_epilogues(nodes, allowed, self._waits)
+
+        def together(first: Group, second: Group) -> Group | None:
+            return once(("epilogue", first, second), lambda: with_epilogue(first, second))
+
+        nodes = fuse_epilogues(nodes, allowed, self._waits, together)
         uses = self._uses(body, own)
         nodes = join_matches(nodes, uses, self._context, self._waits, join)
         return tuple(map(self._node, merge(nodes, join, self._waits)))
@@ -101,19 +108,25 @@ class _Building:
         )
         if both is None or not allowed(both):
             return None
+        key = ("one stage", first, second, near)
+        faster = context.memo.once(key, lambda: self._faster(first, second, both, near))
+        return both if faster else None
+
+    def _faster(self, first: Group, second: Group, both: Group, near: bool) -> bool:
+        """Whether one stage is faster than two."""
+        context = self._context
         a, b = cut(first, context), cut(second, context)
         if a is None or b is None:
-            return None
+            return False
         apart = a.seconds + b.seconds + (0.0 if near else context.target.barrier_seconds)
         one = cut(both, context, within=apart)
         if one is None:
-            return None
-        together = context.whether(
+            return False
+        return context.whether(
             "one stage",
             lambda yes: one.seconds if yes else apart,
             shape=lambda: digest_groups(context, first, second, more=near),
         )
-        return both if together else None
 
     def _beside(self, first: Group, second: Group) -> bool:
         """Whether `first` waits for nothing while `second` waits for others as well: it costs no barrier of its own. In a loop it would

@@ -7,7 +7,6 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.ir.program import Program
 from monotile.ir.verify import verify
@@ -36,8 +35,11 @@ class Compiled:
         verify(program)
         options = options or Options(cache=False)
         self.program = program
-        self.plan = plan or settle(program, schedule(program, target, options), target, options)
-        self.source: Source = emit(program, self.plan, target, options)
+        self.plan, self.source = (
+            settle(program, schedule(program, target, options), target, options)
+            if plan is None
+            else (plan, emit(program, plan, target, options))
+        )
         self.library = load(build(self.source.text, target, options).image)
         self.workspace = self._workspace()
 

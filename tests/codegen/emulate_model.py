@@ -19,7 +19,7 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.runtime.tensors import from_numpy
 from monotile.runtime.zeros import ascending_in
-from monotile.targets.cuda.emit import emit, settle
+from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate
@@ -56,9 +56,8 @@ class Emulated:
         program, self.constants = done.program, done.constants
         self.program, context = for_target(program, target, chooser=chooser)
         plan = schedule(self.program, target, self.options, context, chooser)
-        self.plan = settle(self.program, plan, target, self.options)
+        self.plan, self.source = settle(self.program, plan, target, self.options)
         verify(self.plan, self.program, target)
-        self.source = emit(self.program, self.plan, target, self.options)
 
     def __call__(self, *args: torch.Tensor, seed: int = 0) -> list[torch.Tensor]:
         """Its results, in their order."""

@@ -105,9 +105,10 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     program = layers(3)
     target = cuda_target("sm_90a")
     plan = schedule(program, target, OPTIONS)
-    few = settle(program, plan, target, OPTIONS)
+    few, source = settle(program, plan, target, OPTIONS)
     assert few.launch.functions == "inlined"
-    assert "__forceinline__ void stage_" in emit(program, few, target, OPTIONS).text
+    assert "__forceinline__ void stage_" in source.text
+    assert source == emit(program, few, target, OPTIONS)
     many, more = (
         emit(program, replace(plan, launch=replace(plan.launch, functions=how)), target, OPTIONS)
         for how in ("called", "separate")

@@ -41,15 +41,15 @@ def with_bits(plan: Plan, bits: int) -> Plan:
 @pytest.mark.parametrize(("rows", "bits"), [(1 << 14, 32), (1 << 16, 64)])
 def test_as_many_bits_as_the_indices_need(target: Target, rows: int, bits: int) -> None:
     program, backend = doubled(rows), backend_of(target)
-    plan = backend.settle(program, schedule(program, target, OPTIONS), target, OPTIONS)
+    plan, source = backend.settle(program, schedule(program, target, OPTIONS), target, OPTIONS)
     assert plan.launch.index_bits == bits
     assert f"{bits}-bit indices" in show(plan)
     verify(plan, program, target)
-    source = backend.emit(program, plan, target, OPTIONS)
+    assert backend.emit(program, plan, target, OPTIONS) == source
     assert (WIDE[target.kind] in source.text) == (bits == 64)
     read = read_plan(plan.to_json())
     assert backend.emit(program, read, target, OPTIONS) == source
-    assert backend.settle(program, with_bits(plan, 64), target, OPTIONS) == plan
+    assert backend.settle(program, with_bits(plan, 64), target, OPTIONS) == (plan, source)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.kind)

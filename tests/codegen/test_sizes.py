@@ -134,7 +134,7 @@ def test_on_the_cpu(name: str) -> None:
 def planned(sized: Sized) -> tuple[Program, dict[str, Array], Plan]:
     program, constants = transform(sized.captured.program, sized.captured.constants, OPTIONS)
     program, context = for_target(program, CUDA)
-    plan = settle(program, schedule(program, CUDA, OPTIONS, context), CUDA, OPTIONS)
+    plan, _ = settle(program, schedule(program, CUDA, OPTIONS, context), CUDA, OPTIONS)
     verify(plan, program, CUDA)
     return program, constants, plan
 

@@ -16,7 +16,7 @@ from monotile.pipeline import lower, to_plan
 from monotile.plan.check.structure import verify
 from monotile.runtime.arrange import in_order
 from monotile.runtime.zeros import gather, zeros_of
-from monotile.targets.cuda.emit import emit, settle
+from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.runtime.pruned_models import MODELS, seeded
@@ -52,7 +52,7 @@ def test_as_pytorch(name: str, last: bool) -> None:
     assert [(r.kept, r.of) for r in report.removed] == kept
 
     plan = to_plan(PlanState.of(state.program, TARGET, OPTIONS, state.context))
-    plan = settle(state.program, plan, TARGET, OPTIONS)
+    plan, source = settle(state.program, plan, TARGET, OPTIONS)
     verify(plan, state.program, TARGET)
     values: dict[str, np.ndarray] = {}
     for n, x in captured.parameters.items():
@@ -62,7 +62,6 @@ def test_as_pytorch(name: str, last: bool) -> None:
     leaves = [x for x in captured.signature.inputs if isinstance(x, TensorLeaf)]
     values |= {leaf.tensor.name: to_numpy(x) for leaf, x in zip(leaves, args, strict=True)}
     values |= state.constants
-    source = emit(state.program, plan, TARGET, OPTIONS)
     found = emulate(state.program, plan, source, values)
     right = model.double()(*(x.double() for x in args)).detach().numpy()
     np.testing.assert_allclose(found[0].astype(float), right, rtol=1e-4, atol=1e-4)

@@ -23,7 +23,7 @@ from monotile.ir.program import Program
 from monotile.ir.verify import verify
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify as verify_plan
-from monotile.targets.cuda.emit import emit, settle
+from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.cpu_run import TARGET as CPU
 from tests.codegen.cpu_run import Compiled
@@ -139,9 +139,9 @@ def _run(program: Program, context: Any, target: str) -> Callable[[Any], Any]:
     if target == "cpu":
         return Compiled(program)
     if target == "emulator":
-        plan = settle(program, schedule(program, CUDA, OPTIONS, context), CUDA, OPTIONS)
+        plan = schedule(program, CUDA, OPTIONS, context)
+        plan, source = settle(program, plan, CUDA, OPTIONS)
         verify_plan(plan, program, CUDA)
-        source = emit(program, plan, CUDA, OPTIONS)
         return lambda values: emulate(program, plan, source, values)
 
     def evaluated(values: Any) -> Any:

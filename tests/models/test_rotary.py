@@ -19,7 +19,7 @@ from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
 from monotile.runtime.tensors import from_numpy
-from monotile.targets.cuda.emit import emit, settle
+from monotile.targets.cuda.emit import settle
 from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL
@@ -76,9 +76,8 @@ class Compiled:
         program, constants = transform(captured.program, captured.constants, self.options)
         self.program, context = for_target(program, TARGET, chooser=chooser)
         plan = schedule(self.program, TARGET, self.options, context)
-        self.plan = settle(self.program, plan, TARGET, self.options)
+        self.plan, self.source = settle(self.program, plan, TARGET, self.options)
         verify(self.plan, self.program, TARGET)
-        self.source = emit(self.program, self.plan, TARGET, self.options)
         self.values = {n: to_numpy(x) for n, x in captured.parameters.items()} | dict(constants)
 
     def __call__(self, token: dict[str, torch.Tensor], seed: int) -> torch.Tensor:

@@ -56,4 +56,4 @@ def test_no_way_is_faster_than_the_least_of_its_block(
         for rounds in range(method.teams, 7):
             for task in (Size(8, 8, k), Size(method.block_m, method.block_n, k)):
                 seconds = rounds_seconds(timed, method, problem, task, rounds, 0.0)
-                assert timed.least(rounds) <= seconds * ROUNDING
+                assert timed.floor.least(rounds) <= seconds * ROUNDING

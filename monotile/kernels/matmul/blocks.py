@@ -12,7 +12,7 @@ from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.common.sparse import SPARSE_CHUNK, SPARSE_VECTOR
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.cost import Block, block, task_seconds
+from monotile.kernels.matmul.cost import Block, Floor, block, task_seconds
 from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
@@ -46,6 +46,13 @@ def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
 
     return context.of_worker.once(
         ("ways", *cut_key(p, size)), lambda: tuple(map(way, blocks(p, size, target)))
+    )
+
+
+def floors(p: Product, size: Size, context: Context) -> tuple[Floor, ...]:
+    """What each of `ways` takes at least, whatever the number of workers."""
+    return context.of_worker.once(
+        ("floors", *cut_key(p, size)), lambda: tuple(w.block.floor for w in ways(p, size, context))
     )
 
 
@@ -141,20 +148,20 @@ def _cuda_blocks(
     least = 16 if mma and (p.grain_m or p.coded or _much(size)) else 8
     # Sums that end early leave much to hide: teams that take tasks in turn do.
     teams_and_slices = (*((1, s) for s in (8, 4, 2, 1)), *(((2, 1),) if mma and p.bounded else ()))
-    for block_k, (teams, slices), (warp_m, warp_n) in itertools.product(
-        chunks, teams_and_slices, _WARP_TILES[mma]
-    ):
-        if mma and warp_m * warp_n > sums * target.warp:
+    most_m, most_n = 2 * max(size.m, least), 2 * max(size.n, 8)
+    tiles = [(m, n) for m, n in _WARP_TILES[mma] if not mma or m * n <= sums * target.warp]
+    evaluated = p.left.through_registers or p.right.through_registers
+    for block_k, (teams, slices) in itertools.product(chunks, teams_and_slices):
+        warps = target.threads // target.warp // teams // slices
+        if not warps or slices > max(1, -(-size.k // block_k)):
             continue
-        warps = target.threads // target.warp // teams
-        if slices > warps or slices > max(1, -(-size.k // block_k)):
-            continue
-        for warps_m in _powers_of_two(warps // slices):
-            warps_n = warps // slices // warps_m
+        sides = ((m, warps // m) for m in _powers_of_two(warps))
+        for (warp_m, warp_n), (warps_m, warps_n) in itertools.product(tiles, sides):
             block_m, block_n = warp_m * warps_m, warp_n * warps_n
-            if block_m >= 2 * max(size.m, least) or block_n >= 2 * max(size.n, 8):
+            if block_m >= most_m or block_n >= most_n:
                 continue
-            if _held(p, block_m, block_n, block_k, warps_m * warps_n * target.warp) > MOST_HELD:
+            threads = warps_m * warps_n * target.warp
+            if evaluated and _held(p, block_m, block_n, block_k, threads) > MOST_HELD:
                 continue
             ring = teams * slices * 2 * (block_m + block_n) * block_k * itemsize
             depth = min(8, -(-size.k // (block_k * slices)) + 1, 2 * target.shared_bytes // ring)

@@ -4,6 +4,7 @@ A handful of constants over the Target's figures, fitted to measurements (`Targe
 """
 
 import functools
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,12 +35,26 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
     return total
 
 
+class Floor(NamedTuple):
+    """What a block takes at least, with neither rows nor columns to copy or to finish. In seconds: fill: before the first products. each: for
+    a task's products. finish: after the last. teams: that take tasks in turn."""
+
+    fill: float = 0.0
+    each: float = 0.0
+    finish: float = 0.0
+    teams: int = 1
+
+    def least(self, rounds: int) -> float:
+        """No way to compute so many tasks of such blocks with one worker is faster."""
+        return self.fill + rounds // self.teams * self.teams * self.each + self.finish
+
+
 class Block(msgspec.Struct, frozen=True):
     """What a block of a product takes, as far as that does not depend on how many of its rows and columns a task has. In seconds, but for `read`.
 
     k: values that are summed. fill: before the first products. work: of the multiply-adds. evaluated: of operands that are evaluated.
     copied: of asynchronous copies of less than full width. read: values of operands read on chip for one of k. sums: one pass over the
-    slices' sums.
+    slices' sums. cores: what is known of the instruction's tensor cores, or of what hides copies. tensor: whether it is for tensor cores.
     """
 
     method: Matmul
@@ -52,14 +67,15 @@ class Block(msgspec.Struct, frozen=True):
     copied: float = 0.0
     read: int = 0
     sums: float = 0.0
+    cores: TensorCores | None = None
+    tensor: bool = False
 
-    def least(self, rounds: int) -> float:
-        """No way to compute so many tasks of such blocks with one worker is faster: with neither rows nor columns to copy or to finish."""
+    @property
+    def floor(self) -> Floor:
         if self.target.has.register_tiles:  # a task has many blocks
-            return 0.0
+            return Floor()
         busy, finish = _products(self, 0.0, (0, 0))
-        teams = self.method.teams
-        return self.fill + rounds // teams * teams * (self.evaluated + busy) + finish
+        return Floor(self.fill, self.evaluated + busy, finish, self.method.tasks_at_once)
 
 
 def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
@@ -107,6 +123,8 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
         copied=model.copy * narrow * k / scalar,
         read=read,
         sums=chip_seconds(c.slices * c.block_m * c.block_n, target),
+        cores=_cores(c, model),
+        tensor=tensor_cores,
     )
 
 
@@ -217,12 +235,12 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     For tensor cores, what is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load
     fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
     c, target = b.method, b.target
-    model = fitted(target.model.matmul)
-    cores = _cores(c, model)
+    model, cores = fitted(target.model.matmul), fitted(b.cores)
     moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
-    if not _tensor_cores(c):
+    if not b.tensor:
         return max(moved, b.work), 2 * b.sums
-    read = _read_in_parts(c, tile) if c.in_parts else b.read
+    in_parts = c.in_parts
+    read = _read_in_parts(c, tile) if in_parts else b.read
     written = tile[0] * c.runs + tile[1] * c.right_share * c.runs
     chip = b.product.dtype.itemsize * b.k * (written + read) / target.worker_bandwidth
     moved, chip = moved / cores.path, chip / cores.chip
@@ -230,10 +248,10 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
     if c.instruction == "wgmma":
         parts = (moved, chip, b.work)
         shown = (
-            1.0 if c.in_parts and b.evaluated else model.shows
+            1.0 if in_parts and b.evaluated else model.shows
         )  # products end before operands are evaluated
         busy = (1 - shown) * max(parts) + shown * sum(parts)
-        if c.in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
+        if in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
             busy += (
                 -(-b.k // c.block_k)
                 * model.parts

@@ -23,6 +23,7 @@ from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.blocks import (
     Way,
     cut_key,
+    floors,
     followed,
     ranked,
     scratch_bytes,
@@ -171,20 +172,20 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
     results = size.batches * size.m * size.n
     out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
     fitting = [
-        way
-        for way in ways(p, size, context)
+        (way, floor)
+        for way, floor in zip(ways(p, size, context), floors(p, size, context), strict=True)
         if way.nbytes <= target.shared_bytes and not (p.bounded and _beyond_run(way.method, p))
     ]
     least = [
-        out + w.block.least(_rounds(size, w.method, (w.method.block_m, w.method.block_n), target))
-        for w in fitting
+        out + floor.least(_rounds(size, c, (c.block_m, c.block_n), target))
+        for (c, *_), floor in fitting
     ]
     found: dict[int, list[Choice]] = {}
     best = math.inf
     for number in sorted(range(len(fitting)), key=least.__getitem__):
         if least[number] > best * cost.ROUNDING:
             break
-        found[number] = list(_choices_of(fitting[number], problem, out, target))
+        found[number] = list(_choices_of(fitting[number][0], problem, out, target))
         if not context.chooser.wants_all:
             best = min((best, *(choice[0] for choice in found[number])))
     for number in sorted(found):  # the first of equals is the same whatever was looked at first
@@ -194,7 +195,9 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
 def _choices_of(way: Way, problem: Problem, out: float, target: Target) -> Iterator[Choice]:
     """The ways to cut the product in these blocks. out: seconds in which the results are stored."""
     p, size, c = problem.product, problem.size, way.method
-    block = msgspec.structs.replace(way.block, target=target)
+    block = way.block
+    if block.target is not target:  # as many workers, but for the first of them
+        block = msgspec.structs.replace(block, target=target)
     for tile, share, after in _finished(problem, c, target):
         rounds = _rounds(size, c, tile, target)
         if c.teams > 1 and rounds <= 1:

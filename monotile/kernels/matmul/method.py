@@ -82,7 +82,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     @property
     def right_share(self) -> float:
         """How much of a value of the right operand is stored and copied: half of them, and two bits for each."""
-        return 9 / 16 if self.sparse else 1.0
+        return 9 / 16 if self.right.copy == "sparse" else 1.0
 
     @property
     def in_parts(self) -> bool:

@@ -1,5 +1,6 @@
 """The ways to cut a reduction into tasks, and how many lanes share an output."""
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -235,12 +236,14 @@ def _terms(s: Compute) -> float:
     return math.prod(r.extent for r in s.reduce) * share_of_terms(s)
 
 
+@functools.lru_cache(maxsize=4096)
 def _run(s: Compute, axis: Axis) -> int:
     """The longest run along `axis` among the loads that vary with it."""
     runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
     return max(runs, default=1)
 
 
+@functools.lru_cache(maxsize=4096)
 def _neighbours(s: Compute, axis: Axis) -> int:
     """How many threads along `axis` a sector of memory serves, of the load that is worst in this; of those alike for
     all, none is."""

@@ -6,8 +6,8 @@ Independent of how the Plan was made: it replays the stages, loops included, and
 import math
 
 from monotile.analysis.dependence import follows, loads_of
-from monotile.analysis.in_place import first_updates, scatters_of, updates_in
-from monotile.analysis.states import may_share, scattered, steady_weights
+from monotile.analysis.in_place import first_updates, scatters_of, tables_of, updates_in
+from monotile.analysis.states import may_share, overwritten_by, scattered, steady_weights
 from monotile.analysis.uses import mentions
 from monotile.codegen.view import View, Views
 from monotile.ir.program import Compute, Loop, Program, Scatter, state_names, statements, updates
@@ -46,9 +46,11 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
     if len({s.name for s in stages}) != len(stages):
         fail("two stages have one name")
     done: set[str] = set()
+    overwritten, tables = overwritten_by(program), tables_of(program)
     for stage in stages:
+        view = views.of(stage)
         for step in stage.steps:
-            _check_step(step, views.of(stage), target, weights)
+            _check_step(step, view, target, weights)
             done.update(step.computes)
         _check_chip(stage, plan, target, computes, _kept_round(stage, plan.body))
         if stage.steps[0].method.ahead("task") and math.prod(stage.grid) <= plan.launch.workers:
@@ -58,7 +60,8 @@ def verify(plan: Plan, program: Program, target: Target) -> None:
             fail(f"{stage.name} waits late for no hand-off of the grid")
         if stage.late and (why := why_not_late(stage, computes, plan.launch.workers)):
             fail(f"{stage.name} cannot wait late: {why}")
-        if not may_share([[computes[n] for n in step.computes] for step in stage.steps], program):
+        steps = [[computes[n] for n in step.computes] for step in stage.steps]
+        if not may_share(steps, overwritten, tables):
             fail(f"{stage.name} overwrites an old value that another of its tasks may still read")
     _check_kept(plan.body, target)
     panels = copies(plan.body, program, views, _given(plan))

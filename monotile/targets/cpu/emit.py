@@ -31,13 +31,17 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
     return Source(text, ENTRY, tuple(emitter.checks))
 
 
-def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
-    """`plan` with `Launch.index_bits`: whether all indices fit 32 bits is known once they are written."""
+def settle(program: Program, plan: Plan, target: Target, options: Options) -> tuple[Plan, Source]:
+    """`plan` with `Launch.index_bits`, and its source: whether all indices fit 32 bits is known once they are written. Where they do not fit what
+    `plan` says, they are written again."""
     emitter = _Cpu(program, plan, target, options)
-    emitter.unit()
+    text = emitter.unit()
     bits = 64 if emitter.overflow else 32
     launch = msgspec.structs.replace(plan.launch, index_bits=bits)
-    return msgspec.structs.replace(plan, launch=launch)
+    settled = msgspec.structs.replace(plan, launch=launch)
+    if bits != plan.launch.index_bits:
+        return settled, emit(program, settled, target, options)
+    return settled, Source(text, ENTRY, tuple(emitter.checks))
 
 
 class _Cpu(Loops):
@@ -47,6 +51,7 @@ class _Cpu(Loops):
         """The whole translation unit."""
         for stage, axes in self.stages():
             self._stage(stage, axes)
+        self.join()
         functions = [
             f"static void {f.name}({', '.join(f.declarations)}) {f.body}" for f in self.functions
         ]

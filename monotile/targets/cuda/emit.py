@@ -5,7 +5,7 @@ block. Pointers come by value in the launch's parameters (or as an array in memo
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from monotile.analysis.affine import Affine
 from monotile.codegen.address import Layout
 from monotile.codegen.block import GIVEN, READY, BlockEmitter
-from monotile.codegen.functions import Function, Functions
+from monotile.codegen.functions import Function
 from monotile.codegen.ring import memory_type
 from monotile.codegen.site import Site
 from monotile.codegen.source import Source
@@ -25,10 +25,11 @@ from monotile.ir.program import Compute, Program
 from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
+from monotile.plan.nodes import Choose, Functions, Handoff, Plan, Repeat, Stage
 from monotile.plan.places import replicas_in
 from monotile.plan.streams import any_streams, beside_streams
 from monotile.plan.walk import grid_waits, nodes_in
+from monotile.targets.cuda.definitions import definition, head
 from monotile.targets.cuda.messages import (
     Received,
     on_chip,
@@ -48,9 +49,6 @@ ENTRY = "monotile_kernel"
 CALLED, SEPARATE = 24, 44
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
-# Registers that such a function leaves as they were. Without a word it saves some fifty, in which a kernel that only calls one
-# stage after the other has next to nothing. Of fewer than 2 ptxas warns: the return address is there.
-PRESERVED = 4
 APART = """\
 #define MT_APART
 #ifdef MT_UNIT  // the number of the part to compile
@@ -65,21 +63,27 @@ HEADER_BYTES = 16  # of the parameters before the pointers
 def emit(program: Program, plan: Plan, target: Target, options: Options) -> Source:
     """The source of `plan`. Raises PlanError where an index may not fit its bits."""
     emitter = CudaEmitter(program, plan, target, options)
-    text = emitter.source()
+    emitter.write_stages()
+    text = emitter.source(plan.launch.functions)
     emitter.check_width()
-    return Source(text, ENTRY, tuple(emitter.checks), emitter.units)
+    return emitter.as_source(text)
 
 
-def settle(program: Program, plan: Plan, target: Target, options: Options) -> Plan:
-    """`plan` with `Launch.functions` and `Launch.index_bits`. How many functions there are is known once they are written, as those with
-    the same text are one; so is whether all indices fit 32 bits."""
+def settle(program: Program, plan: Plan, target: Target, options: Options) -> tuple[Plan, Source]:
+    """`plan` with `Launch.functions` and `Launch.index_bits`, and its source. How many functions there are is known once they are written, as
+    those with the same text are one; so is whether all indices fit 32 bits. Only where they need others than `plan` says, all is written again."""
     emitter = CudaEmitter(program, plan, target, options)
-    emitter.source()
+    emitter.write_stages()
+    emitter.join(lean=plan.launch.functions == "separate")
     count = len(list(emitter.functions))
     functions = "separate" if count >= SEPARATE else "called" if count >= CALLED else "inlined"
+    text = emitter.source(functions)
     bits = 64 if emitter.overflow else 32
     launch = msgspec.structs.replace(plan.launch, functions=functions, index_bits=bits)
-    return msgspec.structs.replace(plan, launch=launch)
+    settled = msgspec.structs.replace(plan, launch=launch)
+    if bits != plan.launch.index_bits:
+        return settled, emit(program, settled, target, options)
+    return settled, emitter.as_source(text)
 
 
 class CudaEmitter(BlockEmitter):
@@ -89,7 +93,6 @@ class CudaEmitter(BlockEmitter):
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
-        self.functions = Functions(lean=plan.launch.functions == "separate")
         self.views = Views(program, plan.places, plan.body)
         self.kept = kept_of(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
@@ -100,8 +103,8 @@ class CudaEmitter(BlockEmitter):
         if self.slots:
             self.passed |= {"tag": "const unsigned"}
 
-    def source(self) -> str:
-        """The whole translation unit."""
+    def write_stages(self) -> None:
+        """Write the stages. What they look like does not depend on `Launch.functions`."""
         for stage, axes in self.stages():
             own = [k for k in self.kept if k.stage.name == stage.name]
             for k in own:
@@ -111,14 +114,24 @@ class CudaEmitter(BlockEmitter):
             self._stage(stage, axes)
         if (ring := self.plan.launch.ring) is not None:
             write_supply(self, ring)
+
+    def source(self, how: Functions) -> str:
+        """The whole translation unit, once the stages are written. how: `Launch.functions`."""
+        launch = msgspec.structs.replace(self.plan.launch, functions=how)
+        self.plan = msgspec.structs.replace(self.plan, launch=launch)
+        self.join(lean=how == "separate")
         self.writer = Writer()
         self._kernel()
         if self.units:
             return self._prologue() + self._parts()
         functions = "".join(
-            _definition(f, self.passed, called=self._called(f)) for f in self.functions
+            definition(f, self.passed, called=self._called(f)) for f in self.functions
         )
         return self._prologue() + functions + self.writer.text
+
+    def as_source(self, text: str) -> Source:
+        """`text`, the whole, with what the launch has to know of it."""
+        return Source(text, ENTRY, tuple(self.checks), self.units)
 
     @property
     def units(self) -> int:
@@ -133,15 +146,13 @@ class CudaEmitter(BlockEmitter):
         called = [f for f in self.functions if self._called(f)]
         inside = [f for f in self.functions if not self._called(f)]
         parts = [
-            "".join(f"{_head(f, apart=True)};\n" for f in called)
-            + "".join(_definition(f, self.passed, called=False) for f in inside)
+            "".join(f"{head(f, apart=True)};\n" for f in called)
+            + "".join(definition(f, self.passed, called=False) for f in inside)
             + self.writer.text
         ]
         for first in range(0, len(called), UNIT):
             some = called[first : first + UNIT]
-            parts.append(
-                "".join(_definition(f, self.passed, called=True, apart=True) for f in some)
-            )
+            parts.append("".join(definition(f, self.passed, called=True, apart=True) for f in some))
         return "".join(f"#if MT_HAS({k})\n{text}#endif\n" for k, text in enumerate(parts))
 
     def _called(self, f: Function) -> bool:
@@ -359,30 +370,6 @@ class CudaEmitter(BlockEmitter):
 
     def call(self, stage: Stage) -> None:
         self.write_call(stage.name)
-
-
-def _head(f: Function, *, called: bool = True, apart: bool = False) -> str:
-    kept = f"#pragma nv_abi preserve_n_data({PRESERVED})\n" if apart else "static "
-    inline = "__noinline__" if called else "__forceinline__"
-    return f"{kept}__device__ {inline} void {f.name}({', '.join(f.declarations)})"
-
-
-def _definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
-    """`f`; of one that is called, which is `f` itself under another name, with arguments that ptxas keeps in each lane (`in_lanes`)."""
-    if not called:
-        return f"{_head(f, called=False)} {f.text}"
-    bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
-    known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
-    body = f.text.replace("{\n", "{\n" + known, 1)
-    if apart:
-        return f"{_head(f, apart=True)} {body}"
-    callee = replace(f, name=f"{f.name}_called")
-    arguments = ", ".join(
-        name if kind.endswith("&") else f"mt::ptx::in_lanes({name})"
-        for name, kind in f.parameters.items()
-    )
-    caller = f"{_head(f, called=False)} {{\n  {callee.name}({arguments});\n}}\n"
-    return f"{_head(callee)} {body}{caller}"
 
 
 def _fill_name(kept: Kept) -> str:
