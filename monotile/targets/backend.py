@@ -58,7 +58,7 @@ class Backend:
     present:    whether this machine is one that Monotile compiles for: what "auto" asks.
     detect:     the Target of a name, or of this machine for "". Raises TargetError.
     suffix:     of a file with such a source, ".cu".
-    settle:     a Plan with what can be chosen only when it is known how its source looks, and that source.
+    settle:     a Plan with what can be chosen only when it is known how its source looks, and the source that `emit` gives of it.
     emit:       the source of a Plan.
     build:      a source to what the machine runs; from the disk cache where it is there. Raises BuildError.
     toolchain:  what builds, in words, found without loading it: it is part of the cache's key.
