@@ -231,7 +231,8 @@ def _compiled(
             for e in every
             for m in _modules(e, hardware, options, given, _classes(e, several, len(every)))
         )
-        return module.beside(smaller)
+        module = module.beside(smaller)
+        return module if isinstance(model, Exported) else module.follow(model)
 
 
 def _classes(exported: Exported, several: bool, courses: int) -> Sequence[Mapping[str, int]]:

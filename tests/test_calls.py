@@ -189,8 +189,3 @@ def test_what_does_not_fit_is_refused() -> None:
     for args, kwargs in (((X, X), {}), (((X,),), {}), ((), {"x": X}), ((X,), {"y": X})):
         with pytest.raises(monotile.InputError):
             fast(*args, **kwargs)
-
-
-def test_a_function_is_no_model() -> None:
-    with pytest.raises(monotile.CaptureError, match=r"torch\.nn\.Module"):
-        monotile.compile(torch.relu, (X,))  # pyright: ignore[reportArgumentType]

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -20,11 +19,12 @@ from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
+from monotile.runtime.followed import Followed
 from monotile.runtime.panels import Copies
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.random_state import reseed
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
-from monotile.runtime.states import Held, copy_back, copy_in, refuse_shared
+from monotile.runtime.states import Held, Weights, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable, same
 from monotile.runtime.zeros import Watch, gather
 from monotile.targets.backend import Kernel, Running
@@ -33,29 +33,18 @@ from monotile.targets.target import Target
 from monotile.wrapped import all_plain
 
 
-class _Weights(msgspec.Struct, frozen=True):
-    """One set of weights. Its pointers are valid while it is referenced."""
-
-    tensors: dict[str, torch.Tensor]
-    pointers: tuple[int, ...]
-    states: Held
-    copies: Copies
-
-
 class CompiledModule:
     """A model as one kernel. It is called like the model, with the same arguments and results.
 
     The kernel reads the model's own parameters: the next call sees a change in place (a step of an optimiser, `copy_`,
-    `load_state_dict`). It does not see a replaced tensor (`module.to(...)`, `p.data = ...`): pass the new one to
-    `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and
-    need `load_parameters` as well. With `Options(arrange_parameters=True)` their strides changed on a GPU, and changes in place are seen
+    `load_state_dict`). It does not see a replaced tensor (`module.to(...)`, `p.data = ...`), of which a call warns: pass the new one
+    to `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and need it too. With `Options(arrange_parameters=True)` their strides changed on a GPU, and changes in place are seen
     as before; on the CPU the kernel reads copies of some (`copied_bytes`).
 
     With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Where it reads copies, changes in place are seen as before, but
     for those through `tensor.data` and of inference tensors; where one is against what `specialised.relied` says, the next call raises InputError.
 
-    Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the
-    same tensor must not overlap.
+    Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the same tensor must not overlap.
 
     A model that draws random numbers draws them in the kernel, others in each call, captured ones too: by `random_state`, which begins with
     the seed of PyTorch's generator when the model is compiled. `manual_seed` begins it anew. They are not PyTorch's numbers, but the same on all targets.
@@ -80,6 +69,7 @@ class CompiledModule:
         """
         self._artifact = artifact
         self._smaller: tuple[CompiledModule, ...] = ()
+        self._followed: Followed | None = None
         backend = backend_of(artifact.target)
         self._device = device or backend.device(
             [parameters[n] for n in artifact.parameters if n != RANDOM_STATE]
@@ -103,7 +93,7 @@ class CompiledModule:
         self._watch = Watch.of(artifact.specialised, watched, copied)
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
-            self._weights = _Weights(given, (), Held({}, {}), Copies((), {}))
+            self._weights = Weights(given, (), Held({}, {}), Copies((), {}))
         else:
             if RANDOM_STATE in given:
                 given[RANDOM_STATE] = given[RANDOM_STATE].to(self._device)
@@ -125,6 +115,8 @@ class CompiledModule:
         """The model's results. Raises InputError for arguments that differ from the compiled ones."""
         if self._kernel is None:
             raise TargetError(self._obstacle)
+        if self._followed is not None:
+            self._followed.look()
         leaves = self._arguments.leaves(args, kwargs)
         if self._sizes is None:
             return self._run(self._kernel, leaves, NO_SIZES)
@@ -162,6 +154,12 @@ class CompiledModule:
                     module._take({RANDOM_STATE: state})
         return self
 
+    def follow(self, model: torch.nn.Module) -> "CompiledModule":
+        """This module, whose calls warn where `model` no longer has the parameters that they read."""
+        names = dict.fromkeys(n for m in self.classes for n in m._artifact.parameters)
+        self._followed = Followed(model, names)
+        return self
+
     @property
     def classes(self) -> "tuple[CompiledModule, ...]":
         """The kernels for classes of sizes, ascending; this one is the last."""
@@ -185,7 +183,7 @@ class CompiledModule:
         self,
         kernel: Kernel,
         pointers: list[int],
-        weights: _Weights,
+        weights: Weights,
         inputs: list[torch.Tensor],
         leaves: Sequence[object],
     ) -> None:
@@ -306,11 +304,12 @@ class CompiledModule:
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
-        found = [
-            module._known(state) for module in self.classes
-        ]  # all are checked before one changes
+        # All are checked before one changes.
+        found = [module._known(state) for module in self.classes]
         for module, known in zip(self.classes, found, strict=True):
             module._take(known)
+        if self._followed is not None:
+            self._followed.agree()
 
     def _take(self, known: Mapping[str, torch.Tensor]) -> None:
         here = {name: x.detach().to(self._device) for name, x in known.items()}
@@ -370,7 +369,7 @@ class CompiledModule:
         if self._records is not None:
             pointers += (self._records.data_ptr(),)
         own = Held(states, {n: held[n] for n in states})
-        self._weights = _Weights(held, pointers, own, copies)
+        self._weights = Weights(held, pointers, own, copies)
 
     def __repr__(self) -> str:
         launch = self.plan.launch

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from monotile.errors import InputError
+from monotile.runtime.panels import Copies
 
 _WORK = 10_000  # search limit of the proof that two interleaved views do not overlap
 
@@ -26,6 +27,15 @@ class Held(msgspec.Struct, frozen=True):
     def copied(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         pairs = [(x, self.seen[name]) for name, x in self.own.items()]
         return [(x, y) for x, y in pairs if x.data_ptr() != y.data_ptr()]
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """One set of weights. Its pointers are valid while it is referenced."""
+
+    tensors: dict[str, torch.Tensor]
+    pointers: tuple[int, ...]
+    states: Held
+    copies: Copies
 
 
 def copy_in(held: Held) -> None:

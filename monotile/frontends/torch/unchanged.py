@@ -87,7 +87,7 @@ def _restore(x: _Container, before: Any) -> None:
 
 
 def _package(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
+    return str(kind.__module__).partition(".")[0]
 
 
 def _of_packages(names: set[str]) -> Iterator[ModuleType]:
