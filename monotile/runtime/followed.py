@@ -12,7 +12,7 @@ import torch
 
 from monotile.wrapped import is_wrapped
 
-EACH = 2  # parameters that a call looks at: about a microsecond
+EACH = 2  # parameters that a call looks at: one or two microseconds
 _CALLER = 3  # frames from `look` to whoever calls the compiled module
 
 
