@@ -179,3 +179,44 @@ def test_a_model_stays_as_it_was() -> None:
     monotile.compile(model.eval(), (torch.randn(2, 5, 3), torch.tensor([4, 2])))
     assert model.shape is None
     assert not hasattr(model, "steps")
+
+
+class Windowed(nn.Module):
+    """Asks for two numbers on a line."""
+
+    def forward(self, x: T, ends: T) -> T:
+        first, last = int(ends[0]), int(ends[1])
+        return x[:, first:last].sum(1)
+
+
+def test_two_numbers_on_a_line() -> None:
+    compiled = _same(Windowed(), torch.randn(3, 9), torch.tensor([2, 7]))
+    with pytest.raises(IndexOutOfRangeError):
+        compiled(torch.randn(3, 9), torch.tensor([2, 6]))
+
+
+class Ranging(nn.Module):
+    """Steps up to the longest sequence, without a number of Python's."""
+
+    def forward(self, x: T, lengths: T) -> T:
+        steps = torch.arange(lengths.max(), device=x.device)
+        return x[:, : len(steps)] * steps[None, :, None]
+
+
+class Pooled(nn.Module):
+    """Distances of places that are floats, as Funnel has them: nothing in a call can change them."""
+
+    def forward(self, x: T) -> T:
+        places = torch.arange(0, x.shape[1]).float()
+        ends = torch.cat([places.new_tensor([-3.0]), places[1::2]])
+        steps = torch.arange(ends[0] - places[0] + 8, ends[-1] - places[-1] - 5, -2)
+        return x[:, : len(steps)] * steps
+
+
+def test_ranges_between_tensors() -> None:
+    compiled = _same(Ranging(), torch.randn(2, 5, 3), torch.tensor([4, 2]))
+    with pytest.raises(IndexOutOfRangeError):
+        compiled(torch.randn(2, 5, 3), torch.tensor([3, 2]))
+    _same(Pooled(), torch.randn(2, 16))
+    with pytest.raises(CaptureError, match="data-dependent"):  # what floats of the call say
+        capture(Ranging(), (torch.randn(2, 5, 3), torch.tensor([4.0, 2.0])))

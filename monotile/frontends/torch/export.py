@@ -38,7 +38,7 @@ from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.subclasses import advice as of_parameters
 from monotile.frontends.torch.subclasses import unwrapped
-from monotile.frontends.torch.told import exported_as_told
+from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
 
@@ -178,6 +178,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         calls_may_fail(),
         traced_packed_sequences(),
         fills_with_tensors(),
+        ranges_of_tensors(),
         TransformsOfHalves(),
         AssignedData(model),
     ):

@@ -10,7 +10,7 @@ import copy
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -75,6 +75,23 @@ class Told:
             yield
 
 
+@contextmanager
+def ranges_of_tensors() -> Generator[None]:
+    """Within, `torch.arange` asks the tensors that it is given as ends and steps as Python does, where that is heard."""
+    plain = torch.arange
+
+    def arange(*args: Any, **named: Any) -> torch.Tensor:
+        args, named = pytree.tree_map_only(torch.Tensor, _number, (args, named))
+        return plain(*args, **named)
+
+    with patch.object(torch, "arange", arange):
+        yield
+
+
+def _number(x: torch.Tensor) -> Any:
+    return x.item() if x.ndim == 0 and not x.is_complex() else x
+
+
 class _Places:
     """Counts how often each line asks."""
 
@@ -95,8 +112,20 @@ def _asked_of(
 ) -> Generator[None]:
     """Within, `ask` answers for tensors of this class: it is given the tensor, PyTorch's own way to answer, and the frame that asks."""
 
+    within = False
+
     def asking(plain: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
-        return lambda x: ask(x, plain, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        def asked(x: torch.Tensor) -> Any:
+            nonlocal within
+            if within:  # a torch function mode calls the method by its name again
+                return plain(x)
+            within = True
+            try:
+                return ask(x, plain, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            finally:
+                within = False
+
+        return asked
 
     with ExitStack() as stack:
         for name in _ASKING:
@@ -155,6 +184,7 @@ def _may_be_told(exported: ExportedProgram) -> bool:
     """Whether no number depends on what floating-point inputs say, nor is one that is no integer and computed."""
     specs = exported.graph_signature.input_specs
     given = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
+    fixed = {s.arg.name for s in specs if s.kind is InputKind.CONSTANT_TENSOR}
     floats: set[fx.Node] = set()
     for node in exported.graph.nodes:
         value = node.meta.get("val")
@@ -163,9 +193,26 @@ def _may_be_told(exported: ExportedProgram) -> bool:
         ) or not floats.isdisjoint(node.all_input_nodes):
             floats.add(node)
         told = node.target is known and node.args[2] != ASSERTED
-        if told and (node in floats or _is_computed(node.args[0])):
+        if (
+            told
+            and (node in floats or _is_computed(node.args[0]))
+            and not _is_constant(node, fixed)
+        ):
             return False
     return True
+
+
+def _is_constant(told: fx.Node, fixed: Collection[str]) -> bool:
+    """Whether these are whole numbers that nothing goes into but the literals `fixed`."""
+    values: Any = told.args[1]
+    todo, seen = [told], set[fx.Node]()
+    while todo:
+        node = todo.pop()
+        if node.op == "placeholder" and node.name not in fixed:
+            return False
+        todo += [n for n in node.all_input_nodes if n not in seen]
+        seen.update(node.all_input_nodes)
+    return all(float(v).is_integer() for v in values)
 
 
 def _is_float(value: object) -> bool:
