@@ -196,6 +196,7 @@ def test_one_sequence_with_padding(llama: tuple[torch.nn.Module, Generator]) -> 
     assert torch.equal(lm.generate([ids[0, 2:]], 6), right)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 def test_on_the_emulator() -> None:
     model = model_of("llama")

@@ -36,6 +36,7 @@ WINDOWED = {
 }  # fmt: skip
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["gemma2, window", wide("mistral, window")])
 def test_windows_smaller_than_the_cache(name: str) -> None:
     model = random_model(WINDOWED[name]())
