@@ -6,7 +6,9 @@ in the place of another: what the kernel reads is then no longer the model's. A 
 
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 
@@ -16,54 +18,59 @@ EACH = 2  # parameters that a call looks at: one or two microseconds
 _CALLER = 3  # frames from `look` to whoever calls the compiled module
 
 
+class _Place(NamedTuple):
+    """Where a model has a parameter or buffer. name: in its `state_dict`."""
+
+    owner: weakref.ref[torch.nn.Module]
+    attribute: str
+    name: str
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """None where nobody has the model any more, or it has no such tensor."""
+        owner = self.owner()
+        if owner is None:
+            return None
+        found = owner._parameters.get(self.attribute)  # pyright: ignore[reportPrivateUsage]
+        return owner._buffers.get(self.attribute) if found is None else found  # pyright: ignore[reportPrivateUsage]
+
+
 class Followed:
     """names: of the parameters and buffers of `model` that its kernel reads. The model itself is not kept."""
 
     def __init__(self, model: torch.nn.Module, names: Iterable[str]) -> None:
-        self._places = [place for name in names if (place := _place(model, name)) is not None]
+        self._places = list(_places(model, names))
         self._pointers: list[int | None] = []
         self._next = 0
         self.agree()
 
     def agree(self) -> None:
         """What the model has now is what is meant."""
-        self._pointers = [_pointer(*place) for place in self._places]
+        tensors = (place.tensor for place in self._places)
+        self._pointers = [None if x is None else x.data_ptr() for x in tensors]
 
     def look(self) -> None:
         """Warns, once, where one of the next few parameters lies somewhere else."""
         first = self._next
         end = min(first + EACH, len(self._places))
         self._next = end if end < len(self._places) else 0
-        for k in range(first, end):
-            found = _pointer(*self._places[k])
-            if found != self._pointers[k] and found is not None:
-                name = self._places[k][2]
+        for place, pointer in zip(self._places[first:end], self._pointers[first:end], strict=True):
+            x = place.tensor
+            if x is not None and x.data_ptr() != pointer:
                 self.agree()
                 warnings.warn(
-                    f"the model's parameter {name} was replaced (p.data = ..., model.to(...), assign=True), and the compiled kernel still reads"
-                    " the old one: pass the new ones to load_parameters(model.state_dict()), or compile again",
+                    f"the model's parameter {place.name} was replaced (p.data = ..., model.to(...), assign=True), and the compiled kernel still"
+                    " reads the old one: pass the new ones to load_parameters(model.state_dict()), or compile again",
                     stacklevel=_CALLER,
                 )
                 return
 
 
-def _place(model: torch.nn.Module, name: str) -> "tuple[weakref.ref[torch.nn.Module], str, str] | None":  # fmt: skip
-    path, _, attribute = name.rpartition(".")
-    try:
-        owner = model.get_submodule(path)
-    except AttributeError:  # of a tensor that another one holds
-        return None
-    x = _held(owner, attribute)
-    return None if x is None or is_wrapped(x) else (weakref.ref(owner), attribute, name)
-
-
-def _held(owner: torch.nn.Module, attribute: str) -> torch.Tensor | None:
-    found = owner._parameters.get(attribute)  # pyright: ignore[reportPrivateUsage]
-    return owner._buffers.get(attribute) if found is None else found  # pyright: ignore[reportPrivateUsage]
-
-
-def _pointer(ref: "weakref.ref[torch.nn.Module]", attribute: str, _name: str) -> int | None:
-    """Where the tensor lies; None where nobody has the model any more, or it has no such tensor."""
-    owner = ref()
-    x = None if owner is None else _held(owner, attribute)
-    return None if x is None else x.data_ptr()
+def _places(model: torch.nn.Module, names: Iterable[str]) -> Iterator[_Place]:
+    """Of those tensors that no other one holds."""
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        with suppress(AttributeError):  # the path is one into a tensor
+            place = _Place(weakref.ref(model.get_submodule(path)), attribute, name)
+            if place.tensor is not None and not is_wrapped(place.tensor):
+                yield place

@@ -181,7 +181,7 @@ def _runs(
 
 
 def _may_be_told(exported: ExportedProgram) -> bool:
-    """Whether no number depends on what floating-point inputs say, nor is one that is no integer and computed."""
+    """Whether no number depends on what floating-point inputs say, nor is one that is no integer and computed, unless no call can change it."""
     specs = exported.graph_signature.input_specs
     given = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
     fixed = {s.arg.name for s in specs if s.kind is InputKind.CONSTANT_TENSOR}
