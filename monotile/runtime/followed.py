@@ -54,9 +54,9 @@ class Followed:
         first = self._next
         end = min(first + EACH, len(self._places))
         self._next = end if end < len(self._places) else 0
-        for place, pointer in zip(self._places[first:end], self._pointers[first:end], strict=True):
-            x = place.tensor
-            if x is not None and x.data_ptr() != pointer:
+        for k in range(first, end):
+            x = (place := self._places[k]).tensor
+            if x is not None and x.data_ptr() != self._pointers[k]:
                 self.agree()
                 warnings.warn(
                     f"the model's parameter {place.name} was replaced (p.data = ..., model.to(...), assign=True), and the compiled kernel still"
