@@ -1,7 +1,8 @@
 """Whether a model still has the parameters that its kernel reads.
 
 A kernel reads them where they lay when the model was compiled, or where `load_parameters` said. `p.data = ...`, `model.to(...)`, a new Parameter
-in the place of another: what the kernel reads is then no longer the model's. A call looks at a few of them, in turn, and says so once.
+in the place of another: what the kernel reads is then no longer the model's. A call looks at a few of them, in turn, and says so once. Nothing is
+said where they are of another type or on another device: `model.double()` makes a reference of it, `model.cpu()` frees memory.
 """
 
 import warnings
@@ -40,6 +41,7 @@ class Followed:
 
     def __init__(self, model: torch.nn.Module, names: Iterable[str]) -> None:
         self._places = list(_places(model, names))
+        self._kinds = [_kind(place.tensor) for place in self._places]
         self._pointers: list[int | None] = []
         self._next = 0
         self.agree()
@@ -58,12 +60,18 @@ class Followed:
             x = (place := self._places[k]).tensor
             if x is not None and x.data_ptr() != self._pointers[k]:
                 self.agree()
+                if _kind(x) != self._kinds[k]:
+                    return
                 warnings.warn(
                     f"the model's parameter {place.name} was replaced (p.data = ..., model.to(...), assign=True), and the compiled kernel still"
                     " reads the old one: pass the new ones to load_parameters(model.state_dict()), or compile again",
                     stacklevel=_CALLER,
                 )
                 return
+
+
+def _kind(x: torch.Tensor | None) -> tuple[torch.dtype, torch.device] | None:
+    return None if x is None else (x.dtype, x.device)
 
 
 def _places(model: torch.nn.Module, names: Iterable[str]) -> Iterator[_Place]:

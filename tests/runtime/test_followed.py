@@ -67,3 +67,12 @@ def test_changes_in_place_are_seen_and_models_may_go() -> None:
         for _ in range(8):
             torch.testing.assert_close(compiled(X), wanted)
             torch.testing.assert_close(again(X), wanted)
+
+
+def test_a_reference_in_double_is_no_replacement() -> None:
+    m = model()
+    compiled = monotile.compile(m, (X,))
+    wanted = m.double()(X.double())
+    with warnings.catch_warnings(action="error"):
+        for _ in range(8):
+            torch.testing.assert_close(compiled(X).double(), wanted, rtol=1e-5, atol=1e-5)
