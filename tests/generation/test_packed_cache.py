@@ -23,7 +23,7 @@ def written(model: nn.Module, ids: torch.Tensor, more: int, cache: str) -> torch
     return ids
 
 
-@pytest.mark.parametrize("cache", ["int8", "fp8"])
+@pytest.mark.parametrize("cache", ["int8", wide("fp8")])
 @pytest.mark.parametrize("name", ["llama", wide("gpt2"), wide("qwen3"), wide("gemma2")])
 @torch.no_grad()
 def test_ids(name: str, cache: str) -> None:
