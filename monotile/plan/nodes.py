@@ -49,6 +49,7 @@ class Prefetch(Frozen, frozen=True):
               "stage"   before the stage's first step, and before its hand-off where that is waited for within the step;
               "handoff" between the arrival at the hand-off and the wait;
               "task"    while the worker's task before this one stores its results;
+              "block"   while blocks of rows are multiplied with a panel, of the panel that comes next: a line of the cache for each `distance` values of k;
               "loop"    at the beginning of `distance` iterations of a thread's loop, for all of them;
               "use"     where it is used, in the method's own pipeline.
     distance: how far ahead: chunks of an operand, or iterations of a loop.
@@ -56,7 +57,7 @@ class Prefetch(Frozen, frozen=True):
     """
 
     what: str
-    at: Literal["stage", "handoff", "task", "loop", "use"]
+    at: Literal["stage", "handoff", "task", "block", "loop", "use"]
     distance: int = 1
     cache: Literal["normal", "evict_first"] = "normal"
 

@@ -17,10 +17,11 @@ from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.method import Matmul, MatmulRows
+from monotile.kernels.matmul.next_panel import next_panel
 from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES
 from monotile.kernels.matmul.sides import exact_sides
-from monotile.kernels.matmul.tiles import COMPUTED, tiles_of, why_not_read
+from monotile.kernels.matmul.tiles import COMPUTED, first_sides, tiles_of, why_not_read
 from monotile.kernels.matmul.words import why_not_words
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Method, Stage
@@ -105,8 +106,13 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     last = (rows - m.block_m) * columns if many else rows * (columns - m.block_n)
     if last * size > SUMS_BYTES:
         fail(f"{c.stage.name}: {rows} x {columns} sums of {anchor.out.name} are too many")
-    if why := why_not_read(tiles, Lines(c.view)):
+    lines = Lines(c.view)
+    if why := why_not_read(tiles, lines):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
+    if apart := m.ahead("block"):
+        panel = next_panel(tiles, first_sides(tiles, lines)[1], m.right.copy)
+        if panel is None or not panel.fits(apart):
+            fail(f"{c.stage.name}: no lines of {anchor.out.name}'s next panel lie so")
 
 
 def _check_rows(c: Checked, m: MatmulRows) -> None:

@@ -14,6 +14,7 @@ from monotile.kernels.common.cpu_columns import of_columns
 from monotile.kernels.matmul.cpu_packing import Packing
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.next_panel import NextPanel, next_panel
 from monotile.kernels.matmul.tiles import STORAGE_NAME, Side
 
 
@@ -97,7 +98,10 @@ class _Product(Packing):
         direct = self.method.right.copy in ("direct", "panels")
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
-        name = e.kernel("outer", self.bm, vectors, self.dtype, {"B": b, "A": how})
+        apart = self.method.ahead("block")
+        ahead = next_panel(self.tiles, right, self.method.right.copy) if apart else None
+        given = {"B": b, "A": how, "APART": str(apart), "RUN": str(ahead.run if ahead else 0)}
+        name = e.kernel("outer", self.bm, vectors, self.dtype, given)
         if not direct:
             e.writer.write(f"_Alignas(64) {self.kind} right[{self.bn * self.bk}];")
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
@@ -109,12 +113,31 @@ class _Product(Packing):
                 b_step = right.along_depth or 0
             else:
                 self.panel(right, n0, nc, kc)
+            later = "NULL, 0"
+            if ahead is not None:
+                here = panel if direct else self.in_place(right, Axis("nb", self.columns))
+                text = f"(const char*)({here} + {self._to_next(ahead, nc)})"
+                e.writer.write(f"const char* const next = {text};")
+                turn = f"mt_min_idx(mb / {self.bm}, {ahead.blocks(apart) - 1})"
+                later = f"next + {turn} * (ptrdiff_t){ahead.step(apart)}, {ahead.jump}"
             with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]):
                 self.lines(left, "a", a_block, "mb", mc, self.bm)
                 at = f"sums + mb * {self.columns} + nb"
                 e.writer.write(
-                    f"{name}(a, {walk}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first});"
+                    f"{name}(a, {walk}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first}, {later});"
                 )
+
+    def _to_next(self, ahead: NextPanel, nc: str) -> str:
+        """Text of how many elements behind the panel of column `nb` the next one begins: beside it; of the next chunk; or of the next columns, from the
+        first chunk on."""
+        chunks = -(-self.tiles.depth // self.bk)
+        across, several = f"(ptrdiff_t){ahead.across}", self.columns > self.bn
+        text = across
+        if chunks > 1:
+            back = f" - nb / {self.bn} * {across}" if several else ""
+            first = f"{across} - ko * (ptrdiff_t){ahead.deep}"
+            text = f"(ko + 1 < {chunks} ? {ahead.deep}{back} : {first})"
+        return f"(nb + {self.bn} < {nc} ? {across} : {text})" if several and chunks > 1 else text
 
     def _finish(self, m0: Expr, n0: Expr, mc: str, nc: str) -> None:
         """Write what becomes of the sums."""

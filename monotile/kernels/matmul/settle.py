@@ -10,8 +10,9 @@ from monotile.kernels.common.epilogue import epilogue_of
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
 from monotile.kernels.matmul.method import Matmul, MatmulRows
+from monotile.kernels.matmul.next_panel import asked
 from monotile.kernels.matmul.sides import exact_sides
-from monotile.kernels.matmul.tiles import tile_sides, tiles_of
+from monotile.kernels.matmul.tiles import first_sides, tile_sides, tiles_of
 from monotile.plan.nodes import Method
 
 ROWS = 128  # of the sums that stay in the cache, where a task has many columns
@@ -26,8 +27,10 @@ def settle(where: Settling) -> Method:
         anchor = where.anchor
         assert isinstance(anchor, Compute)
         m = msgspec.structs.replace(m, sums=_sums(where, m))
-        left, right = tile_sides(tiles_of(view.site(where.step), anchor, m), Lines(view))
-        return msgspec.structs.replace(m, left=left, right=right)
+        tiles, lines = tiles_of(view.site(where.step), anchor, m), Lines(view)
+        left, right = tile_sides(tiles, lines)
+        ahead = asked(tiles, first_sides(tiles, lines)[1], right.copy)
+        return msgspec.structs.replace(m, left=left, right=right, prefetch=ahead)
     left, right = exact_sides(where.step, view)
     if isinstance(m, MatmulRows):
         return msgspec.structs.replace(m, left=left, right=right)

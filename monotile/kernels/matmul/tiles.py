@@ -154,6 +154,16 @@ def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
     return Tiles(site, method, anchor, m, n, k, depth, block_k, rows, columns)
 
 
+def first_sides(tiles: Tiles, lines: Lines) -> tuple[Side, Side]:
+    """The left and the right operand over any rectangle of sums and any chunk."""
+    starts = (
+        block_start("mo", tiles.m.variable.extent, tiles.rows),
+        block_start("no", tiles.n.variable.extent, tiles.columns),
+        block_start("ko", tiles.depth, tiles.block_k),
+    )
+    return tiles.sides(lines, *starts)
+
+
 def tile_sides(tiles: Tiles, lines: Lines) -> tuple[Operand, Operand]:
     """How tiles can read the left and the right operand at best: in place, or from a copy in panels where the method wants that, but for a right one of
     rows times vectors of columns that the method wants packed; else packed."""
@@ -182,12 +192,7 @@ def _ways(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operan
 
 def _in_memory(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """The same, without copies of weights."""
-    starts = (
-        block_start("mo", tiles.m.variable.extent, tiles.rows),
-        block_start("no", tiles.n.variable.extent, tiles.columns),
-        block_start("ko", tiles.depth, tiles.block_k),
-    )
-    left, right = tiles.sides(lines, *starts)
+    left, right = first_sides(tiles, lines)
     if tiles.method.instruction == "dot":
         lie = left.along_depth == 1, right.along_depth == 1
         return _read(left, in_place=lie[0]), _read(right, in_place=lie[1])

@@ -5,6 +5,8 @@
 //   MT_C        compute type, f32 or f64, also the left operand's type in memory
 //   MT_B        storage type of the right operand: f32, f64, f16, bf16
 //   MT_A        how the left one is walked: along `step` (elements from one value of k to the next), or by a `table` of where each lies
+//   MT_APART    values of k for each line that the tile asks for of what comes next; 0: it asks for nothing
+//   MT_RUN      such lines that lie side by side, of which one run begins `jump` bytes behind another; 0: all do
 #include "cpu/device/vector.h"
 
 #define MT_VECTOR MT_JOIN(mt_, MT_C)
@@ -15,18 +17,27 @@
 #define MT_WALK_table const idx*
 #define MT_AT_step(walk, p) ((walk) * (p))
 #define MT_AT_table(walk, p) ((ptrdiff_t)(walk)[p])
+#if MT_APART > 0 && MT_RUN > 0
+#define MT_LINE(n) ((n) / MT_RUN * (ptrdiff_t)jump + (n) % MT_RUN * 64)
+#else
+#define MT_LINE(n) ((n) * 64)
+#endif
 
 // c[i][j] = (first ? 0 : c[i][j]) + sum over k of a[i][at k] * b[k * ldb + j]; ldc: elements between rows of c.
 static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
                                               MT_JOIN(MT_WALK_, MT_A) walk,
                                               const MT_JOIN(MT_TYPE_, MT_B) * b, idx ldb, idx k,
-                                              MT_SCALAR* c, idx ldc, bool first) {
+                                              MT_SCALAR* c, idx ldc, bool first, const char* next, idx jump) {
+  (void)next, (void)jump;
   MT_VECTOR sum[MT_M][MT_N];
 #pragma GCC unroll 32
   for (int i = 0; i < MT_M; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < MT_N; ++j) sum[i][j] = (MT_VECTOR){0};
   for (ptrdiff_t p = 0; p < k; ++p, b += ldb) {
+#if MT_APART > 0
+    if (p % MT_APART == 0) __builtin_prefetch(next + MT_LINE(p / MT_APART), 0, 2);  // to the second cache
+#endif
     ptrdiff_t q = MT_JOIN(MT_AT_, MT_A)(walk, p);
     MT_VECTOR y[MT_N];
 #pragma GCC unroll 8
@@ -56,4 +67,7 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
 #undef MT_WALK_table
 #undef MT_AT_step
 #undef MT_AT_table
+#undef MT_LINE
+#undef MT_APART
+#undef MT_RUN
 #include "cpu/device/template_end.h"

@@ -1,0 +1,70 @@
+"""The panel of a right operand that comes next, asked for while blocks of rows advance past this one: it is then read from memory behind the products.
+
+BERT-base at 128 tokens in float32 97 -> 84 ms, GPT-2 143 -> 121, ViT-B/16 149 -> 135, ResNet-50 37 -> 34 (two Sapphire Rapids cores, in one run each,
+weights in panels). Asked for between blocks instead, products wait for the lines' places in the first cache.
+"""
+
+from dataclasses import dataclass
+
+from monotile.kernels.matmul.tiles import Side, Tiles
+from monotile.plan.nodes import Prefetch
+
+LINE = 64  # bytes that the caches move at a time
+APART = (8, 4, 2, 1)  # values of k for each line that a block asks for
+ENOUGH = 7 / 8  # of a panel's lines
+
+
+@dataclass(frozen=True, slots=True)
+class NextPanel:
+    """Where a panel's lines lie. run: lines side by side; 0: all of them. jump: bytes from one run to the next. across, deep: elements from a panel to the one
+    beside it, and from one chunk of k to the next. lines: of a panel. block_k: values of k of a chunk."""
+
+    run: int
+    jump: int
+    across: int
+    deep: int
+    lines: int
+    block_k: int
+
+    def step(self, apart: int) -> int:
+        """Bytes from what one block asks for to what the next one does."""
+        lines = self.block_k // apart
+        return lines // self.run * self.jump if self.run else lines * LINE
+
+    def blocks(self, apart: int) -> int:
+        """How many blocks ask for all of it."""
+        return -(-self.lines // (self.block_k // apart))
+
+    def fits(self, apart: int) -> bool:
+        """Whether a block asks for whole runs."""
+        lines = self.block_k // apart
+        whole = not self.run or (self.run <= lines and lines % self.run == 0)
+        return self.block_k % apart == 0 and whole
+
+
+def next_panel(tiles: Tiles, right: Side, copy: str) -> NextPanel | None:
+    """None where its lines do not follow each other evenly. copy: how the right operand is read."""
+    columns, block_k, size = tiles.method.block_n, tiles.block_k, right.value.dtype.itemsize
+    lines = block_k * columns * size // LINE
+    along, line = right.along_depth, right.along_line
+    if tiles.method.instruction != "outer" or copy == "decode":
+        return None
+    if copy == "panels":
+        return NextPanel(0, 0, columns * tiles.depth, columns * block_k, lines, block_k)
+    if along is None or line is None or 1 not in (along, line):
+        return None
+    run, jump = (columns, along) if line == 1 else (block_k, line)
+    run = run * size // LINE
+    if run == 0:
+        return None
+    return NextPanel(run, jump * size, columns * line, block_k * along, lines, block_k)
+
+
+def asked(tiles: Tiles, right: Side, copy: str) -> tuple[Prefetch, ...]:
+    """What blocks ask for of the right operand: as few lines each as they can."""
+    found, rows = next_panel(tiles, right, copy), -(-tiles.rows // tiles.method.block_m)
+    fitting = [a for a in APART if found is not None and found.fits(a)]
+    if found is None or not fitting:
+        return ()
+    apart = next((a for a in fitting if ENOUGH * found.blocks(a) <= rows), fitting[-1])
+    return (Prefetch("right", "block", apart),)
