@@ -52,7 +52,7 @@ class Prefetch(Frozen, frozen=True):
               "block"   while blocks of rows are multiplied with a panel, of the panel that comes next: a line of the cache for each `distance` values of k;
               "loop"    at the beginning of `distance` iterations of a thread's loop, for all of them;
               "use"     where it is used, in the method's own pipeline.
-    distance: how far ahead: chunks of an operand, or iterations of a loop.
+    distance: how far ahead: chunks of an operand, or iterations of a loop; or as "block" says.
     cache:    "evict_first": nobody asks for it again before the last-level cache has had other weights instead.
     """
 

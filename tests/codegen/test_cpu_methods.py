@@ -21,7 +21,7 @@ from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, 
 from monotile.kernels.registry import read_plan
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Method, Plan
+from monotile.plan.nodes import Method, Plan, Prefetch
 from monotile.plan.printer import show
 from monotile.targets.cpu.target import cpu_target
 from tests.codegen.cpu_programs import linear
@@ -256,6 +256,30 @@ def test_operands_that_tiles_cannot_read_so(
 ) -> None:
     broken = with_methods(plan_of(program), Matmul, **sides)
     with pytest.raises(VerificationError, match=f"cannot be read so: {words}"):
+        verify(broken, program, TARGET)
+
+
+@pytest.mark.parametrize("right", ["k", "mn"])
+def test_the_next_panel_is_asked_for(right: str) -> None:
+    """By few rows more lines at a time; of what is computed nothing."""
+    program = linear(160, 64, 600, right=right)
+    plan = plan_of(program)
+    (asked,) = product(plan).prefetch
+    assert (asked.what, asked.at, asked.distance) == ("right", "block", 8)
+    assert "right prefetched x8 at block" in show(plan)
+    values = random_values(program)
+    compiled = Compiled(program, plan=plan)
+    assert compiled.source.text.count("const char* const next") == 1
+    agree(compiled(values), evaluate(program, values))
+    few = product(plan_of(linear(16, 64, 600, right=right))).ahead("block")
+    assert 0 < few < 8
+    assert not product(plan_of(NEGATED)).prefetch
+
+
+@pytest.mark.parametrize("program", [FLAT, NEGATED])
+def test_what_of_a_next_panel_cannot_be_asked_for(program: Program) -> None:
+    broken = with_methods(plan_of(program), Matmul, prefetch=(Prefetch("right", "block", 3),))
+    with pytest.raises(VerificationError, match="no lines of y's next panel lie so"):
         verify(broken, program, TARGET)
 
 

@@ -5,12 +5,14 @@
 #include "cpu/device/math.h"
 #include "cpu/device/pool.h"
 
-#define MT_NAME outer_4_2_f32_f16_step
+#define MT_NAME outer_4_2_f32_f16_step_0_0
 #define MT_M 4
 #define MT_N 2
 #define MT_C f32
 #define MT_B f16
 #define MT_A step
+#define MT_APART 0
+#define MT_RUN 0
 #include "cpu/device/outer.h"
 
 static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_12, uint16_t* const y_35) {
@@ -47,7 +49,7 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
-            outer_4_2_f32_f16_step(a, 1, w1_6 + nb, 256, 256, sums + mb * 256 + nb, 256, true);
+            outer_4_2_f32_f16_step_0_0(a, 1, w1_6 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
           }
         }
         for (idx row = 0; row < 32; ++row) {
@@ -78,7 +80,7 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
-            outer_4_2_f32_f16_step(a, 1, w2_12 + nb, 256, 256, sums + mb * 256 + nb, 256, true);
+            outer_4_2_f32_f16_step_0_0(a, 1, w2_12 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
           }
         }
         for (idx row = 0; row < 32; ++row) {

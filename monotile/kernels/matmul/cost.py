@@ -135,7 +135,15 @@ def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float
 
 def task_seconds(b: Block, task: Size) -> float:
     """The same of blocks that are known."""
-    return sum(_contract_parts(b, task))
+    return sum(_contract_parts(b, task)) + _first_seconds(b, task)
+
+
+def _first_seconds(b: Block, task: Size) -> float:
+    """What a task reads of the right operand before caches have it, where there are caches and they have not from the call before."""
+    c, target = b.method, b.target
+    right = task.n * task.k * b.product.dtype.itemsize
+    anew = c.right.copy == "panels" or right > target.shared_bytes / 4
+    return right / target.dram_bandwidth if target.has.register_tiles and anew else 0.0
 
 
 def rounds_seconds(
@@ -147,7 +155,8 @@ def rounds_seconds(
     fill, busy, finish = _contract_parts(b, task)
     finish += after
     if target.has.register_tiles:
-        return rounds * (fill + busy + finish)
+        beside = -(-problem.size.m // task.m) if c.instruction == "outer" else 1
+        return rounds * (fill + busy + finish + _first_seconds(b, task) / beside)
     if rounds == 1:
         return fill + busy + finish
     model = fitted(target.model.matmul)
@@ -215,10 +224,7 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
         if c.instruction == "words":
             packed = packed_lines(c, Size(m, n, k))
         packing = 2 * packed * k * itemsize / target.worker_bandwidth
-        right = n * k * itemsize  # read anew by each task, unless it stays in the cache
-        anew = c.right.copy == "panels" or right > target.shared_bytes / 4
-        first = right / target.dram_bandwidth if anew else 0.0
-        return b.fill, packing + first + max(moved, blocks * b.work), 0.0
+        return b.fill, packing + max(moved, blocks * b.work), 0.0
     model = fitted(target.model.matmul)
     along = min(c.block_k, p.near or c.block_k) * c.runs
     rows, columns = min(c.block_m, m), min(c.block_n, n)

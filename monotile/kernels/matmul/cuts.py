@@ -32,6 +32,7 @@ from monotile.kernels.matmul.blocks import (
 )
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Memory, Problem, Size
+from monotile.kernels.matmul.regions import cpu_region, cpu_regions, traffic_seconds
 from monotile.kernels.matmul.rows import (
     Share,
     finish_seconds,
@@ -100,7 +101,7 @@ def _best_choice(
             "blocks",
             _choices(problem, context),
             shape=lambda: digest(key),
-            cost=lambda way: way[0],
+            cost=lambda way: way[0] + traffic_seconds(problem, way[1], way[3], context.target),
             value=lambda way: (
                 _value(way[1]) | {"tiles": way[3]} | ({"lanes": way[4].lanes} if way[4] else {})
             ),
@@ -131,12 +132,13 @@ def _problem(
     common = context.target.model.common
     stored = next(s.out.dtype.itemsize for s in reversed(statements) if isinstance(s, Compute))
     memory = _from_memory(anchor, p, context.target)
+    read = Memory(*_operand_bytes(anchor, p))
     if found is not None:
         numbers = [anchor.axes[a] for a in p.m]
         work = row_work(found, len(moments(found)), common.transcendental, numbers)
-        return Problem(p, size, 0.0, stored, memory, work, found.span[-1])
+        return Problem(p, size, 0.0, stored, memory, read, work, found.span[-1])
     operations = product_cost.finishing(statements, common.after_plain, common.after_costly)
-    return Problem(p, size, operations, stored, memory)
+    return Problem(p, size, operations, stored, memory, read)
 
 
 def _selected(c: Compute, side: Sequence[int]) -> bool:
@@ -149,7 +151,15 @@ def _key(problem: Problem) -> tuple[object, ...]:
     """All that `_choices` looks at."""
     p, size = problem.product, problem.size
     epilogue = (problem.operations, problem.stored)
-    key = (*cut_key(p, size), p.grain_m, p.grain_n, size.batches, *epilogue, problem.memory)
+    key = (
+        *cut_key(p, size),
+        p.grain_m,
+        p.grain_n,
+        size.batches,
+        *epilogue,
+        problem.memory,
+        problem.read,
+    )
     return key if problem.rows is None else (*key, problem.rows, problem.last)
 
 
@@ -258,8 +268,11 @@ def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[
             (within_run(m, p.grain_m, target), within_run(n, p.grain_n, target)) for m, n in found
         )
     if target.has.register_tiles:
-        tile_m, tile_n = _cpu_region(size, method, target)
-        return [(within_run(tile_m, p.grain_m, target), within_run(tile_n, p.grain_n, target))]
+        cut = method.instruction == "outer"
+        found = cpu_regions(size, method, target) if cut else (cpu_region(size, method, target),)
+        return dict.fromkeys(
+            (within_run(m, p.grain_m, target), within_run(n, p.grain_n, target)) for m, n in found
+        )
     tile_m = within_run(method.block_m, p.grain_m, target)
     tile_n = method.block_n if method.runs > 1 else within_run(method.block_n, p.grain_n, target)
     found = [(tile_m, tile_n)]
@@ -273,19 +286,6 @@ def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[
         fewer_columns = min(tile_n, cost.round_up(-(-size.n // across), EVEN))
         found.append((fewer_rows, fewer_columns))
     return dict.fromkeys(found)
-
-
-def _cpu_region(size: Size, c: Matmul, target: Target) -> tuple[int, int]:
-    """Columns for a few tasks a thread, so that a thread's part of the right side stays in its cache; all rows,
-    unless there are too few columns for that."""
-    least = -(-4 * target.workers // size.batches)
-    even = (
-        t for t in range(least, least + target.workers) if t * size.batches % target.workers == 0
-    )
-    tasks = next(even, least)
-    columns = max(c.block_n, cost.round_up(-(-size.n // tasks), c.block_n))
-    rows = cost.round_up(-(-size.m // -(-tasks // -(-size.n // columns))), c.block_m)
-    return min(max(rows, 64), cost.round_up(size.m, c.block_m)), columns
 
 
 def _product_dims(

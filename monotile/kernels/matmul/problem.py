@@ -18,7 +18,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of a product's operands that no cache keeps."""
+    """Bytes of a product's operands."""
 
     left: float
     right: float
@@ -26,7 +26,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. rows: what each row of sums takes
+    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. memory: operands that no cache keeps; read:
+    all that is read of them, of one batch. rows: what each row of sums takes
     instead, where these are finished row by row; last: the innermost of a row's extents."""
 
     product: Product
@@ -34,5 +35,6 @@ class Problem:
     operations: float
     stored: int
     memory: Memory
+    read: Memory
     rows: RowWork | None = None
     last: int = 1

@@ -51,5 +51,6 @@ def held_sums(m: Matmul, rows: int, columns: int, itemsize: int) -> tuple[int, i
     """Rows and columns of the sums that stay in the cache, of so many of a task. itemsize: bytes of a sum."""
     rows, columns = round_up(rows, m.block_m), round_up(columns, m.block_n)
     most = SUMS_BYTES // itemsize
-    rows = min(rows, round_up(max(ROWS, most // columns), m.block_m))
+    packed = m.instruction == "outer" and m.right.copy not in ("direct", "panels")
+    rows = min(rows, round_up(max(ROWS, most // (m.block_n if packed else columns)), m.block_m))
     return rows, min(columns, max(m.block_n, most // rows // m.block_n * m.block_n))
