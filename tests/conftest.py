@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
-FIRST, ONE_OF = 1, 10  # cases of a test that run, and one of how many of the others
+FIRST, ONE_OF = 1, 16  # cases of a test that run, and one of how many of the others
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
