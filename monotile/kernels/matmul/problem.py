@@ -27,7 +27,8 @@ class Memory:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. rows: what each row of sums takes
-    instead, where these are finished row by row; last: the innermost of a row's extents."""
+    instead, where these are finished row by row; last: the innermost of a row's extents. products: how many are side by side, of whose sums a
+    result is made each; the size is that of all of them."""
 
     product: Product
     size: Size
@@ -36,3 +37,8 @@ class Problem:
     memory: Memory
     rows: RowWork | None = None
     last: int = 1
+    products: int = 1
+
+    @property
+    def results(self) -> int:
+        return self.size.batches * self.size.m * self.size.n // self.products
