@@ -127,7 +127,10 @@ struct StackedLinear {
   __device__ __forceinline__ const T* address(int number, int row, int k) const {
     const T* from = base[0];
 #pragma unroll
-    for (int i = 1; i < COUNT; ++i) from = number == i ? base[i] : from;  // no index: the pointers are in registers
+    for (int i = 1; i < COUNT; ++i) {
+      const T* next = base[i];  // no index, and not where it is known to be `number`: the pointers are in registers
+      from = number >= i ? next : from;
+    }
     return from + i64(row) * ROW_STEP + i64(k) * K_STEP;
   }
   __device__ __forceinline__ Source<T> source(int number, int row, int k) const { return {address(number, row, k), true}; }
@@ -369,21 +372,20 @@ struct PanelCopies {
       if constexpr (EVICT_FIRST) policy = ptx::evict_first_policy();
       offset = p.offset, rows_left = row_end - row0 - row_of(p.row), k_left = K - k0 - p.k;
     }
-    // Of operands one above the other: the one that has round `i`.
-    __device__ __forceinline__ int number(int i) const {
-      if (PRODUCTS == 1 || ONE_ROUND) return 0;
-      const int low = number_of(rows_to(i)), high = number_of(rows_to(i) + ROUND_ROWS - 1);
-      return low == high || first_row + rows_to(i) < high * EACH ? low : high;
-    }
+    // Of operands one above the other: those that round `i` reaches into, the first and the last; and whether this thread's row is of the last.
+    static __device__ constexpr int first_of(int i) { return PRODUCTS == 1 || ONE_ROUND ? 0 : number_of(rows_to(i)); }
+    static __device__ constexpr int last_of(int i) { return PRODUCTS == 1 || ONE_ROUND ? 0 : number_of(rows_to(i) + ROUND_ROWS - 1); }
+    __device__ __forceinline__ bool is_last(int i) const { return first_row + rows_to(i) >= last_of(i) * EACH; }
     // How far round `i` is from the first along the rows of an operand, and where it begins.
-    __device__ __forceinline__ int rows(int i) const { return rows_to(i) - number(i) * EACH; }
+    __device__ __forceinline__ int rows(int i) const {
+      const int first = rows_to(i) - first_of(i) * EACH, last = rows_to(i) - last_of(i) * EACH;
+      return first_of(i) == last_of(i) || !is_last(i) ? first : last;
+    }
     __device__ __forceinline__ const T* at(int i) const {
       const T* to = from + (i64(rows(i)) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP);
       if constexpr (PRODUCTS == 1) return to;
-      i64 further = 0;
-#pragma unroll
-      for (int k = 1; k < PRODUCTS; ++k) further = number(i) == k ? apart[k] : further;
-      return to + further;
+      const i64 first = apart[first_of(i)], last = apart[last_of(i)];
+      return to + (first_of(i) == last_of(i) || !is_last(i) ? first : last);
     }
     // Where a thread's pieces come from and go to. Those of later chunks and stages lie at constant distances from there.
     struct Starts {
@@ -436,7 +438,10 @@ struct PanelCopies {
       from = condition ? other.from : from;
       if constexpr (PRODUCTS > 1)
 #pragma unroll
-        for (int i = 1; i < PRODUCTS; ++i) apart[i] = condition ? other.apart[i] : apart[i];
+        for (int i = 1; i < PRODUCTS; ++i) {
+          const i64 own = apart[i], others = other.apart[i];
+          apart[i] = condition ? others : own;
+        }
       rows_left = condition ? other.rows_left : rows_left;
       k_left = condition ? other.k_left : k_left;
     }
