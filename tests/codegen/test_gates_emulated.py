@@ -7,14 +7,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import Dim
 
 from monotile.choice.chooser import Prefer
 from monotile.choice.spec import Value
+from monotile.config import Options
+from monotile.frontends.torch.capture import functional, to_program
+from monotile.frontends.torch.export import export
+from monotile.frontends.torch.tf32 import Tf32
 from monotile.kernels.matmul.method import MatmulGate
+from monotile.pipeline import for_target, schedule, transform
+from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
-from tests.codegen.emulate import COMPILER
-from tests.codegen.emulate_model import Emulated
+from monotile.targets.cuda.emit import settle
+from tests.codegen.emulate import COMPILER, emulate
+from tests.codegen.emulate_model import TARGET, Emulated
+from tests.frontend.sized import Sized
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -212,11 +221,64 @@ def test_the_next_task_is_asked_for() -> None:
     assert found.following
 
 
-def test_columns_of_warpgroups() -> None:
+@pytest.mark.parametrize("block", [128, 192])
+def test_columns_of_warpgroups(block: int) -> None:
+    """Lines of 64 columns, of one half each or of both."""
     torch.manual_seed(3)
-    (found,) = check(Columns(128, 96).half(), torch.randn(70, 128).half(), joined(by("wgmma")))
-    assert found.right.major == "mn"
+    holds = by("wgmma", block_n=block)
+    (found,) = check(Columns(128, 96).half(), torch.randn(70, 128).half(), joined(holds))
+    assert (found.right.major, found.block_n) == ("mn", block)
 
 
-def test_sizes_of_the_call() -> None:
-    """Rows that a call does not have are in no task."""
+class Cast(nn.Module):
+    """Weights of float32 that are rounded on their way: they are evaluated, not copied."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.both = nn.Linear(width, 2 * inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = (p.half().to(x) for p in (self.both.weight, self.both.bias))
+        return F.glu(F.linear(x, weight, bias))
+
+
+def test_weights_that_are_evaluated() -> None:
+    torch.manual_seed(4)
+    (found,) = check(Cast(64, 72), torch.randn(70, 64).half())
+    assert found.right.copy == "element"
+
+
+@pytest.mark.parametrize("instruction", ["mma", "wgmma"])
+def test_tf32(instruction: str) -> None:
+    torch.manual_seed(5)
+    model, x = Halves(64, 72).eval(), torch.randn(70, 64)
+    exported = export(model, (x,))
+    captured = to_program(exported, functional(exported), {}, Tf32(True, True))
+    fast = Emulated(captured, (x,), chooser=joined(by(instruction)))
+    assert [(m.passes, m.instruction) for m in gates(fast.plan)] == [(1, instruction)]
+    assert error(fast(x)[0], exact(model, (x,))) < 1e-3
+
+
+@pytest.mark.parametrize("make", [Siblings, Halves])
+def test_sizes_of_the_call(make: Callable[[int, int], nn.Module]) -> None:
+    """Rows that a call does not have are in no task. The workspace is NaN at first: what is undefined would be seen."""
+    torch.manual_seed(6)
+    model = make(64, 48).half().eval()
+    sized = Sized(model, (torch.randn(17, 64).half(),), ({0: Dim("n", min=1, max=300)},))
+    target, options, chooser = TARGET, Options(workers=3), joined()
+    first, constants = transform(sized.captured.program, sized.captured.constants, options)
+    program, context = for_target(first, target, chooser=chooser)
+    plan = schedule(program, target, options, context, chooser)
+    plan, source = settle(program, plan, target, options)
+    verify(plan, program, target)
+    assert gates(plan)
+    assert any(
+        stage.live
+        for stage in stages_in(plan.body)
+        if isinstance(stage.steps[0].method, MatmulGate)
+    )
+    for rows in (1, 70, 300):
+        args = (torch.randn(rows, 64).half(),)
+        values = sized.values(program, args, constants)
+        (found,) = sized.results(emulate(program, plan, source, values, late=True, seed=rows), args)
+        assert error(found, exact(model, args)) < 2e-3

@@ -93,8 +93,9 @@ def _alike(x: Contraction, y: Contraction) -> bool:
 def products_of(found: Gate, context: Context) -> Product | None:
     """Its parts as matrix products, which are read alike; None where they are none, or not."""
     first, *others = (product_of(s, context) for s in found.sums)
-    alike = first is not None and all(x == first for x in others)
-    return first if alike and not (first.grain_m or first.grain_n) else None
+    if first is None or any(x != first for x in others):
+        return None
+    return None if first.grain_m or first.grain_n else first
 
 
 def takes_several(c: Matmul, products: int, itemsize: int, target: Target) -> bool:
