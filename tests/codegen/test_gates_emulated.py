@@ -193,6 +193,7 @@ CUTS: dict[str, tuple[str, Callable[[Value], bool], tuple[int, int, int], int]] 
     "warpgroups-in-teams": ("float16", by("wgmma", tasks_at_once=2), (200, 128, 96), 2),
     "warpgroups-across": ("float16", by("wgmma", warps_n=2), (66, 128, 160), 2),
     "two-in-a-round": ("float16", by("wgmma", slices=1, block_n=160), (130, 128, 160), 1),
+    "part-of-a-round": ("float16", by("wgmma", slices=1, block_n=80), (130, 128, 80), 1),
     "two-in-a-short-round": ("float16", by("wgmma", slices=1, block_n=48), (130, 128, 80), 1),
     "warps": ("bfloat16", by("mma", slices=1), (100, 136, 72), 3),
     "warps-sliced": ("float16", by("mma", slices=4), (20, 264, 40), 3),

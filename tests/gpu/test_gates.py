@@ -28,11 +28,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "recurrence": (lambda: nn.GRU(512, 512), (20, 64, 512)),
 }
 
+WARPS_ALONE = ("columns", "recurrence")  # in float32
+
 
 @pytest.mark.parametrize("instruction", ["mma", "wgmma", None])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", MODELS)
 def test_precision(name: str, dtype: torch.dtype, instruction: str | None) -> None:
+    if instruction == "wgmma" and dtype is torch.float32 and name in WARPS_ALONE:
+        pytest.skip("its operands, or its few rows, are not for warpgroups")
     make, shape = MODELS[name]
     torch.manual_seed(0)
     model = make().cuda().to(dtype).eval()

@@ -374,7 +374,9 @@ struct PanelCopies {
     }
     // Of operands one above the other: those that round `i` reaches into, the first and the last; and whether this thread's row is of the last.
     static __device__ constexpr int first_of(int i) { return PRODUCTS == 1 || ONE_ROUND ? 0 : number_of(rows_to(i)); }
-    static __device__ constexpr int last_of(int i) { return PRODUCTS == 1 || ONE_ROUND ? 0 : number_of(rows_to(i) + ROUND_ROWS - 1); }
+    static __device__ constexpr int last_of(int i) {
+      return PRODUCTS == 1 || ONE_ROUND ? 0 : min_of(number_of(rows_to(i) + ROUND_ROWS - 1), PRODUCTS - 1);
+    }
     __device__ __forceinline__ bool is_last(int i) const { return first_row + rows_to(i) >= last_of(i) * EACH; }
     // How far round `i` is from the first along the rows of an operand, and where it begins.
     __device__ __forceinline__ int rows(int i) const {
