@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from monotile.analysis.states import Waits
 from monotile.ir.expr import axes_of
@@ -58,17 +58,13 @@ def join_matches(
         if whole is None or cut(whole, context) is None:
             continue
         shape = functools.partial(digest_groups, context, whole)
-        costs, apart = {True: 0.0, False: 0.0}, ()
+        costs, apart = {True: 0.0, False: 0.0}, list[Group]()
         if not found.faster:
-            apart = (
-                level.stages((*parts, node))
-                if whole.matched
-                else merge([*parts, node], join, waits)
-            )
+            apart = level.stages(whole, (*parts, node))
             if len(apart) == 1 and _repeats(found, around):
                 continue
-            rest = level.rest(apart, (*parts, node))
-            costs = {True: _seconds([whole, *rest], context), False: _seconds(apart, context)}
+            together = [whole, *level.rest(apart, whole)]
+            costs = {True: _seconds(together, context), False: _seconds(apart, context)}
         surroundings = functools.partial(digest_groups, context, *apart)
         if context.whether(
             "match", costs.__getitem__, shape=shape, around=surroundings, first=True
@@ -81,24 +77,26 @@ class _Level:
     """The nodes among which matches are looked for, and the stages that they become where nothing is matched."""
 
     def __init__(self, nodes: Sequence[Node], join: Join, waits: Waits) -> None:
-        self._groups = [n for n in nodes if isinstance(n, Group)]
-        self._merge = functools.partial(merge, join=join, waits=waits)
-        self._nodes = nodes
+        self._nodes, self._join, self._waits = nodes, join, waits
+
+    def _merge(self, nodes: Iterable[Node]) -> list[Group]:
+        return [n for n in merge(nodes, self._join, self._waits) if isinstance(n, Group)]
 
     @functools.cached_property
     def _merged(self) -> list[Group]:
-        return [n for n in self._merge(self._nodes) if isinstance(n, Group)]
+        return self._merge(self._nodes)
 
-    def stages(self, own: Sequence[Group]) -> list[Group]:
-        """Those that `own` become parts of."""
-        names = frozenset[str]().union(*(g.tensors for g in own))
-        return [g for g in self._merged if g.tensors & names]
+    def stages(self, whole: Group, own: Sequence[Group]) -> list[Group]:
+        """Those that `own`, which `whole` has together, become: all that they are parts of, if no other stage can have `whole` as a part."""
+        if not whole.matched:
+            return self._merge(own)
+        return [g for g in self._merged if g.tensors & whole.tensors]
 
-    def rest(self, stages: Sequence[Group], own: Sequence[Group]) -> list[Node]:
-        """What `stages` have besides `own`, as stages of its own."""
-        names = frozenset[str]().union(*(g.tensors for g in stages))
-        names -= frozenset[str]().union(*(g.tensors for g in own))
-        return self._merge([g for g in self._groups if g.tensors <= names])
+    def rest(self, stages: Sequence[Group], whole: Group) -> list[Group]:
+        """What `stages` have besides `whole`, as stages of its own."""
+        names = frozenset[str]().union(*(g.tensors for g in stages)) - whole.tensors
+        own = (n for n in self._nodes if isinstance(n, Group) and n.tensors <= names)
+        return self._merge(own)
 
 
 def _repeats(found: Match, around: Loop | Branch | None) -> bool:
@@ -107,10 +105,9 @@ def _repeats(found: Match, around: Loop | Branch | None) -> bool:
     return isinstance(around, Loop) and not any(around.axis in axes_of(s.body) for s in found.inner)
 
 
-def _seconds(stages: Sequence[Node], context: Context) -> float:
-    """Seconds of `stages`, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
+def _seconds(groups: Sequence[Group], context: Context) -> float:
+    """Seconds of `groups` as stages, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
     target = context.target
-    groups = [g for g in stages if isinstance(g, Group)]
     drafts = [cut(g, context) for g in groups]
     if any(d is None for d in drafts):
         return math.inf
