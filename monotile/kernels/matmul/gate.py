@@ -99,20 +99,20 @@ def products_of(found: Gate, context: Context) -> Product | None:
 
 
 def takes_several(c: Matmul, products: int, itemsize: int, target: Target) -> bool:
-    """Whether a block of the method `c` may have the columns of so many products side by side: in whole groups, and if the right operand is copied,
-    what threads copy at once is of two of them at most, or all of a chunk. itemsize: bytes of an element."""
+    """Whether a block of the method `c` may have the columns of so many products side by side: in whole groups, and of the right operand's rows what
+    threads take at once is all of a chunk, or of one product; of two where it is copied asynchronously. itemsize: bytes of an element."""
     each = c.block_n // products
     if c.sparse or c.runs > 1 or c.block_n % products or each % LEAST:
         return False
-    if c.right.copy != "async":
-        return True
-    threads, lines = c.warps_m * c.warps_n * target.warp, c.block_n
     if c.right.major == "mn":
         line = LINE_BYTES // itemsize
         lines = line if itemsize == 2 and c.block_n % line == 0 else c.block_n
-    elif threads % (pieces := c.block_k // c.right.vector) == 0:
-        lines = threads // pieces
-    return lines <= each or lines >= c.block_n
+    else:
+        threads, pieces = c.warps_m * c.warps_n * target.warp, c.block_k // c.right.vector
+        lines = threads // pieces if threads % pieces == 0 else 0
+    if lines == 0 or lines >= c.block_n:
+        return lines > 0
+    return lines <= each if c.right.copy == "async" else each % lines == 0
 
 
 def as_gate(c: Matmul, parts: int) -> MatmulGate:

@@ -283,6 +283,11 @@ struct PanelCopies {
   // Which operand has a row of the panel, and which of its rows that is.
   static __device__ constexpr int number_of(int row) { return PRODUCTS == 1 ? 0 : int(unsigned(row) / EACH); }
   static __device__ constexpr int row_of(int row) { return PRODUCTS == 1 ? row : int(unsigned(row) % EACH); }
+  // The same of a row of a round, by the round alone where that says it.
+  static __device__ __forceinline__ int number_of(int round, int row) {
+    if constexpr (REGULAR && EACH % max_of(1, ROUND_ROWS) == 0) return number_of(rows_to(round));
+    return number_of(row);
+  }
 
   static __device__ __forceinline__ Piece piece(int round, int thread) {
     unsigned p = REGULAR ? thread : round * THREADS + thread;
@@ -329,8 +334,9 @@ struct PanelCopies {
     for (int i = 0; i < ROUNDS; ++i) {
       if (!exists(i, thread)) continue;
       Piece p = piece(first, i, thread);
-      int row = row0 + row_of(p.row), k = k0 + p.k;
-      Source<T> from = source(operand, number_of(p.row), row0, row, row_end, k);
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH, k = k0 + p.k;
+      Source<T> from = source(operand, number, row0, row, row_end, k);
       if constexpr (IS_BOUNDED<Operand>) {
         int elements = K_MAJOR ? max_of(min_of(operand.k_end - k, VECTOR), 0) : k < operand.k_end ? VECTOR : 0;
         bool inside = !CHECKS || row < row_end;
@@ -501,9 +507,10 @@ struct PanelCopies {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(first, i, thread);
-      int row = row0 + row_of(p.row);
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH;
       if constexpr (CHECKS || TOTAL % THREADS != 0) row = min_of(row, row_end - 1);
-      const Source<T> from = source(operand, number_of(p.row), row0, row, row_end, k0 + p.k);
+      const Source<T> from = source(operand, number, row0, row, row_end, k0 + p.k);
       values.value[i] = load_unaligned<VECTOR>(from.address, values.left - p.k);
     }
   }
@@ -523,10 +530,11 @@ struct PanelCopies {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(i, thread);
-      int row = row0 + row_of(p.row), k = k0 + p.k;
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH, k = k0 + p.k;
       bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
       if constexpr (PRODUCTS > 1)
-        values.value[i] = live ? operand.values(number_of(p.row), row, k) : Pack<T, VECTOR>{};
+        values.value[i] = live ? operand.values(number, row, k) : Pack<T, VECTOR>{};
       else
         values.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
       if constexpr (IS_BOUNDED<Operand>) {
