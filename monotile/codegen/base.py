@@ -311,11 +311,7 @@ class Emitter(Expressions):
 
     def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
         """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
-        small = s.out.dtype in SMALL_FLOATS and dtype.compute is DType.F32
-        exactly = s.out.name in self._asked or s.out.dtype.is_float8
-        exactly = exactly or not self.options.excess_precision
-        if not small or (used and exactly):
-            text = convert(text, dtype, s.out.dtype)
+        text = self.as_stored(s.out, text, dtype, used=used)
         places = stored(self.plan.places[s.out.name])
         if used or len(places) + self.hands_on(s.out) > 1:
             variable = self.writer.fresh("x")
@@ -324,6 +320,12 @@ class Emitter(Expressions):
             self.hold(s.out.name, variable)
             text = variable
         return text
+
+    def as_stored(self, t: Tensor, text: str, dtype: DType, *, used: bool) -> str:
+        """Text of a value of `t`, given in `dtype`: rounded, but for what a store rounds, or nobody asks for exactly."""
+        small = t.dtype in SMALL_FLOATS and dtype.compute is DType.F32
+        exactly = t.name in self._asked or t.dtype.is_float8 or not self.options.excess_precision
+        return text if small and not (used and exactly) else convert(text, dtype, t.dtype)
 
     def put(self, s: Compute, point: Mapping[str, Expr], text: str) -> None:
         """Write the value of `s` at `point` wherever it is stored, and send it."""

@@ -5,7 +5,7 @@ Vocabulary (Rammer's rTask, Welder's tile graph)
 - A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
   row-major. Task t runs on worker (first + t) % workers; a worker runs its tasks in ascending order.
 - A Step is one Compute (the anchor) with the Computes, and answers to questions (`gather.py`), that follow it element by element, held in a
-  register (`computes`, in order); what an Attend computes on the way, or a row of HoldRows or MatmulRows has one of, stands before its anchor. A task runs its stage's steps one after the other; `barrier`
+  register (`computes`, in order); what an Attend computes on the way, the product of a MatmulGate, or what a row of HoldRows or MatmulRows has one of, stands before its anchor. A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
 - A Dim is how a step's task walks some of the anchor's axes, flattened row-major: the task at
   coordinate c along tile axis `stage` covers [c * tile, min(extent, (c + 1) * tile)). With a `lead` that many positions

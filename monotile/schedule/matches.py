@@ -3,10 +3,11 @@
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from monotile.analysis.states import Waits
-from monotile.ir.program import Compute
+from monotile.ir.expr import axes_of
+from monotile.ir.program import Branch, Compute, Loop
 from monotile.kernels.draft import Context
 from monotile.kernels.family import Match
 from monotile.kernels.group import Group
@@ -17,10 +18,16 @@ from monotile.schedule.tiles import cut
 
 
 def join_matches(
-    nodes: list[Node], uses: Mapping[str, int], context: Context, waits: Waits, join: Join
+    nodes: list[Node],
+    uses: Mapping[str, int],
+    context: Context,
+    waits: Waits,
+    join: Join,
+    around: Loop | Branch | None = None,
 ) -> list[Node]:
     """`nodes` with what families match in one group, if such a group can be cut. Unless it is known to be faster, the model compares
-    it with stages of their own, as `join` would make them. uses: how often each tensor of theirs is mentioned."""
+    it with stages of their own, as `join` would make them. uses: how often each tensor of theirs is mentioned. around: what they are the
+    body of."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -28,6 +35,7 @@ def join_matches(
         for s in node.steps[0]
         if isinstance(s, Compute)
     }
+    level = _Level(list(nodes), join, waits)
     for node in list(nodes):
         if not isinstance(node, Group) or len(node.steps) != 1:
             continue
@@ -47,24 +55,59 @@ def join_matches(
         if any(needs_of(n, waits) & kept for n in before if id(n) not in own):
             continue
         whole = _whole(found, node, parts)
-        one = cut(whole, context) if whole is not None else None
-        if whole is None or one is None:
+        if whole is None or cut(whole, context) is None:
             continue
         shape = functools.partial(digest_groups, context, whole)
-        together = apart = 0.0
+        costs, apart = {True: 0.0, False: 0.0}, list[Group]()
         if not found.faster:
-            together = one.seconds
-            apart = _apart(merge([*parts, node], join, waits), context)
-        costs = {True: together, False: apart}
-        if context.whether("match", costs.__getitem__, shape=shape, first=True):
+            apart = level.stages(whole, (*parts, node))
+            if len(apart) == 1 and _repeats(found, around):
+                continue
+            together = [whole, *level.rest(apart, whole)]
+            costs = {True: _seconds(together, context), False: _seconds(apart, context)}
+        surroundings = functools.partial(digest_groups, context, *apart)
+        if context.whether(
+            "match", costs.__getitem__, shape=shape, around=surroundings, first=True
+        ):
             nodes = [whole if n is node else n for n in nodes if id(n) not in own]
     return nodes
 
 
-def _apart(stages: Sequence[Node], context: Context) -> float:
-    """Seconds of `stages`, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
+class _Level:
+    """The nodes among which matches are looked for, and the stages that they become where nothing is matched."""
+
+    def __init__(self, nodes: Sequence[Node], join: Join, waits: Waits) -> None:
+        self._nodes, self._join, self._waits = nodes, join, waits
+
+    def _merge(self, nodes: Iterable[Node]) -> list[Group]:
+        return [n for n in merge(nodes, self._join, self._waits) if isinstance(n, Group)]
+
+    @functools.cached_property
+    def _merged(self) -> list[Group]:
+        return self._merge(self._nodes)
+
+    def stages(self, whole: Group, own: Sequence[Group]) -> list[Group]:
+        """Those that `own`, which `whole` has together, become: all that they are parts of, if no other stage can have `whole` as a part."""
+        if not whole.matched:
+            return self._merge(own)
+        return [g for g in self._merged if g.tensors & whole.tensors]
+
+    def rest(self, stages: Sequence[Group], whole: Group) -> list[Group]:
+        """What `stages` have besides `whole`, as stages of its own."""
+        names = frozenset[str]().union(*(g.tensors for g in stages)) - whole.tensors
+        own = (n for n in self._nodes if isinstance(n, Group) and n.tensors <= names)
+        return self._merge(own)
+
+
+def _repeats(found: Match, around: Loop | Branch | None) -> bool:
+    """Whether it reads the same weights in each iteration: these can stay on chip, and what tasks hand on can be messages, where one stage of plain
+    steps has all of it. No cost that is known here counts that."""
+    return isinstance(around, Loop) and not any(around.axis in axes_of(s.body) for s in found.inner)
+
+
+def _seconds(groups: Sequence[Group], context: Context) -> float:
+    """Seconds of `groups` as stages, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
     target = context.target
-    groups = [g for g in stages if isinstance(g, Group)]
     drafts = [cut(g, context) for g in groups]
     if any(d is None for d in drafts):
         return math.inf

@@ -94,7 +94,7 @@ class _Building:
 
         nodes = fuse_epilogues(nodes, allowed, self._waits, together)
         uses = self._uses(body, own)
-        nodes = join_matches(nodes, uses, self._context, self._waits, join)
+        nodes = join_matches(nodes, uses, self._context, self._waits, join, own)
         return tuple(map(self._node, merge(nodes, join, self._waits)))
 
     def _joined(

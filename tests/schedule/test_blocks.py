@@ -50,7 +50,7 @@ def test_no_way_is_faster_than_the_least_of_its_block(
     a, b = p.tensor("a", m, k, dtype=dtype), p.tensor("b", n, k, dtype=dtype)
     c = product(p.matmul("c", a, b, turned=True), {}, target)
     assert c is not None
-    problem = Problem(c, Size(m, n, k), 0.0, 4, Memory(0, 0), Memory(0, 0))
+    problem = Problem(c, Size(m, n, k), 0.0, 4, Memory(0, 0))
     for method in blocks(c, problem.size, target):
         timed = block(method, c, k, target)
         for rounds in range(method.teams, 7):

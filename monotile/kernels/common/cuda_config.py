@@ -9,7 +9,7 @@ SIDE: Mapping[str, object] = {
 }  # fmt: skip
 PRODUCT: Mapping[str, object] = {
     "kernel": "mt::Kernel::MMA", "warps_m": 1, "warps_n": 1, "slices": 1, "vector": 1, "teams": 1, "groups": 1, "group_k": 1,
-    "passes": 1, "next_task_chunks": 0,
+    "passes": 1, "next_task_chunks": 0, "products": 1,
 }  # fmt: skip
 ATTENTION: Mapping[str, object] = {
     "kernel": "mt::Kernel::MMA",

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import affine, bounds
 from monotile.analysis.unconditional import TRUE, unconditional
+from monotile.codegen.base import VALUES
 from monotile.codegen.site import Range, Site
+from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, substitute
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, Tensor, axes_of, substitute
 from monotile.ir.program import Compute, Scatter, value_of
 from monotile.kernels.common.cuda_operands import neighbours_of
 from monotile.kernels.common.cuda_threads import neighbours, placed
@@ -18,11 +20,20 @@ KERNEL = {"wgmma": "WGMMA", "mma": "MMA", "fma": "FMA"}
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Several sums of which the anchor is made. of: the tensor that they are elements of. names: what `value`, the anchor's, loads instead."""
+
+    of: Tensor
+    names: tuple[Tensor, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Sums:
     """What an epilogue takes, `width` neighbours of a row at once. m, n: the rows and columns. dtype: of what is summed.
 
     by_rows: results that leave by rows. first_column: text of where a thread's columns begin, if it has the same ones in all its turns:
-    what depends on these alone it loads once.
+    what depends on these alone it loads once. parts: where the anchor is made of several sums; None where it is one.
     """
 
     m: Range
@@ -31,11 +42,18 @@ class Sums:
     width: int
     by_rows: Sequence[RowResult] = ()
     first_column: str = ""
+    parts: Parts | None = None
 
     @property
     def accumulator(self) -> str:
         """The type of a sum in CUDA C++."""
         return {DType.F64: "double", DType.I32: "int"}.get(self.dtype, "float")
+
+    @property
+    def given(self) -> str:
+        """The type of what an epilogue is given at once."""
+        pack = f"mt::Pack<{self.accumulator}, {self.width}>"
+        return pack if self.parts is None else f"mt::Together<{pack}, {len(self.parts.names)}>"
 
 
 def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
@@ -43,7 +61,7 @@ def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
     leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs."""
     row, column = sums.m.variable, sums.n.variable
     point = placed(site.point, {column.name: neighbours(column, sums.width)})
-    wanted = _other_operands(site, point)
+    wanted = _other_operands(site, point, sums.parts)
     steady = [
         x
         for x in wanted
@@ -64,15 +82,13 @@ def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
             e.finish(site, site.point, "sums[0]", sums.dtype)
 
 
-def _other_operands(site: Site, point: Mapping[str, Expr]) -> list[Load]:
-    """What the followers load under no condition, or might as well, but for each other's results."""
+def _other_operands(site: Site, point: Mapping[str, Expr], parts: Parts | None) -> list[Load]:
+    """What the followers, and an anchor that is made of `parts`, load under no condition, or might as well, but for each other's results."""
     own = {s.out.name for s in (site.anchor, *site.followers)}
-    found = dict.fromkeys(
-        x
-        for s in site.followers
-        for y in (value_of(s), *_beside_zeros(s))
-        for x in unconditional(substitute(y, dict(point)))
-    )
+    own |= {t.name for t in parts.names} if parts else set()
+    values = [y for s in site.followers for y in (value_of(s), *_beside_zeros(s))]
+    values = [parts.value, *values] if parts else values
+    found = dict.fromkeys(x for y in values for x in unconditional(substitute(y, dict(point))))
     return [x for x in found if x.tensor.name not in own]
 
 
@@ -118,7 +134,7 @@ def _write_stores(
 ) -> None:
     """The lambda `epilogue`. columns, fetched: texts of what is loaded before."""
     row, column, width = sums.m.variable.name, sums.n.variable, sums.width
-    given = f"const mt::Pack<{sums.accumulator}, {width}>& sums, const decltype(fetch(0, 0))& fetched, bool valid"
+    given = f"const {sums.given}& sums, const decltype(fetch(0, 0))& fetched, bool valid"
     given += ", char* cell" if sums.by_rows else ""
     head = f"auto epilogue = [&](idx {row}, idx {column.name}, {given})"
     with e.writer.open(head, [row, column.name], fence=True, tail=";") as block:
@@ -129,5 +145,19 @@ def _write_stores(
         with e.vector(width):
             at = "lane" if width > 1 else "0"
             e.stored_if = "valid"
-            e.finish(site, point, f"sums[{at}]", sums.dtype)
+            text, dtype = f"sums[{at}]", sums.dtype
+            if sums.parts is not None:
+                _hold_parts(e, sums.parts, at, dtype)
+                text, dtype = e.body(sums.parts.value, point), sums.parts.value.dtype
+            e.finish(site, point, text, dtype)
     e.stored_if = ""
+
+
+def _hold_parts(e: VectorEmitter, parts: Parts, at: str, dtype: DType) -> None:
+    """From here on the sums at `at`, given in `dtype`, are what the anchor's value loads."""
+    for number, t in enumerate(parts.names):
+        text = e.as_stored(parts.of, f"sums.part[{number}][{at}]", dtype, used=True)
+        variable = e.writer.fresh("x")
+        e.writer.write(f"const {VALUES[t.dtype]} {variable} = {bare(text)};")
+        e.writer.define(variable)
+        e.hold(t.name, variable)

@@ -90,12 +90,12 @@ def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, 
     """What leaves a product whose columns are the dim `n` by rows, so that its epilogue can take `width` neighbours at once.
 
     Nothing where rows are of even length, or where some result can be stored as vectors in neither way; nor where one stays on
-    chip, to which the way would be no shorter.
+    chip, to which the way would be no shorter, or is made of several sums.
     """
     anchor, r = site.anchor, site.ranges[n]
     last = anchor.axes[-1]
     walked = r.dim.axes[-1] == len(anchor.axes) - 1
-    if not walked or last.extent % 2 == 0 or r.variable.extent < width:
+    if not walked or last.extent % 2 == 0 or r.variable.extent < width or site.before:
         return ()
     lane = Axis(LANE, width)
     vector = placed(site.point, {r.variable.name: neighbours(r.variable, width)})

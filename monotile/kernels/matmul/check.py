@@ -5,7 +5,6 @@ import math
 from monotile.analysis.contraction import contraction, factors, in_tf32
 from monotile.codegen.lines import Lines
 from monotile.ir.dtype import DType
-from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.epilogue import why_not
@@ -16,6 +15,7 @@ from monotile.kernels.common.product import PASSES, elements_of
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
+from monotile.kernels.matmul.gate import sums_of
 from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.next_panel import next_panel
 from monotile.kernels.matmul.prefetch import operands
@@ -25,6 +25,7 @@ from monotile.kernels.matmul.tiles import COMPUTED, first_sides, tiles_of, why_n
 from monotile.kernels.matmul.words import why_not_words
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Method, Stage
+from monotile.plan.places import Register
 from monotile.targets.target import Target
 
 MANY_ROWS = 9  # of a product, from which on warps multiply them though K has one end
@@ -32,11 +33,14 @@ MANY_ROWS = 9  # of a product, from which on warps multiply them though K has on
 
 def check(c: Checked) -> None:
     """The anchor is a sum of products, read as the method says, and the warps add up."""
-    stage, anchor, m, target = c.stage, c.anchor, c.step.method, c.target
+    stage, m, target = c.stage, c.step.method, c.target
     assert isinstance(m, Matmul)
+    anchor, *others = sums_of(c.step, c.statements) or (c.anchor,)
     found = contraction(anchor) if isinstance(anchor, Compute) else None
     if not isinstance(anchor, Compute) or found is None or found.swapped != m.swapped:
         fail(f"{stage.name}: {anchor.out.name} is no such product")
+    if (why := _why_not_several(m, len(others) + 1, c)) is not None:
+        fail(f"{stage.name}: {c.anchor.out.name} {why}")
     if why := _why_not_ahead(m, c):
         fail(f"{stage.name} cannot ask for an operand ahead: {why}")
     if target.has.register_tiles:
@@ -59,13 +63,27 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: the runs of {anchor.out.name} cannot be copied side by side")
     if exact_sides(c.step, c.view) != (m.left, m.right):
         fail(f"{stage.name}: the operands of {anchor.out.name} cannot be read so")
-    site, block = c.view.site(c.step), (m.block_m, m.block_n)
+    site, block = c.view.site(c.step), (m.block_m, m.columns)
     if isinstance(m, MatmulRows):
         _check_rows(c, m)
     elif why := why_not(m.epilogue, c.view, site, m.m, m.n, block, target.threads // m.teams):
         fail(f"{stage.name}: the epilogue of {anchor.out.name}: {why}")
     if m.following and (why := _why_not_following(m, c)):
         fail(f"{stage.name}: nothing of a next task can be asked for: {why}")
+
+
+def _why_not_several(m: Matmul, products: int, c: Checked) -> str | None:
+    """Why the step cannot have so many products side by side."""
+    if m.products != products:
+        return f"is made of the sums of {products} products, not of {m.products}"
+    if products == 1:
+        return None
+    product = c.step.computes[0]
+    if any(not isinstance(p, Register) for p in c.view.places[product]):
+        return f"is made of sums of {product}, which others read"
+    if m.block_n % products or m.sparse or m.runs > 1 or c.target.has.register_tiles:
+        return f"is no gate of {products} products side by side"
+    return None
 
 
 def _why_not_multiplied(m: Matmul, anchor: Compute) -> str | None:
@@ -129,7 +147,7 @@ def _check_rows(c: Checked, m: MatmulRows) -> None:
     columns = step.dims[m.n]
     if m.match != found.names or columns.axes != tuple(range(found.rows, len(anchor.axes))):
         fail(f"{stage.name}: the rows of {anchor.out.name} are not those that its method says")
-    if columns.tile < columns.extent or several_blocks(step, {m.m: m.block_m, m.n: m.block_n}):
+    if columns.tile < columns.extent or several_blocks(step, {m.m: m.block_m, m.n: m.columns}):
         fail(
             f"{stage.name}: a row of {anchor.out.name} has several tasks, or a task several blocks"
         )
@@ -143,22 +161,22 @@ def _check_rows(c: Checked, m: MatmulRows) -> None:
 
 
 def _why_not_ahead(m: Matmul, c: Checked) -> str | None:
-    for side, factor in operands(c.step, c.statements).items():
+    for side, read in operands(c.step, c.statements).items():
         if m.ahead("handoff", side) and (c.step != c.stage.steps[0] or not c.stage.late):
             return "it does not wait late, in that step"
-        if m.ahead("handoff", side) and not {x.tensor.name for x in loads(factor)} <= c.steady:
+        if m.ahead("handoff", side) and not {x.tensor.name for x in read} <= c.steady:
             return "what it reads may be made in this launch"
     return None
 
 
 def _why_not_following(m: Matmul, c: Checked) -> str | None:
-    anchor = c.anchor
-    if len(c.stage.steps) > 1 or m.slices > 1 or m.teams > 1 or not isinstance(anchor, Compute):
+    if len(c.stage.steps) > 1 or m.slices > 1 or m.teams > 1:
         return "it has several steps, slices or teams"
+    anchor = sums_of(c.step, c.statements)[0]
     chunks = -(-math.prod(anchor.reduce[p].extent for p in m.k) // m.block_k)
     if m.following >= m.depth or m.following > chunks:
         return f"{m.following} of {chunks} chunks in a ring of {m.depth}"
-    if several_blocks(c.step, {m.m: m.block_m, m.n: m.block_n}):
+    if several_blocks(c.step, {m.m: m.block_m, m.n: m.columns}):
         return "a task has several blocks"
     return None
 
@@ -180,6 +198,6 @@ def why_not_late(stage: Stage, statements: Statements) -> str | None:
     first = stage.steps[0]
     m = first.method
     assert isinstance(m, Matmul)
-    if several_blocks(first, {m.m: m.block_m, m.n: m.block_n}):
+    if several_blocks(first, {m.m: m.block_m, m.n: m.columns}):
         return "a task has several blocks"
     return looks_up(first, statements)

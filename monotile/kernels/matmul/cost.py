@@ -182,7 +182,8 @@ def rounds_seconds(
 
 def epilogue_seconds(problem: Problem, task: Size, target: Target) -> float:
     """What follows a task's sums element by element."""
-    return task.m * task.n * problem.operations / (target.flops["fma"] / 2 / target.workers)
+    results = task.m * task.n // problem.products
+    return results * problem.operations / (target.flops["fma"] / 2 / target.workers)
 
 
 def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:

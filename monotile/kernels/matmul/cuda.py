@@ -14,12 +14,13 @@ from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.kernels.common.cuda_asked_rows import ask_next, take, write_ahead
 from monotile.kernels.common.cuda_config import PRODUCT, config
-from monotile.kernels.common.cuda_epilogue import KERNEL, Sums, write_epilogue
+from monotile.kernels.common.cuda_epilogue import KERNEL, Parts, Sums, write_epilogue
 from monotile.kernels.common.cuda_rows import each_round, rows_of
 from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import write_copies
 from monotile.kernels.common.epilogue import row_results
 from monotile.kernels.matmul.cuda_operands import ProductSite, Sides, product_site, write_sides
+from monotile.kernels.matmul.gate import gate_in
 from monotile.kernels.matmul.method import Matmul, MatmulRows
 
 
@@ -85,7 +86,7 @@ def _each_block(e: VectorEmitter, p: ProductSite) -> Generator[None]:
     w, method = e.writer, p.method
     with ExitStack() as stack:
         stack.enter_context(each_batch(e, p.site, (method.m, method.n)))
-        for corner, r, block in (("m0", p.m, method.block_m), ("n0", p.n, method.block_n)):
+        for corner, r, block in (("m0", p.m, method.block_m), ("n0", p.n, method.columns)):
             if r.variable.extent > block:
                 head = f"for (idx {corner} = 0; {corner} < {r.count}; {corner} += {block})"
                 stack.enter_context(w.open(head, [corner], fence=True))
@@ -131,10 +132,12 @@ def _sums(e: VectorEmitter, p: ProductSite) -> Sums:
     by_rows = row_results(e.view, p.site, method.n, width) if method.epilogue.by_rows else ()
     first_column = ""
     if method.epilogue.steady:
-        across = -(-min(method.block_n, p.n.dim.tile) // width)
+        across = -(-min(method.columns, p.n.dim.tile) // width)
         thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
         first_column = f"n0 + {thread} % {across} * {width}"
-    return Sums(p.m, p.n, p.anchor.body.dtype, width, by_rows, first_column)
+    gate = gate_in((*p.site.before, p.site.anchor))
+    parts = Parts(gate.product.out, tuple(s.out for s in gate.sums), gate.value) if gate else None
+    return Sums(p.m, p.n, p.anchor.body.dtype, width, by_rows, first_column, parts)
 
 
 def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> None:
@@ -148,6 +151,7 @@ def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> 
         block_n=method.block_n, block_k=method.block_k, warps_m=method.warps_m, warps_n=method.warps_n,
         slices=method.slices, depth=method.depth, vector=sums.width, teams=method.teams, groups=method.runs,
         group_k=p.k[-1].extent if method.runs > 1 else 1, passes=method.passes, next_task_chunks=method.following,
+        products=method.products,
     )  # fmt: skip
     for name, text in zip(("Left", "Right"), sides, strict=True):
         w.write(f"using {name} = {text};")

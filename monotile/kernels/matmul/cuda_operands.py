@@ -15,6 +15,7 @@ from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_operands import Matrix, Side, write_addresses, write_side
 from monotile.kernels.common.cuda_threads import placed
 from monotile.kernels.common.product import elements_of
+from monotile.kernels.matmul.gate import sums_in
 from monotile.kernels.matmul.method import Matmul
 
 Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
@@ -22,16 +23,22 @@ Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 @dataclass(frozen=True, slots=True)
 class ProductSite:
-    """A site whose anchor is the product of the factors `left` and `right`. m, n: its rows and columns. elements: the operands' types on chip."""
+    """A site whose anchor is the product of the factors `left` and `right`, or is made of several, with a right factor each. m, n: its rows and
+    columns. elements: the operands' types on chip."""
 
     site: Site
     method: Matmul
-    anchor: Compute
+    sums: tuple[Compute, ...]
     m: Range
     n: Range
     left: Expr
-    right: Expr
+    rights: tuple[Expr, ...]
     elements: tuple[DType, DType]
+
+    @property
+    def anchor(self) -> Compute:
+        """The product, or the first of several."""
+        return self.sums[0]
 
     @property
     def k(self) -> list[Axis]:
@@ -39,12 +46,13 @@ class ProductSite:
 
 
 def product_site(site: Site, method: Matmul) -> ProductSite:
-    anchor = site.anchor
-    if not isinstance(anchor, Compute):
+    sums = sums_in((*site.before, site.anchor))
+    if len(sums) != method.products:
         raise InternalError(f"step {site.step.computes} is no sum of products")
-    left, right = factors(anchor, swapped=method.swapped)
-    m, n = site.ranges[method.m], site.ranges[method.n]
-    return ProductSite(site, method, anchor, m, n, left, right, elements_of(left, right, anchor))
+    sides = [factors(s, swapped=method.swapped) for s in sums]
+    rights = tuple(right for _, right in sides)
+    m, n, (left, right) = site.ranges[method.m], site.ranges[method.n], sides[0]
+    return ProductSite(site, method, sums, m, n, left, rights, elements_of(left, right, sums[0]))
 
 
 def write_sides(e: VectorEmitter, p: ProductSite) -> Sides:
@@ -54,27 +62,33 @@ def write_sides(e: VectorEmitter, p: ProductSite) -> Sides:
 
 
 def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "right"]) -> str:
-    """Writes the functor `name`; gives the text of its `mt::Side`."""
+    """Writes the functor `name`; gives the text of its `mt::Side`. Of several products the right operand is one above the other."""
     method = p.method
     if name == "left":
-        factor, operand, block, r, across = p.left, method.left, method.block_m, p.m, p.n
+        factors_, operand, block, r, across = (p.left,), method.left, method.block_m, p.m, p.n
     else:
-        factor, operand, block, r, across = p.right, method.right, method.block_n, p.n, p.m
+        factors_, operand, block, r, across = p.rights, method.right, method.columns, p.n, p.m
     element = p.elements[name == "right"]
     rows = r.dim.tile if r.dim.tile < block else 0
+    whole = rows and operand.major != "mn" and len(factors_) == 1
     side = Side(
         element,
         operand,
-        check_rows=_reaches_over(r, rows if rows and operand.major != "mn" else block),
+        check_rows=_reaches_over(r, rows if whole else block),
         prefetched_chunks=method.ahead("handoff", name),
         task_rows=rows,
         evict_first=method.evicts_first(name),
         rounded=rounded(p.anchor, swapped=method.swapped)[name == "right"],
     )
-    matrix = Matrix(name, factor, r.variable, p.k)
+    start = at_start(p.site, across)
     if operand.copy == "sparse":
-        return _write_sparse(e, at_start(p.site, across), matrix, side)
-    return write_side(e, at_start(p.site, across), matrix, side)
+        return _write_sparse(e, start, Matrix(name, p.rights[0], r.variable, p.k), side)
+    several = [f"{name}_{k}" for k in range(len(factors_))] if len(factors_) > 1 else [name]
+    for own, factor in zip(several, factors_, strict=True):
+        write_side(e, start, Matrix(own, factor, r.variable, p.k), side)
+    if len(several) > 1:
+        e.writer.write(f"auto {name} = mt::stacked({', '.join(several)});")
+    return side.text
 
 
 def _write_sparse(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:

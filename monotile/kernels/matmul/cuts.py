@@ -14,10 +14,9 @@ from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.common.held_rows import row_work
 from monotile.kernels.common.moments import moments
-from monotile.kernels.common.product import Product, product_of, with_sides
+from monotile.kernels.common.product import Product, product_of
 from monotile.kernels.common.rowwise import Rowwise
 from monotile.kernels.draft import Context, Draft
-from monotile.kernels.family import RowSite
 from monotile.kernels.group import Group
 from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.blocks import (
@@ -25,11 +24,11 @@ from monotile.kernels.matmul.blocks import (
     cut_key,
     floors,
     followed,
-    ranked,
     scratch_bytes,
     ways,
     within_run,
 )
+from monotile.kernels.matmul.gate import Gate, as_gate, products_of, takes_several
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Memory, Problem, Size
 from monotile.kernels.matmul.regions import cpu_region, cpu_regions, traffic_seconds
@@ -59,25 +58,30 @@ def tiled(c: Compute, context: Context) -> bool:
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """The best way to cut a group that begins with a product and goes on element by element, or row by row; none where it does not, or there
-    is none."""
-    anchor, target = group.steps[0][0], context.target
-    p = product_of(anchor, context) if isinstance(anchor, Compute) else None
-    if p is None or not isinstance(anchor, Compute):
+    """The best way to cut a group that begins with a product and goes on element by element, or row by row, or is a gate; none where it does
+    not, or there is none."""
+    gate, target = group.match if isinstance(group.match, Gate) else None, context.target
+    anchor = gate.sums[0] if gate else group.steps[0][0]
+    if not isinstance(anchor, Compute):
         return
-    found = finished_rows(group, p, target) if len(group.steps) > 1 else None
+    p = products_of(gate, context) if gate else product_of(anchor, context)
+    if p is None:
+        return
+    found = finished_rows(group, p, target) if len(group.steps) > 1 else gate
     if found is None and len(group.steps) > 1:
         return
     best = _best_choice(anchor, p, tuple(group.statements()), found, context)
     if best is None:
         return
     seconds, method, scratch, tiles, share = best
-    dims = _product_dims(anchor, p, tiles, target)
+    dims = _product_dims(anchor, p, tiles, target, len(gate.sums) if gate else 1)
     by_axis = sorted(dims, key=lambda d: d.stage or 0)
     grid = tuple(-(-d.extent // d.tile) for d in by_axis)
     method = last_dims(method, dims, p)
     names = tuple(s.out.name for s in group.statements())
-    if found is not None and share is not None:
+    if isinstance(found, Gate):
+        method = as_gate(method, len(found.sums))
+    elif found is not None and share is not None:
         method, names = with_rows(method, found, share, target), found.listed
     done = Step(names, dims, method, scratch=0, scratch_bytes=scratch)
     yield Draft(group, grid, (done,), {}, scratch, seconds)
@@ -87,10 +91,10 @@ def _best_choice(
     anchor: Compute,
     p: Product,
     statements: tuple[Compute | Scatter, ...],
-    found: Rowwise | None,
+    found: Rowwise | Gate | None,
     context: Context,
 ) -> Choice | None:
-    """The fastest way to cut the product with what follows it; None if there is none. found: the rows that it is finished by."""
+    """The fastest way to cut the product with what follows it; None if there is none. found: the rows that it is finished by, or the gate."""
     problem = _problem(anchor, p, statements, found, context)
     if problem is None:
         return None
@@ -103,7 +107,7 @@ def _best_choice(
             shape=lambda: digest(key),
             cost=lambda way: way[0] + traffic_seconds(problem, way[1], way[3], context.target),
             value=lambda way: (
-                _value(way[1]) | {"tiles": way[3]} | ({"lanes": way[4].lanes} if way[4] else {})
+                value_of(way[1]) | {"tiles": way[3]} | ({"lanes": way[4].lanes} if way[4] else {})
             ),
         )
 
@@ -114,7 +118,7 @@ def _problem(
     anchor: Compute,
     p: Product,
     statements: tuple[Compute | Scatter, ...],
-    found: Rowwise | None,
+    found: Rowwise | Gate | None,
     context: Context,
 ) -> Problem | None:
     """The step as a problem, whose rows and columns are those of a run where it has runs: these are batches then. None for an empty one."""
@@ -128,17 +132,19 @@ def _problem(
     m, n = (
         x // LIVE_ROWS or 1 if _selected(anchor, side) else x for x, side in ((m, p.m), (n, p.n))
     )
-    size = Size(p.grain_m or m, p.grain_n or n, terms, batches * runs)
+    products = len(found.sums) if isinstance(found, Gate) else 1
+    size = Size(p.grain_m or m, (p.grain_n or n) * products, terms, batches * runs)
     common = context.target.model.common
     stored = next(s.out.dtype.itemsize for s in reversed(statements) if isinstance(s, Compute))
-    memory = _from_memory(anchor, p, context.target)
-    read = Memory(*_operand_bytes(anchor, p))
-    if found is not None:
+    memory = _from_memory(anchor, p, products, context.target)
+    if isinstance(found, Rowwise):
         numbers = [anchor.axes[a] for a in p.m]
         work = row_work(found, len(moments(found)), common.transcendental, numbers)
-        return Problem(p, size, 0.0, stored, memory, read, work, found.span[-1])
+        return Problem(p, size, 0.0, stored, memory, work, found.span[-1])
     operations = product_cost.finishing(statements, common.after_plain, common.after_costly)
-    return Problem(p, size, operations, stored, memory, read)
+    tiles = context.target.has.register_tiles
+    read = Memory(*_operand_bytes(anchor, p, products)) if tiles else Memory(0, 0)
+    return Problem(p, size, operations, stored, memory, products=products, read=read)
 
 
 def _selected(c: Compute, side: Sequence[int]) -> bool:
@@ -150,27 +156,20 @@ def _selected(c: Compute, side: Sequence[int]) -> bool:
 def _key(problem: Problem) -> tuple[object, ...]:
     """All that `_choices` looks at."""
     p, size = problem.product, problem.size
-    epilogue = (problem.operations, problem.stored)
-    key = (
-        *cut_key(p, size),
-        p.grain_m,
-        p.grain_n,
-        size.batches,
-        *epilogue,
-        problem.memory,
-        problem.read,
-    )
+    epilogue = (problem.operations, problem.stored, *([problem.products] * (problem.products > 1)))
+    operands = (problem.memory, problem.read)
+    key = (*cut_key(p, size), p.grain_m, p.grain_n, size.batches, *epilogue, *operands)
     return key if problem.rows is None else (*key, problem.rows, problem.last)
 
 
-def _value(c: Matmul) -> dict[str, Value]:
+def value_of(c: Matmul) -> dict[str, Value]:
     """What tells a way to cut a product from others."""
     return {"method": msgspec.to_builtins(c)}
 
 
-def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
+def _from_memory(c: Compute, p: Product, products: int, target: Target) -> Memory:
     """Operands that are larger than what the last-level cache keeps."""
-    sides = _operand_bytes(c, p, whole=True)
+    sides = _operand_bytes(c, p, products, whole=True)
     kept = target.l2_bytes * target.model.common.kept
     return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
 
@@ -178,13 +177,14 @@ def _from_memory(c: Compute, p: Product, target: Target) -> Memory:
 def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
     """The ways to cut the product. A block that cannot be faster than the best is left out, unless all are wanted: those that may be the fastest are
     looked at first."""
-    p, size, target = problem.product, problem.size, context.target
-    results = size.batches * size.m * size.n
-    out = product_cost.store_seconds(results, problem.stored, p.dtype.itemsize, target)
+    p, size, target, several = problem.product, problem.size, context.target, problem.products
+    out = product_cost.store_seconds(problem.results, problem.stored, p.dtype.itemsize, target)
     fitting = [
         (way, floor)
         for way, floor in zip(ways(p, size, context), floors(p, size, context), strict=True)
-        if way.nbytes <= target.shared_bytes and not (p.bounded and _beyond_run(way.method, p))
+        if way.nbytes <= target.shared_bytes
+        and not (p.bounded and _beyond_run(way.method, p))
+        and (several == 1 or takes_several(way.method, several, p.dtype.itemsize, target))
     ]
     least = [
         out + floor.least(_rounds(size, c, (c.block_m, c.block_n), target))
@@ -235,7 +235,7 @@ def _finished(
     """The regions of tasks by the method `c`, each with what becomes of its sums: how lanes share rows, and the seconds."""
     p, size, work = problem.product, problem.size, problem.rows
     if work is None:
-        for tile in regions(p, size, c, target):
+        for tile in regions(p, size, c, target, EVEN * problem.products):
             task = Size(*tile, size.k)
             yield tile, None, product_cost.epilogue_seconds(problem, task, target)
         return
@@ -260,8 +260,11 @@ def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -
     return -(-tasks // target.workers)
 
 
-def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[tuple[int, int]]:
-    """Each once: rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves."""
+def regions(
+    p: Product, size: Size, method: Matmul, target: Target, even: int = EVEN
+) -> Iterable[tuple[int, int]]:
+    """Each once: rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves. even: columns of
+    which a task has whole groups."""
     if method.instruction == "words":
         found = word_regions(size, method, target)
         return dict.fromkeys(
@@ -283,22 +286,23 @@ def regions(p: Product, size: Size, method: Matmul, target: Target) -> Iterable[
     room = max(rows * columns, waves * target.workers // size.batches)  # for tasks of a batch
     for down, across in ((rows, columns), (room // columns, columns), (rows, room // rows)):
         fewer_rows = min(tile_m, cost.round_up(-(-size.m // down), EVEN))
-        fewer_columns = min(tile_n, cost.round_up(-(-size.n // across), EVEN))
+        fewer_columns = min(tile_n, cost.round_up(-(-size.n // across), even))
         found.append((fewer_rows, fewer_columns))
     return dict.fromkeys(found)
 
 
 def _product_dims(
-    c: Compute, p: Product, tiles: tuple[int, int], target: Target
+    c: Compute, p: Product, tiles: tuple[int, int], target: Target, products: int
 ) -> tuple[Dim, ...]:
     """Batches, rows, columns. Tasks that follow each other have the same rows; or, where the columns' operand would be read from memory
     for each of these anew, the same columns."""
     batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
+    tiles = (tiles[0], tiles[1] // products)
     tasks = math.prod(-(-e // t) for e, t in zip(extents, tiles, strict=True))
     order = [0, 1]
     if not target.has.register_tiles and tasks > target.workers:
-        rows, columns = _operand_bytes(c, p)
+        rows, columns = _operand_bytes(c, p, products)
         if columns > max(rows, target.l2_bytes * target.model.common.kept):
             order = [1, 0]
     sides = (
@@ -308,8 +312,10 @@ def _product_dims(
     return (*batch, *sides)
 
 
-def _operand_bytes(c: Compute, p: Product, *, whole: bool = False) -> tuple[int, int]:
-    """What is read of both operands, of one batch or as a whole."""
+def _operand_bytes(
+    c: Compute, p: Product, products: int, *, whole: bool = False
+) -> tuple[int, int]:
+    """What is read of both operands, of one batch or as a whole. products: as many right ones."""
     extents = {a.name: a.extent for a in (*c.axes, *c.reduce)}
     if not whole:
         extents |= {c.axes[a].name: 1 for a in p.batch}
@@ -317,67 +323,7 @@ def _operand_bytes(c: Compute, p: Product, *, whole: bool = False) -> tuple[int,
         sum(footprint(x, extents) for x in set(loads(factor)))
         for factor in factors(c, swapped=p.swapped)
     )
-    return left, right
-
-
-def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """A product inside a group: rows cut to one element are batches; a side is one cut axis, or whole ones."""
-    anchor, where = site.anchor, site.where
-    p = product_of(anchor, context, site.own) if isinstance(anchor, Compute) else None
-    if p is None or p.grain_m or p.grain_n or not isinstance(anchor, Compute):
-        return None  # rows might be cut inside a run
-    single = {q for q in (*p.m, *p.n) if q in where and site.tiles[where[q]] == 1}
-    m = tuple(q for q in p.m if q not in single)
-    n = tuple(q for q in p.n if q not in single)
-    batch = tuple(q for q in range(len(anchor.axes)) if q not in m and q not in n)
-    if any(q in where and site.tiles[where[q]] != 1 for q in batch):
-        return None
-    for side in (m, n):
-        if not side or (len(side) > 1 and any(q in where for q in side)):
-            return None
-    p = _with_sides(p, anchor, (m, n), context, site.own)
-    extents = site.extents
-    size_m, size_n = (math.prod(extents[anchor.axes[q].name] for q in side) for side in (m, n))
-    size = Size(size_m, size_n, math.prod(anchor.reduce[q].extent for q in p.k))
-    walked = math.prod(extents[anchor.axes[q].name] for q in batch)
-    fitting = (
-        way
-        for way in ranked(p, size, context)
-        if way[2] <= site.room
-        and way[1].instruction != "wgmma"  # its panels want the first bytes
-        and way[1].teams == 1  # which take tasks of a stage in turns
-    )
-    best = context.choose(
-        "blocks within rows",
-        fitting,
-        shape=lambda: digest(cut_key(p, size), site.room),
-        cost=lambda way: way[0],
-        value=lambda way: _value(way[1]),
-        ranked=True,
-    )
-    if best is None:
-        return None
-    dims = [
-        Dim((q,), anchor.axes[q].extent, 1 if q in where else anchor.axes[q].extent, where.get(q))
-        for q in batch
-    ]
-    for side, tile in ((m, size_m), (n, size_n)):
-        extent = math.prod(anchor.axes[q].extent for q in side)
-        dims.append(Dim(side, extent, tile, where.get(side[0])))
-    method = last_dims(best[1], tuple(dims), p)
-    return Step(site.names, tuple(dims), method, scratch_bytes=best[2]), walked * best[0]
-
-
-def _with_sides(
-    p: Product,
-    c: Compute,
-    sides: tuple[tuple[int, ...], tuple[int, ...]],
-    context: Context,
-    own: frozenset[str],
-) -> Product:
-    """`with_sides`, once for each choice of axes. own: as of the site for which `p` was found."""
-    key = ("product", c, own, sides)
-    return context.of_worker.once(key, lambda: with_sides(p, c, sides, context.target, own))
+    return left, right * products
 
 
 def last_dims(c: Matmul, dims: tuple[Dim, ...], p: Product) -> Matmul:

@@ -59,6 +59,16 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     prefetch: tuple[Prefetch, ...] = ()
 
     @property
+    def products(self) -> int:
+        """With the same left operand, whose sums a block has side by side."""
+        return 1
+
+    @property
+    def columns(self) -> int:
+        """Of each of these products in a block: those of the results."""
+        return self.block_n // self.products
+
+    @property
     def prefetches(self) -> tuple[Prefetch, ...]:
         return self.prefetch
 
@@ -103,12 +113,33 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
             parts.append(f"{self.passes} passes")
         if self.runs > 1:
             parts.append(f"{self.runs} runs of columns")
+        if self.products > 1:
+            parts.append(f"{self.products} products side by side")
         if self.sums is not None:
             parts.append(f"{self.sums[0]}x{self.sums[1]} sums at a time")
         if self.epilogue != Epilogue():
             parts.append(self.epilogue.describe())
         sides = (f"left {self.left.describe()}", f"right {self.right.describe()}")
         return ", ".join((*parts, *sides, *(p.describe() for p in self.prefetch)))
+
+
+class MatmulGate(Matmul, frozen=True, tag="matmul_gate"):
+    """A product of whose sums several make a result each, element by element: the two of a gated linear unit (`gate.Gate`).
+
+    The anchor is the result, behind the product, whose sums are never stored. m and n are dims of the result, and a task has what each of `parts`
+    has for its rows and columns: a block's columns are those of the parts side by side, block_n / parts of each, and so are the lines of its
+    right operand, which begins anew for each part.
+    """
+
+    parts: int = 2
+
+    @property
+    def anchor(self) -> int:
+        return 1
+
+    @property
+    def products(self) -> int:
+        return self.parts
 
 
 class MatmulRows(Matmul, frozen=True, tag="matmul_rows"):

@@ -3,22 +3,22 @@
 import math
 
 from monotile.analysis.contraction import factors
-from monotile.ir.expr import Expr, axes_of, loads
-from monotile.ir.program import Compute
+from monotile.ir.expr import Load, axes_of, loads
 from monotile.kernels.common.late import several_blocks
 from monotile.kernels.family import Prefetching, Statements
+from monotile.kernels.matmul.gate import sums_of
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Prefetch, Step
 from monotile.targets.model import fitted
 
 
-def operands(step: Step, statements: Statements) -> dict[str, Expr]:
-    """What the left and the right operand of a step are."""
-    anchor, m = statements[step.computes[step.anchor]], step.method
+def operands(step: Step, statements: Statements) -> dict[str, tuple[Load, ...]]:
+    """What is loaded of the left and of the right operand of a step; of several products side by side, of all of them."""
+    m, sums = step.method, sums_of(step, statements)
     assert isinstance(m, Matmul)
-    assert isinstance(anchor, Compute)
-    left, right = factors(anchor, swapped=m.swapped)
-    return {"left": left, "right": right}
+    sides = [factors(s, swapped=m.swapped) for s in sums]
+    right = dict.fromkeys(x for _, factor in sides for x in loads(factor))
+    return {"left": loads(sides[0][0]), "right": tuple(right)}
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
@@ -29,14 +29,14 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     assert isinstance(m, Matmul)
     if at == "handoff" and where.number == 0 and m.left.copy == m.right.copy == "async":
         chunks = min(fitted(where.target.model.prefetch).chunks, m.depth - 1)
-        for side, factor in operands(where.step, where.statements).items():
-            if chunks and {x.tensor.name for x in loads(factor)} <= where.steady:
+        for side, read in operands(where.step, where.statements).items():
+            if chunks and {x.tensor.name for x in read} <= where.steady:
                 return (Prefetch(side, "handoff", chunks),)
     if at == "use" and where.streamed:
         return tuple(
             Prefetch(side, "use", cache="evict_first")
-            for side, factor in operands(where.step, where.statements).items()
-            if _each_time_another(factor, where) and _read_once(side, where)
+            for side, read in operands(where.step, where.statements).items()
+            if _each_time_another(read, where) and _read_once(side, where)
         )
     return ()
 
@@ -47,15 +47,15 @@ def _read_once(side: str, where: Prefetching) -> bool:
     assert isinstance(m, Matmul)
     rows, columns = step.dims[m.m], step.dims[m.n]
     together = math.prod(where.stage.grid) <= where.target.workers and not several_blocks(
-        step, {m.m: m.block_m, m.n: m.block_n}
+        step, {m.m: m.block_m, m.n: m.columns}
     )
-    alone = columns.extent <= m.block_n if side == "left" else rows.extent <= m.block_m
+    alone = columns.extent <= m.columns if side == "left" else rows.extent <= m.block_m
     return together or alone
 
 
-def _each_time_another(factor: Expr, where: Prefetching) -> bool:
-    """Whether an operand is a weight, another one in each iteration of the loops, wherever data says that it lies."""
-    found = {*loads(factor)} - {y for x in loads(factor) for i in x.index for y in loads(i)}
+def _each_time_another(read: tuple[Load, ...], where: Prefetching) -> bool:
+    """Whether what is read of an operand is a weight, another one in each iteration of the loops, wherever data says that it lies."""
+    found = {*read} - {y for x in read for i in x.index for y in loads(i)}
     return bool(found) and all(
         x.tensor.name in where.streamed
         and where.loops <= {a.name for i in x.index for a in axes_of(i)}

@@ -26,15 +26,21 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. memory: operands that no cache keeps; read:
-    all that is read of them, of one batch. rows: what each row of sums takes
-    instead, where these are finished row by row; last: the innermost of a row's extents."""
+    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. memory: operands that no cache keeps. rows:
+    what each row of sums takes instead, where these are finished row by row; last: the innermost of a row's extents. products: how many are side by side, of
+    whose sums a result is made each; the size is that of all of them. read: all that is read of the operands, of one batch, where regions are chosen by it.
+    """
 
     product: Product
     size: Size
     operations: float
     stored: int
     memory: Memory
-    read: Memory
     rows: RowWork | None = None
     last: int = 1
+    products: int = 1
+    read: Memory = Memory(0, 0)
+
+    @property
+    def results(self) -> int:
+        return self.size.batches * self.size.m * self.size.n // self.products

@@ -34,7 +34,7 @@ def settle(where: Settling) -> Method:
     left, right = exact_sides(where.step, view)
     if isinstance(m, MatmulRows):
         return msgspec.structs.replace(m, left=left, right=right)
-    block, threads = (m.block_m, m.block_n), where.target.threads // m.teams
+    block, threads = (m.block_m, m.columns), where.target.threads // m.teams
     found = epilogue_of(view, view.site(where.step), m.m, m.n, block, threads)
     return msgspec.structs.replace(m, left=left, right=right, epilogue=found)
 

@@ -11,16 +11,26 @@ from monotile.ir.expr import Expr, Load
 from monotile.ir.program import Compute
 from monotile.kernels.common.operand import Operand, exact_operand
 from monotile.kernels.common.product import elements_of
+from monotile.kernels.matmul.gate import sums_of
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.nodes import Dim, Step
 
 
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
     """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is copied in
-    vectors as wide as its place allows."""
-    m, anchor = step.method, view.statements[step.computes[step.anchor]]
+    vectors as wide as its place allows; of several products side by side, all right ones alike."""
+    m, anchors = step.method, sums_of(step, view.statements)
     assert isinstance(m, Matmul)
-    assert isinstance(anchor, Compute)
+    sides = [_exact(step, view, anchor) for anchor in anchors]
+    return sides[0][0], min(
+        (right for _, right in sides), key=lambda o: (o.copy == "async", o.vector)
+    )
+
+
+def _exact(step: Step, view: View, anchor: Compute) -> tuple[Operand, Operand]:
+    """The same of one product."""
+    m = step.method
+    assert isinstance(m, Matmul)
     left, right = factors(anchor, swapped=m.swapped)
     elements = elements_of(left, right, anchor)
     rows, columns = step.dims[m.m], step.dims[m.n]
@@ -36,7 +46,7 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
             m.right,
             right,
             elements[1],
-            _inner(anchor, right, m.right, columns, m.block_n, m),
+            _inner(anchor, right, m.right, columns, m.columns, m),
             view.places,
         ),
     )

@@ -130,6 +130,8 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
     if missing:
         fail(f"{stage.name} computes {missing[0]}, which the Program does not have")
         return
+    if step.anchor >= len(step.computes):
+        fail(f"{stage.name}: the step of {step.computes[0]} lacks its anchor")
     anchor = computes[step.computes[step.anchor]]
     named = sorted(p for d in step.dims for p in d.axes)
     if named != list(range(len(anchor.axes))):

@@ -60,7 +60,8 @@ struct NoWait {
 // Computes rows [m0, m1) x columns [n0, n1) (at most a block) with all threads of a team. S: a `Product`.
 //
 // await: waits for the hand-off of the operands and of what `fetch` reads. All threads call it once; not for a task that is
-// prefetched. Operands may be `Bounded`, both by the same end of k. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums. fetched = fetch(m, n) is what else it reads; that
+// prefetched. Operands may be `Bounded`, both by the same end of k. epilogue(m, n, Pack<Sum, VECTOR>, fetched, valid): takes the sums, those of
+// several products `Together`. fetched = fetch(m, n) is what else it reads; that
 // is prefetched some steps ahead, at first while the operands are copied. Where not `valid` nothing may be stored: predicated
 // stores instead of branches let the steps of the epilogue hide each other's latency. For rows at any alignment the epilogue is
 // `UnalignedStores`; where rows are finished as wholes it is a `RowEpilogue`, and `fetch` fetches nothing. When this returns shared
@@ -162,6 +163,7 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   constexpr bool UNALIGNED = IS_UNALIGNED<Epilogue>;  // then the last vector may be incomplete, and a block may have no vector at all
   constexpr bool BY_ROW = IS_BY_ROW<Epilogue>;
   static_assert(!BY_ROW || same<Fetched, Nothing>, "An epilogue by rows asks for what it reads itself.");
+  static_assert(S::PRODUCTS == 1 || (!BY_ROW && !UNALIGNED), "Sums of several products are finished element by element.");
   Fetched fetched[UNROLL];
   const int vectors_end = UNALIGNED ? n1 - (n1 - n0) % S::VECTOR : n1;
   auto position = [&](int step) {
@@ -291,20 +293,20 @@ __device__ __forceinline__ void contract(char* shared, int m0, int m1, int n0, i
   } else {
 #pragma unroll 1
     for (int step = 0; step < STEPS; step += UNROLL) {
-      Pack<Sum, S::VECTOR> totals[UNROLL];  // unaligned: no load of sums is moved before a store into a cell
+      Pack<Sum, S::VECTOR> taken[UNROLL];  // unaligned: no load of sums is moved before a store into a cell
       if constexpr (UNALIGNED) {
 #pragma unroll
         for (int i = 0; i < UNROLL; ++i)
-          if (Position p = position(step + i); p.valid) totals[i] = total<S, S::VECTOR>(sums + p.m * S::SUM_PITCH + p.n);
+          if (Position p = position(step + i); p.valid) taken[i] = total<S, S::VECTOR>(sums + p.m * S::SUM_PITCH + p.n);
       }
 #pragma unroll
       for (int i = 0; i < UNROLL; ++i) {
         if (Position p = position(step + i); !UNALIGNED || p.valid) {
           Sum* at = sums + p.m * S::SUM_PITCH + p.n;
           if constexpr (UNALIGNED)
-            epilogue.vectors(m0 + p.m, n0 + p.n, totals[i], fetched[i], true, reinterpret_cast<char*>(at));
+            epilogue.vectors(m0 + p.m, n0 + p.n, taken[i], fetched[i], true, reinterpret_cast<char*>(at));
           else
-            epilogue(m0 + p.m, n0 + p.n, total<S, S::VECTOR>(at), fetched[i], p.valid);
+            epilogue(m0 + p.m, n0 + p.n, totals<S>(at), fetched[i], p.valid);
         }
         if (step + UNROLL < STEPS)
           if (Position p = position(step + UNROLL + i); !UNALIGNED || p.valid) fetched[i] = fetch(m0 + p.m, n0 + p.n);

@@ -32,16 +32,16 @@ struct Feed {
     if constexpr (Side::COPY == Copy::UNALIGNED) Copies::store(panel, unaligned, thread);
   }
 };
-template <class S, class Side, class Copies, class T, int ROW_STEP, int K_STEP>
-  requires(Copies::REGULAR && Side::COPY == Copy::ASYNC)
-struct Feed<S, Side, Copies, Linear<T, ROW_STEP, K_STEP>> {
-  using Walk = typename Copies::template Walk<Linear<T, ROW_STEP, K_STEP>, Side::EVICT_FIRST>;
+template <class S, class Side, class Copies, class Operand>
+  requires(Copies::WALKED && Side::COPY == Copy::ASYNC && IS_LINEAR<Operand>)
+struct Feed<S, Side, Copies, Operand> {
+  using Walk = typename Copies::template Walk<Operand, Side::EVICT_FIRST>;
   static constexpr bool WALKS = true;
   static constexpr int DISTANCE = S::SLICES * Copies::CHUNK;
   Walk walk;
   int thread;
 
-  __device__ __forceinline__ Feed(const Linear<T, ROW_STEP, K_STEP>& x, int row0, int row_end, int slice, int thread)
+  __device__ __forceinline__ Feed(const Operand& x, int row0, int row_end, int slice, int thread)
       : walk(x, row0, row_end, slice * Copies::CHUNK, thread), thread(thread) {}
   __device__ __forceinline__ void begin(char* panel) {
     walk.issue(ptx::shared_address(panel), thread);

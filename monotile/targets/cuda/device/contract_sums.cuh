@@ -29,6 +29,24 @@ __device__ __forceinline__ Pack<typename S::Sum, VECTOR> total(const typename S:
   return out;
 }
 
+// One of each of several products.
+template <class T, int COUNT>
+struct Together {
+  T part[COUNT];
+};
+// What an epilogue takes at once: S::VECTOR neighbours, of several products together. at: as above.
+template <class S>
+__device__ __forceinline__ auto totals(const typename S::Sum* at) {
+  if constexpr (S::PRODUCTS == 1) {
+    return total<S, S::VECTOR>(at);
+  } else {
+    Together<Pack<typename S::Sum, S::VECTOR>, S::PRODUCTS> out;
+#pragma unroll
+    for (int i = 0; i < S::PRODUCTS; ++i) out.part[i] = total<S, S::VECTOR>(at + i * S::EACH);
+    return out;
+  }
+}
+
 // An epilogue with unaligned stores. vectors(m, n, sums, fetched, valid, cell) stores results in their cell. singles(m, n, sums)
 // stores in place the results of the last columns, too few for a vector. rows(cells) calls cells.copy for each result that has
 // unaligned rows.

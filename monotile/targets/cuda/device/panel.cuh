@@ -15,6 +15,7 @@
 //   Coded      codes(row, k), and what they share, sides(row, k), are asked for; decode(row, k, codes, sides) gives the values
 //   Sparse     two of these: contract_sparse.cuh
 //   Bounded    one of these, of which only the values of k before `k_end` count
+//   Stacked    several of these, whose rows lie one above the other in a panel, as many of each; StackedLinear: all of them `Linear`
 // The first two need Copy::ASYNC, Copy::DIRECT or Copy::UNALIGNED, `Evaluated` Copy::ELEMENT. `row` counts from the start of the operand, not of the block.
 #pragma once
 #include "cuda/device/copy.cuh"
@@ -118,9 +119,69 @@ template <class Operand>
 __device__ __forceinline__ Bounded<Operand> bounded(const Operand& operand, int k_end) {
   return {operand, k_end};
 }
+template <class T, int ROW_STEP_, int K_STEP_, int COUNT>
+struct StackedLinear {
+  static constexpr bool LINEAR = true, GUARDED = false, LOOKS_UP = false, CODED = false;
+  static constexpr int ROW_STEP = ROW_STEP_, K_STEP = K_STEP_;
+  const T* base[COUNT];
+  __device__ __forceinline__ const T* address(int number, int row, int k) const {
+    const T* from = base[0];
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) {
+      const T* next = base[i];  // no index, and not where it is known to be `number`: the pointers are in registers
+      from = number >= i ? next : from;
+    }
+    return from + i64(row) * ROW_STEP + i64(k) * K_STEP;
+  }
+  __device__ __forceinline__ Source<T> source(int number, int row, int k) const { return {address(number, row, k), true}; }
+};
+template <class First, class... Rest>
+struct Stacked {
+  static constexpr bool LINEAR = false, GUARDED = true, LOOKS_UP = First::LOOKS_UP || Stacked<Rest...>::LOOKS_UP;
+  const First& first;
+  Stacked<Rest...> rest;
+  __device__ __forceinline__ auto source(int number, int row, int k) const {
+    return number == 0 ? first.source(row, k) : rest.source(number - 1, row, k);
+  }
+  __device__ __forceinline__ auto values(int number, int row, int k) const {
+    return number == 0 ? first.values(row, k) : rest.values(number - 1, row, k);
+  }
+};
+template <class Last>
+struct Stacked<Last> {
+  static constexpr bool LOOKS_UP = Last::LOOKS_UP;
+  const Last& last;
+  __device__ __forceinline__ auto source(int, int row, int k) const { return last.source(row, k); }
+  __device__ __forceinline__ auto values(int, int row, int k) const { return last.values(row, k); }
+};
+template <class Operand>
+inline constexpr bool IS_LINEAR = false;
+template <class T, int ROW_STEP, int K_STEP>
+inline constexpr bool IS_LINEAR<Linear<T, ROW_STEP, K_STEP>> = true;
+template <class T, int ROW_STEP, int K_STEP, int COUNT>
+inline constexpr bool IS_LINEAR<StackedLinear<T, ROW_STEP, K_STEP, COUNT>> = true;
+
 template <class T, int ROW_STEP, int K_STEP>
 __device__ __forceinline__ Linear<T, ROW_STEP, K_STEP> linear(const T* base) {
   return {base};
+}
+template <class T, int ROW_STEP, int K_STEP, class... Others>
+  requires(same<Others, Linear<T, ROW_STEP, K_STEP>> && ...)
+__device__ __forceinline__ StackedLinear<T, ROW_STEP, K_STEP, 1 + sizeof...(Others)> stacked(const Linear<T, ROW_STEP, K_STEP>& first,
+                                                                                            const Others&... others) {
+  return {{first.base, others.base...}};
+}
+template <class Last>
+__device__ __forceinline__ Stacked<Last> stack_of(const Last& last) {
+  return {last};
+}
+template <class First, class... Rest>
+__device__ __forceinline__ Stacked<First, Rest...> stack_of(const First& first, const Rest&... rest) {
+  return {first, stack_of(rest...)};
+}
+template <class... Operands>
+__device__ __forceinline__ Stacked<Operands...> stacked(const Operands&... operands) {
+  return stack_of(operands...);
 }
 template <class T, bool GUARDED = false, bool LOOKS_UP = false, class F>
 __device__ __forceinline__ Addressed<T, GUARDED, LOOKS_UP, F> addressed(F f) {
@@ -179,6 +240,7 @@ struct CopyConfig {
   int k = 0;                 // the extent of the whole operand along k
   int threads = 0;           // that copy
   bool check_rows = false;   // a panel may reach beyond the last row
+  int products = 1;          // operands that are one above the other
 };
 
 // How threads copy the panels of an operand, VECTOR elements at a time. Neighbouring threads copy neighbours.
@@ -211,6 +273,21 @@ struct PanelCopies {
   static constexpr int LINES = THREADS % PIECES == 0 ? THREADS / PIECES : 0;  // lines that a round fills
   static constexpr bool REGULAR = LINES > 0 && (Panel::BLOCKS == 1 || Panel::OUTER % max_of(1, LINES) == 0);
   static constexpr int BLOCK_ROUNDS = REGULAR && Panel::BLOCKS > 1 ? Panel::OUTER / LINES : ROUNDS;
+  // Of operands one above the other each has EACH rows. Where a round reaches into two of them at most, or there is none but one, a thread's
+  // addresses go on by constants, of which it may have to choose.
+  static constexpr int PRODUCTS = CONFIG.products, EACH = Panel::ROWS / PRODUCTS, ROUND_ROWS = K_MAJOR ? LINES : BLOCK;
+  static_assert(Panel::ROWS % PRODUCTS == 0, "Operands one above the other have as many rows of a panel each.");
+  static_assert(K_MAJOR || EACH % VECTOR == 0, "A vector lies within one of the operands that are one above the other.");
+  static constexpr bool ONE_ROUND = K_MAJOR ? ROUNDS == 1 : Panel::BLOCKS == 1;  // along the rows
+  static constexpr bool WALKED = REGULAR && (PRODUCTS == 1 || ROUND_ROWS <= EACH || ONE_ROUND);
+  // Which operand has a row of the panel, and which of its rows that is.
+  static __device__ constexpr int number_of(int row) { return PRODUCTS == 1 ? 0 : int(unsigned(row) / EACH); }
+  static __device__ constexpr int row_of(int row) { return PRODUCTS == 1 ? row : int(unsigned(row) % EACH); }
+  // The same of a row of a round, by the round alone where that says it.
+  static __device__ __forceinline__ int number_of(int round, int row) {
+    if constexpr (REGULAR && EACH % max_of(1, ROUND_ROWS) == 0) return number_of(rows_to(round));
+    return number_of(row);
+  }
 
   static __device__ __forceinline__ Piece piece(int round, int thread) {
     unsigned p = REGULAR ? thread : round * THREADS + thread;
@@ -232,12 +309,16 @@ struct PanelCopies {
     return {first.row + rows_to(round), first.k + k_to(round), first.offset + bytes_to(round)};
   }
 
-  // Where an operand has a vector of the block's rows, which begin with row0; of one that looks it up, for what it does not have, another.
+  // Where an operand, that of this number, has a vector of the block's rows, which begin with row0; of one that looks it up, for what it
+  // does not have, another.
   template <class Operand>
-  static __device__ __forceinline__ Source<T> source(const Operand& operand, int row0, int row, int row_end, int k) {
+  static __device__ __forceinline__ Source<T> source(const Operand& operand, int number, int row0, int row, int row_end, int k) {
     if constexpr (Operand::LOOKS_UP && (CHECKS || TOTAL % THREADS != 0)) row = row < row_end ? row : row0;
     if constexpr (Operand::LOOKS_UP && K_TAIL) k = k < K ? k : 0;
-    return operand.source(row, k);
+    if constexpr (PRODUCTS > 1)
+      return operand.source(number, row, k);
+    else
+      return operand.source(row, k);
   }
 
   // Issues the copies of rows [row0, row_end) and k [k0, k0 + DEPTH). A k beyond K gives zeros; what is computed from rows
@@ -253,8 +334,9 @@ struct PanelCopies {
     for (int i = 0; i < ROUNDS; ++i) {
       if (!exists(i, thread)) continue;
       Piece p = piece(first, i, thread);
-      int row = row0 + p.row, k = k0 + p.k;
-      Source<T> from = source(operand, row0, row, row_end, k);
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH, k = k0 + p.k;
+      Source<T> from = source(operand, number, row0, row, row_end, k);
       if constexpr (IS_BOUNDED<Operand>) {
         int elements = K_MAJOR ? max_of(min_of(operand.k_end - k, VECTOR), 0) : k < operand.k_end ? VECTOR : 0;
         bool inside = !CHECKS || row < row_end;
@@ -277,17 +359,41 @@ struct PanelCopies {
   template <class Operand, bool EVICT_FIRST = false>
   struct Walk {
     static_assert(CONTIGUOUS<Operand>, "A vector lies along the major direction of its operand.");
-    // How far round `i` is from the first in memory.
-    static __device__ constexpr int distance(int i) { return rows_to(i) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP; }
     const T* from;
+    i64 apart[PRODUCTS];  // of operands one above the other: elements from the first to each
+    int first_row;        // and the panel's row of round 0
     int offset, rows_left, k_left;
     u64 policy;  // of the last-level cache
 
     __device__ __forceinline__ Walk(const Operand& operand, int row0, int row_end, int k0, int thread) {
       Piece p = piece(0, thread);
-      from = operand.address(row0 + p.row, k0 + p.k);
+      if constexpr (PRODUCTS == 1) {
+        from = operand.address(row0 + p.row, k0 + p.k);
+      } else {
+        from = operand.address(number_of(p.row), row0 + row_of(p.row), k0 + p.k);
+#pragma unroll
+        for (int i = 0; i < PRODUCTS; ++i) apart[i] = operand.base[i] - operand.base[0];
+        first_row = p.row;
+      }
       if constexpr (EVICT_FIRST) policy = ptx::evict_first_policy();
-      offset = p.offset, rows_left = row_end - row0 - p.row, k_left = K - k0 - p.k;
+      offset = p.offset, rows_left = row_end - row0 - row_of(p.row), k_left = K - k0 - p.k;
+    }
+    // Of operands one above the other: those that round `i` reaches into, the first and the last; and whether this thread's row is of the last.
+    static __device__ constexpr int first_of(int i) { return PRODUCTS == 1 || ONE_ROUND ? 0 : number_of(rows_to(i)); }
+    static __device__ constexpr int last_of(int i) {
+      return PRODUCTS == 1 || ONE_ROUND ? 0 : min_of(number_of(rows_to(i) + ROUND_ROWS - 1), PRODUCTS - 1);
+    }
+    __device__ __forceinline__ bool is_last(int i) const { return first_row + rows_to(i) >= last_of(i) * EACH; }
+    // How far round `i` is from the first along the rows of an operand, and where it begins.
+    __device__ __forceinline__ int rows(int i) const {
+      const int first = rows_to(i) - first_of(i) * EACH, last = rows_to(i) - last_of(i) * EACH;
+      return first_of(i) == last_of(i) || !is_last(i) ? first : last;
+    }
+    __device__ __forceinline__ const T* at(int i) const {
+      const T* to = from + (i64(rows(i)) * Operand::ROW_STEP + k_to(i) * Operand::K_STEP);
+      if constexpr (PRODUCTS == 1) return to;
+      const i64 first = apart[first_of(i)], last = apart[last_of(i)];
+      return to + (first_of(i) == last_of(i) || !is_last(i) ? first : last);
     }
     // Where a thread's pieces come from and go to. Those of later chunks and stages lie at constant distances from there.
     struct Starts {
@@ -303,14 +409,14 @@ struct PanelCopies {
     __device__ __forceinline__ Starts starts(u32 panel) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::recompute(from + distance(i));
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = ptx::recompute(at(i));
       s.to = ptx::recompute(panel + offset), s.k_left = k_left;
       return s;
     }
     __device__ __forceinline__ void issue(u32 panel, int thread) const {
       Starts s;
 #pragma unroll
-      for (int i = 0; i < ROUNDS; ++i) s.from[i] = from + distance(i);
+      for (int i = 0; i < ROUNDS; ++i) s.from[i] = at(i);
       s.to = panel + offset, s.k_left = k_left;
       issue(s, thread, 0, 0);
     }
@@ -320,15 +426,15 @@ struct PanelCopies {
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         if (!exists(i, thread)) continue;
-        if (CHECKS && rows_left <= rows_to(i)) continue;
+        if (CHECKS && rows_left <= rows(i)) continue;
         u32 to = starts.to + bytes + (UNIFORM ? bytes_to(i) : piece(i, thread).offset - offset);
-        const T* at = starts.from[i] + i64(k) * Operand::K_STEP;
+        const T* there = starts.from[i] + i64(k) * Operand::K_STEP;
         if constexpr (K_TAIL)
-          ptx::copy_async_or_zero<BYTES>(to, at, starts.k_left - k > k_to(i));
+          ptx::copy_async_or_zero<BYTES>(to, there, starts.k_left - k > k_to(i));
         else if constexpr (EVICT_FIRST && BYTES == 16)
-          ptx::copy_async_with_policy(to, at, policy);
+          ptx::copy_async_with_policy(to, there, policy);
         else
-          ptx::copy_async<BYTES>(to, at);
+          ptx::copy_async<BYTES>(to, there);
       }
     }
     __device__ __forceinline__ void advance(int k) {
@@ -338,6 +444,12 @@ struct PanelCopies {
     // If `condition`, continues as `other` does.
     __device__ __forceinline__ void replace_if(bool condition, const Walk& other) {
       from = condition ? other.from : from;
+      if constexpr (PRODUCTS > 1)
+#pragma unroll
+        for (int i = 1; i < PRODUCTS; ++i) {
+          const i64 own = apart[i], others = other.apart[i];
+          apart[i] = condition ? others : own;
+        }
       rows_left = condition ? other.rows_left : rows_left;
       k_left = condition ? other.k_left : k_left;
     }
@@ -395,9 +507,11 @@ struct PanelCopies {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(first, i, thread);
-      int row = row0 + p.row;
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH;
       if constexpr (CHECKS || TOTAL % THREADS != 0) row = min_of(row, row_end - 1);
-      values.value[i] = load_unaligned<VECTOR>(source(operand, row0, row, row_end, k0 + p.k).address, values.left - p.k);
+      const Source<T> from = source(operand, number, row0, row, row_end, k0 + p.k);
+      values.value[i] = load_unaligned<VECTOR>(from.address, values.left - p.k);
     }
   }
   static __device__ __forceinline__ void store(char* panel, const UnalignedValues& values, int thread) {
@@ -416,9 +530,13 @@ struct PanelCopies {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
       Piece p = piece(i, thread);
-      int row = row0 + p.row, k = k0 + p.k;
+      const int number = number_of(i, p.row);
+      int row = row0 + p.row - number * EACH, k = k0 + p.k;
       bool live = exists(i, thread) && (!CHECKS || row < row_end) && (!K_TAIL || k < K);
-      values.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
+      if constexpr (PRODUCTS > 1)
+        values.value[i] = live ? operand.values(number, row, k) : Pack<T, VECTOR>{};
+      else
+        values.value[i] = live ? operand.values(row, k) : Pack<T, VECTOR>{};
       if constexpr (IS_BOUNDED<Operand>) {
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e)

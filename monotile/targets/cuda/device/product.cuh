@@ -26,6 +26,7 @@ struct ProductConfig {
   int groups = 1, group_k = 1;                  // Kernel::GROUPED: groups of columns in a block, a group's channels
   int passes = 1;                               // products of tensor cores for one of float32: 3 for all its bits, 1 for those of TF32
   int next_task_chunks = 0;                     // chunks of the worker's next task that are prefetched during this one
+  int products = 1;                             // with one left operand, whose columns the block has side by side
 };
 
 template <ProductConfig CONFIG, class Left_, class Right_, class Sum_>
@@ -50,7 +51,11 @@ struct Product {
   static_assert(CONFIG.passes == 1 || (same<T, float> && (KERNEL == Kernel::MMA || KERNEL == Kernel::WGMMA)),
                 "Only float32 is multiplied in several passes, by tensor cores.");
 
-  static constexpr int ROWS = min_of(Left::TASK_ROWS, BLOCK_M), COLUMNS = min_of(Right::TASK_ROWS, BLOCK_N);
+  // Of several products each has EACH columns of the block, and a result is made of a sum of each.
+  static constexpr int PRODUCTS = CONFIG.products, EACH = BLOCK_N / PRODUCTS;
+  static_assert(BLOCK_N % PRODUCTS == 0 && EACH % VECTOR == 0, "Products side by side share a block's columns, in whole vectors.");
+  static_assert(PRODUCTS == 1 || (KERNEL != Kernel::SPARSE && KERNEL != Kernel::GROUPED), "Products side by side are dense.");
+  static constexpr int ROWS = min_of(Left::TASK_ROWS, BLOCK_M), COLUMNS = min_of(Right::TASK_ROWS, EACH);
   static constexpr int CHUNKS = ceil_div(K, BLOCK_K);
   static constexpr int LEFT_K = K * GROUPS, LEFT_BLOCK_K = BLOCK_K * GROUPS;
   static constexpr int SLICE_WARPS = WARPS_M * WARPS_N, SLICE_THREADS = SLICE_WARPS * 32;
@@ -63,8 +68,9 @@ struct Product {
   static_assert(Right::SPARSE == (KERNEL == Kernel::SPARSE), "Kernel::SPARSE multiplies a sparse right operand, and no other does.");
   static constexpr int RIGHT_PART = Right::SPARSE ? 2 : 1;  // of so many values of k one is stored
   using RightPanel = Panel<typename Right::T, PanelConfig{.rows = BLOCK_N, .k = BLOCK_K / RIGHT_PART, .k_major = Right::K_MAJOR}>;
-  using RightCopies = PanelCopies<RightPanel, CopyConfig{.copy = Right::COPY, .vector = Right::VECTOR, .rows = COLUMNS, .k = K / RIGHT_PART,
-                                                         .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS}>;
+  using RightCopies = PanelCopies<RightPanel, CopyConfig{.copy = Right::COPY, .vector = Right::VECTOR, .rows = PRODUCTS == 1 ? COLUMNS : BLOCK_N,
+                                                         .k = K / RIGHT_PART, .threads = SLICE_THREADS, .check_rows = Right::CHECK_ROWS,
+                                                         .products = PRODUCTS}>;
   using LeftCopies = PanelCopies<LeftPanel, CopyConfig{.copy = Left::COPY, .vector = Left::VECTOR, .rows = ROWS, .k = LEFT_K,
                                                        .threads = SLICE_THREADS, .check_rows = Left::CHECK_ROWS}>;
   static constexpr WarpTile WARP_TILE{.m = WARP_M, .n = WARP_N, .k = BLOCK_K};
