@@ -20,7 +20,7 @@ from monotile.kernels.matmul.method import Matmul, MatmulGate
 from monotile.kernels.registry import read_plan
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Plan, Repeat, Step
+from monotile.plan.nodes import Plan, Step
 from monotile.plan.places import Register, Workspace
 from monotile.plan.walk import repeats, stages_in
 from monotile.targets.target import Target
@@ -105,7 +105,7 @@ def test_register_tiles_have_none() -> None:
 def test_a_recurrence_keeps_its_weights(batch: int, apart: bool) -> None:
     """Where one stage of reductions has all of a step, its weights stay on chip; where it was a product and a stage behind it, there is one."""
     _, plan = planned(nn.GRU(448, 448), 8, batch, 448)
-    (loop,) = (n for n in repeats(plan.body) if isinstance(n, Repeat))
+    (loop,) = repeats(plan.body)
     assert len(loop.body) == 1
     assert bool(loop.resident) == apart
     assert [s.method.products for s in gated(plan) if isinstance(s.method, Matmul)] == [3] * (
