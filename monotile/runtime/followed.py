@@ -2,14 +2,15 @@
 
 A kernel reads them where they lay when the model was compiled, or where `load_parameters` said. `p.data = ...`, `model.to(...)`, a new Parameter
 in the place of another: what the kernel reads is then no longer the model's. A call looks at a few of them, in turn, and says so once. Nothing is
-said where they are of another type or on another device: `model.double()` makes a reference of it, `model.cpu()` frees memory.
+said where they are of another type or on another device (`model.double()` makes a reference of it, `model.cpu()` frees memory); and where they are
+elsewhere with the same values, as after `model.double().float()`, the kernel goes on with them.
 """
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -17,6 +18,13 @@ from monotile.wrapped import is_wrapped
 
 EACH = 2  # parameters that a call looks at: one or two microseconds
 _CALLER = 3  # frames from `look` to whoever calls the compiled module
+
+
+class Reader(Protocol):
+    """Who reads parameters, by their names."""
+
+    def reads_equal(self, name: str, x: torch.Tensor) -> bool: ...
+    def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 class _Place(NamedTuple):
@@ -51,16 +59,20 @@ class Followed:
         tensors = (place.tensor for place in self._places)
         self._pointers = [None if x is None else x.data_ptr() for x in tensors]
 
-    def look(self) -> None:
-        """Warns, once, where one of the next few parameters lies somewhere else."""
+    def look(self, reader: Reader) -> None:
+        """Warns, once, where one of the next few parameters lies somewhere else, with other values than `reader` has."""
         first = self._next
         end = min(first + EACH, len(self._places))
         self._next = end if end < len(self._places) else 0
         for k in range(first, end):
             x = (place := self._places[k]).tensor
             if x is not None and x.data_ptr() != self._pointers[k]:
+                if (
+                    x.is_cuda and torch.cuda.is_current_stream_capturing()
+                ):  # when no values can be looked at
+                    return
                 self.agree()
-                if _kind(x) != self._kinds[k]:
+                if _kind(x) != self._kinds[k] or self._moved(reader):
                     return
                 warnings.warn(
                     f"the model's parameter {place.name} was replaced (p.data = ..., model.to(...), assign=True), and the compiled kernel still"
@@ -68,6 +80,17 @@ class Followed:
                     stacklevel=_CALLER,
                 )
                 return
+
+    def _moved(self, reader: Reader) -> bool:
+        """Whether all are only somewhere else, where `reader` reads them from now on."""
+        found = dict[str, torch.Tensor]()
+        for place, kind in zip(self._places, self._kinds, strict=True):
+            if (x := place.tensor) is not None and _kind(x) == kind:
+                found[place.name] = x
+        if not all(reader.reads_equal(name, x) for name, x in found.items()):
+            return False
+        reader.load_parameters(found)
+        return True
 
 
 def _kind(x: torch.Tensor | None) -> tuple[torch.dtype, torch.device] | None:

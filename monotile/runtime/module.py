@@ -116,7 +116,7 @@ class CompiledModule:
         if self._kernel is None:
             raise TargetError(self._obstacle)
         if self._followed is not None:
-            self._followed.look()
+            self._followed.look(self)
         leaves = self._arguments.leaves(args, kwargs)
         if self._sizes is None:
             return self._run(self._kernel, leaves, NO_SIZES)
@@ -297,10 +297,9 @@ class CompiledModule:
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
         """Makes the kernel read other tensors, without recompiling.
 
-        state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are
-        ignored. Of a tensor subclass the kernel takes the tensors that it holds. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates
-        it) directly; any other is copied. A call captured in a CUDA graph keeps the old tensors.
-        Raises InputError if a shape or dtype differs; nothing is changed then.
+        state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are ignored. Of a tensor subclass the kernel takes
+        the tensors that it holds. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates it) directly; any other is copied.
+        A call captured in a CUDA graph keeps the old tensors. Raises InputError if a shape or dtype differs; nothing is changed then.
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
@@ -310,6 +309,11 @@ class CompiledModule:
             module._take(known)
         if self._followed is not None:
             self._followed.agree()
+
+    def reads_equal(self, name: str, x: torch.Tensor) -> bool:
+        """Whether `x` has the values that the kernel reads as parameter `name`."""
+        held = self._weights.tensors.get(name)
+        return held is None or torch.equal(self._alias(name, x), held)
 
     def _take(self, known: Mapping[str, torch.Tensor]) -> None:
         here = {name: x.detach().to(self._device) for name, x in known.items()}
@@ -335,14 +339,11 @@ class CompiledModule:
             out[name], first[name] = x, given
         watch = self._watch
         for name, x in out.items():
-            old = self._weights.tensors[name]
-            if watch is not None:
-                old = watch.tensors.get(name, old)
+            seen = {} if watch is None else watch.tensors
+            old = seen.get(name, self._weights.tensors[name])
             if x.shape != old.shape or x.dtype != old.dtype:
-                raise InputError(
-                    f"parameter {name}: expected {list(old.shape)} {old.dtype}, got {list(x.shape)}"
-                    f" {x.dtype}. Compile again for parameters of another shape or type"
-                )
+                kinds = f"expected {list(old.shape)} {old.dtype}, got {list(x.shape)} {x.dtype}"
+                raise InputError(f"parameter {name}: {kinds}. Compile again for parameters of another shape or type")  # fmt: skip
             if watch is not None:
                 watch.check(name, x)
         return out

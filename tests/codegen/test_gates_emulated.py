@@ -91,6 +91,18 @@ class Batches(nn.Module):
         return h * F.silu(g)
 
 
+class Chosen(Batches):
+    """Data choose the matrix: where a part's lines lie is looked up."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__(width, inner)
+        self.register_buffer("which", torch.tensor([2, 0, 2]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, g = (x @ self.w[self.which].mT).chunk(2, -1)
+        return h * F.silu(g)
+
+
 class Residual(nn.Module):
     """What follows reads another tensor at the result's place, and one value a row."""
 
@@ -168,6 +180,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "columns": (lambda: Columns(64, 96), (33, 64)),
     "pairs": (lambda: Pairs(64, 72), (33, 64)),
     "batches": (lambda: Batches(64, 40), (3, 33, 64)),
+    "chosen": (lambda: Chosen(64, 40), (3, 33, 64)),
     "residual": (lambda: Residual(72), (33, 72)),
     "rolled-siblings": (lambda: Layers(Both, 64, 48), (24, 64)),
     "rolled-halves": (lambda: Layers(Halves, 64, 48), (24, 64)),

@@ -15,7 +15,10 @@ from monotile.plan.walk import stages_in
 from tests.codegen.test_gates_emulated import Columns, Halves, Layers, Siblings
 from tests.models.accuracy import error, exact
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),
+]
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "llama": (lambda: Siblings(2048, 8192), (128, 2048)),

@@ -138,6 +138,7 @@ struct StackedLinear {
 template <class First, class... Rest>
 struct Stacked {
   static constexpr bool LINEAR = false, GUARDED = true, LOOKS_UP = First::LOOKS_UP || Stacked<Rest...>::LOOKS_UP;
+  static constexpr int ROW_STEP = 0, K_STEP = 0;
   const First& first;
   Stacked<Rest...> rest;
   __device__ __forceinline__ auto source(int number, int row, int k) const {
