@@ -16,11 +16,13 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch import marks
 from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
 from monotile.frontends.torch.choices import Choices, choices
+from monotile.frontends.torch.constants import Constants
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.listed import ChosenError, Listed
@@ -61,10 +63,11 @@ def all_courses(export: Export) -> ExportedProgram:
 
 def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
+    constants = Constants()
     with choices(most) as conversions:
         while True:
             try:
-                merged = merge(_courses(export, conversions))
+                merged = merge(_courses(export, conversions, constants))
             except _Again:
                 continue
             except Unjoinable as e:
@@ -73,17 +76,21 @@ def _outlined(export: Export, most: int) -> ExportedProgram:
             return outline(shared_as_run(lifted_once(merged)))
 
 
-def _courses(export: Export, conversions: Choices) -> dict[Course, ExportedProgram]:
+def _courses(
+    export: Export, conversions: Choices, constants: Constants
+) -> dict[Course, ExportedProgram]:
     """By what was answered at each fork."""
     found: dict[Course, ExportedProgram] = {}
     todo: list[Course] = [()]
     while todo:
-        trace = _Trace(todo.pop(), conversions)
+        trace = _Trace(todo.pop(), conversions, constants)
         try:
             with torch.no_grad(), trace.asked():
                 exported = export()
         except Exception as e:
             raise trace.failed(e) from e
+        if not constants.still(exported):
+            raise _Again
         if len(found) == MOST:
             raise TooManyCoursesError(
                 f"the model's course depends on a tensor's value in more than {MOST} ways, at the end at"
@@ -98,12 +105,12 @@ def _courses(export: Export, conversions: Choices) -> dict[Course, ExportedProgr
 class _Trace:
     """One trace of the model. answers: of the forks so far, of which the first `given` were set. where: the last fork."""
 
-    def __init__(self, course: Course, conversions: Choices) -> None:
+    def __init__(self, course: Course, conversions: Choices, constants: Constants) -> None:
         self.answers, self.given = list(course), len(course)
         self.where = ""
         self._met = 0
         self._listed = Listed()
-        self._conversions = conversions
+        self._conversions, self._constants = conversions, constants
 
     def failed(self, error: Exception) -> Exception:
         """`error`, which this trace has raised, with the way that it has taken."""
@@ -135,8 +142,8 @@ class _Trace:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             if not _is_asked(x, frame) or x.numel() != 1 or x.is_complex():
                 return item(x)
-            wide = torch.float64 if x.is_floating_point() else torch.int64
-            return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
+            constant = self._constants.value(x.reshape(()))
+            return _number(x) if constant is None else constant
 
         def tolist_(x: FakeTensor) -> Any:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -179,6 +186,9 @@ class _Trace:
 
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
         """What Python is told of `x`. Raises _Again if that is not asked any more next time."""
+        constant = self._constants.value(x) if x.numel() == 1 else None
+        if constant is not None:
+            return any(pytree.tree_leaves(constant))
         frame = users_frame(asking)
         if is_assert(frame):
             return self._granted(x, frame)
@@ -205,6 +215,12 @@ class _Trace:
         if self._conversions.open_in(frame) is None:
             marks.known(marks.truth(x).reshape(1), [1], marks.ASSERTED)
         return True
+
+
+def _number(x: torch.Tensor) -> torch.Tensor:
+    """The number in `x`, in the type that Python would have."""
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
 
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:

@@ -41,6 +41,7 @@ from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
+from monotile.frontends.torch.updates import updates_are_traced
 
 Exported = ExportedProgram
 
@@ -179,6 +180,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         traced_packed_sequences(),
         fills_with_tensors(),
         ranges_of_tensors(),
+        updates_are_traced(),
         TransformsOfHalves(),
         AssignedData(model),
     ):

@@ -51,6 +51,16 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
                 cache.cache_clear()
 
 
+def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The tensors that the model may update in place: buffers, and what else it holds but parameters, each once."""
+    found = {id(x): x for c in _held([model]) for x in (c.values() if isinstance(c, dict) else c)}
+    return [
+        x
+        for x in found.values()
+        if isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter)
+    ]
+
+
 def _held(roots: Iterable[Any]) -> Iterator[_Container]:
     """The containers that `roots` hold, and the attributes of their objects, each once."""
     todo, seen = list(roots), set[int]()
@@ -60,7 +70,7 @@ def _held(roots: Iterable[Any]) -> Iterator[_Container]:
             continue
         seen.add(id(x))
         if isinstance(x, tuple | frozenset):
-            todo += x
+            todo.extend(_items(x))
         elif type(x) in _CONTAINERS:
             yield x
             todo += x.values() if isinstance(x, dict) else x
@@ -68,6 +78,11 @@ def _held(roots: Iterable[Any]) -> Iterator[_Container]:
             attributes = getattr(x, "__dict__", None)
             if isinstance(attributes, dict) and not isinstance(x, ModuleType):
                 todo.append(attributes)
+
+
+def _items(x: tuple[Any, ...] | frozenset[Any]) -> Iterator[Any]:
+    """What is in it, of whatever length a subclass says that it is."""
+    return tuple.__iter__(x) if isinstance(x, tuple) else frozenset.__iter__(x)
 
 
 def _copied(x: _Container) -> _Container:
