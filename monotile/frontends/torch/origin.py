@@ -51,6 +51,18 @@ def users_frame(frame: FrameType) -> FrameType:
     return frame
 
 
+def asking_frame(frame: FrameType) -> FrameType:
+    """The frame that `frame` belongs to and is neither Monotile's nor of PyTorch's tracer."""
+    between = ("torch.overrides", "torch._tensor")
+    while frame.f_back and (
+        is_tracers(frame)
+        or frame.f_globals.get("__name__") in between
+        or frame.f_code.co_filename.startswith(_OWN)
+    ):
+        frame = frame.f_back
+    return frame
+
+
 def is_tracers(frame: FrameType) -> bool:
     """Whether PyTorch's tracer runs in it."""
     name = frame.f_globals.get("__name__", "")
