@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 import monotile
+from tests.frontend.against import check
 
 T = torch.Tensor
 TABLES: dict[int, T] = {}
@@ -140,3 +142,35 @@ def test_a_dictionary_of_its_own_kind_is_not_read() -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(monotile.compile(Choosing().eval(), (x,))(x), x * 2)
+
+
+class Lazy(ModuleType):
+    """A module of an optional dependency that is not there, as SpeechBrain has them."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ImportError(f"{self.__name__} is not installed")
+
+
+lazy = Lazy("optional")
+
+
+class Irrep(tuple[int, int]):
+    """As e3nn has them: a tuple of which nobody may ask how long it is."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.irreps = [Irrep((1, 2))]
+
+    def forward(self, x: T) -> T:
+        return x + self.irreps[0][1]
+
+
+def test_objects_that_answer_no_question() -> None:
+    check(Holding().eval(), (torch.randn(3),))

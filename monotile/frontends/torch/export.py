@@ -26,6 +26,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
+from monotile.frontends.torch.equality import equality_is_traced
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.half_transforms import TransformsOfHalves
@@ -181,6 +182,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         fills_with_tensors(),
         ranges_of_tensors(),
         updates_are_traced(),
+        equality_is_traced(),
         TransformsOfHalves(),
         AssignedData(model),
     ):

@@ -21,6 +21,7 @@ _OWN = tuple(
         "assigned_data.py",
         "selection.py",
         "courses.py",
+        "equality.py",
         "failed_calls.py",
         "filled.py",
         "half_transforms.py",

@@ -33,7 +33,12 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
     held = [(x, _copied(x)) for x in _held([model])]
     modules = _of_packages({_package(type(m)) for m in model.modules()} - _NOT_OF_USERS)
     named = [(owner, dict(vars(owner))) for owner in _owners(modules)]
-    values = [getattr(x, "__func__", x) for _, before in named for x in before.values()]
+    # Nothing is asked of the others: an attribute of a lazily loaded module would load it.
+    values = [
+        x.__func__ if isinstance(x, classmethod | staticmethod) else x
+        for _, before in named
+        for x in before.values()
+    ]
     tables = [(x, _copied(x)) for x in _held(x for x in values if type(x) in _CONTAINERS)]
     caches = [(x, x.cache_info().misses) for x in values if isinstance(x, Cached)]
     try:
