@@ -48,5 +48,5 @@ def test_distributions() -> None:
     model, at = Policy().eval(), torch.tensor([0, 2])
     check(model, (torch.randn(2, 4), at))
     compiled = monotile.compile(model, (torch.randn(2, 4), at))
-    with pytest.raises(IndexOutOfRangeError, match="Categorical|Normal|found"):
+    with pytest.raises(IndexOutOfRangeError, match=r"Categorical|Normal|found"):
         compiled(torch.full((2, 4), torch.nan), at)

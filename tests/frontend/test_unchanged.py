@@ -144,14 +144,14 @@ def test_a_dictionary_of_its_own_kind_is_not_read() -> None:
     torch.testing.assert_close(monotile.compile(Choosing().eval(), (x,))(x), x * 2)
 
 
-class Lazy(ModuleType):
+class Absent(ModuleType):
     """A module of an optional dependency that is not there, as SpeechBrain has them."""
 
     def __getattr__(self, name: str) -> object:
         raise ImportError(f"{self.__name__} is not installed")
 
 
-lazy = Lazy("optional")
+absent = Absent("optional")
 
 
 class Irrep(tuple[int, int]):
