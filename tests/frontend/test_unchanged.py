@@ -174,3 +174,23 @@ class Holding(nn.Module):
 
 def test_objects_that_answer_no_question() -> None:
     check(Holding().eval(), (torch.randn(3),))
+
+
+class OfTypes(nn.Module):
+    """Takes indices, or what they are the indices of, as Enformer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: T) -> T:
+        if type(x) == torch.Tensor and x.dtype == torch.long:  # noqa: E721
+            x = nn.functional.one_hot(x, 4).float()
+        if type(self.weight) is nn.Parameter and isinstance(type(x), type):
+            x = x * type("Made", (), {"scale": 2})().scale
+        return x * self.weight
+
+
+def test_traced_tensors_are_of_the_types_they_run_with() -> None:
+    check(OfTypes().eval(), (torch.tensor([1, 3, 0]),))
+    assert "type" not in globals()

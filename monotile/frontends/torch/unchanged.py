@@ -31,8 +31,7 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
     """What the model holds is afterwards as it was: attributes, containers, objects of other classes than PyTorch's and Python's own. Of
     global names, classes and caches of functions, where its classes are from, what has been traced is removed."""
     held = [(x, _copied(x)) for x in _held([model])]
-    modules = _of_packages({_package(type(m)) for m in model.modules()} - _NOT_OF_USERS)
-    named = [(owner, dict(vars(owner))) for owner in _owners(modules)]
+    named = [(owner, dict(vars(owner))) for owner in _owners(modules_of(model))]
     # Nothing is asked of the others: an attribute of a lazily loaded module would load it.
     values = [
         x.__func__ if isinstance(x, classmethod | staticmethod) else x
@@ -110,7 +109,9 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def _of_packages(names: set[str]) -> Iterator[ModuleType]:
+def modules_of(model: torch.nn.Module) -> Iterator[ModuleType]:
+    """Those of the packages that the model's classes are from, but for PyTorch's and Python's own."""
+    names = {_package(type(m)) for m in model.modules()} - _NOT_OF_USERS
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in names and isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] # others put objects there
             yield module
