@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import monotile
@@ -193,4 +194,18 @@ class OfTypes(nn.Module):
 
 def test_traced_tensors_are_of_the_types_they_run_with() -> None:
     check(OfTypes().eval(), (torch.tensor([1, 3, 0]),))
-    assert "type" not in globals()
+    assert not {"type", "len"} & globals().keys()
+
+
+class Lengths(nn.Module):
+    def forward(self, x: T) -> T:
+        rows = len(x)
+        return x.reshape(rows, 2, -1).sum(1) / len(x)
+
+
+def test_the_length_of_a_tensor_is_a_size_of_the_call() -> None:
+    model, rows = Lengths().eval(), Dim("rows", min=1, max=8)
+    compiled = monotile.compile(model, (torch.randn(4, 6),), dynamic_shapes=({0: rows},))
+    for n in (1, 3, 8):
+        x = torch.randn(n, 6)
+        torch.testing.assert_close(compiled(x), model(x))

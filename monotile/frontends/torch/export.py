@@ -14,6 +14,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.assigned_data import AssignedData
 from monotile.frontends.torch.autocast import within
+from monotile.frontends.torch.builtin_names import builtins_as_run
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -35,7 +36,6 @@ from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.packed import traced_packed_sequences
-from monotile.frontends.torch.plain_types import types_as_run
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.subclasses import advice as of_parameters
@@ -186,7 +186,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         equality_is_traced(),
         TransformsOfHalves(),
         AssignedData(model),
-        types_as_run(model),
+        builtins_as_run(model),
     ):
         yield
 

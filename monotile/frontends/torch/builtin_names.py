@@ -1,6 +1,7 @@
-"""`type(x) is torch.Tensor` in a model that is traced: a traced tensor is of a class of PyTorch's tracer, and yet the model's code takes it for a plain one.
+"""`type(x) is torch.Tensor` and `len(x)` in a model that is traced: a traced tensor is of a class of PyTorch's tracer, and of a size that Python's own
+`len`, which gives a number, would fix.
 
-Within `types_as_run`, the name `type` in the modules that the model's classes are from gives what it would when the model runs.
+Within `builtins_as_run`, these names in the modules that the model's classes are from give what they would when the model runs, or that size.
 """
 
 from collections.abc import Generator
@@ -38,14 +39,22 @@ class _Type(metaclass=_Asked):
     """`type`, for traced tensors as for others."""
 
 
+def _length(x: Any) -> Any:
+    """`len`, which leaves a size of the call open."""
+    return x.shape[0] if type(x) is FakeTensor and x.ndim else len(x)
+
+
+_BUILTINS = {"type": _Type, "len": _length}
+
+
 @contextmanager
-def types_as_run(model: torch.nn.Module) -> Generator[None]:
-    """Within, the model's code sees no traced tensor's class."""
-    modules = [m for m in modules_of(model) if "type" not in vars(m)]
-    for module in modules:
-        vars(module)["type"] = _Type
+def builtins_as_run(model: torch.nn.Module) -> Generator[None]:
+    """Within, the model's code sees no traced tensor's class, and no size of it as a number."""
+    own = [(vars(m), n) for m in modules_of(model) for n in _BUILTINS if n not in vars(m)]
+    for names, name in own:
+        names[name] = _BUILTINS[name]
     try:
         yield
     finally:
-        for module in modules:
-            vars(module).pop("type", None)
+        for names, name in own:
+            names.pop(name, None)
