@@ -382,20 +382,3 @@ def test_tensors_that_may_be_equal() -> None:
     x = torch.randn(3, 4)
     check(Kernel(), (x, torch.randn(3, 4)))
     check(Kernel(), (x, x.clone()))
-
-
-def test_literals_of_a_module_in_both_courses() -> None:
-    """Each trace counts them anew, so that one name is that of several."""
-
-    class Inner(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            kept = list[torch.Tensor]()
-            if x.sum() > 0:
-                kept.append(x * torch.tensor([1.0, 2.0, 3.0]))
-            else:
-                kept.append(x)
-            return kept[0] * torch.tensor([4.0, 5.0, 6.0])
-
-    model = nn.Sequential(Inner(), Inner())
-    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
-        check(model, (x,))

@@ -50,7 +50,20 @@ class Repeated(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("made", [Columns, Repeated])
+class Written(nn.Module):
+    """What it makes of a constant changes before it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = torch.tensor([1.0, 2.0])
+
+    def forward(self, x: T) -> T:
+        made = self.held * 2
+        made[0] = -1
+        return x + 1 if made[0] > 0 else x * 3
+
+
+@pytest.mark.parametrize("made", [Columns, Repeated, Written])
 def test_constants_are_known(made: Callable[[], nn.Module]) -> None:
     check(made().eval(), (torch.randn(2, 3),))
 
@@ -95,3 +108,20 @@ def test_nor_in_a_run_that_tells_numbers() -> None:
     model = Padded(False).eval()
     capture(model, (torch.ones(2), torch.tensor([2, 1])))
     assert not model.calls.any()
+
+
+def test_literals_of_a_module_in_both_courses() -> None:
+    """Each trace counts them anew, so that one name is that of several."""
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = list[torch.Tensor]()
+            if x.sum() > 0:
+                kept.append(x * torch.tensor([1.0, 2.0, 3.0]))
+            else:
+                kept.append(x)
+            return kept[0] * torch.tensor([4.0, 5.0, 6.0])
+
+    model = nn.Sequential(Inner(), Inner())
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        check(model, (x,))

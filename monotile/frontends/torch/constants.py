@@ -5,8 +5,10 @@ values; what is computed of constants alone is computed here. A constant that th
 """
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -19,26 +21,49 @@ from torch.utils._python_dispatch import (
 )
 
 _MOST = 1 << 20  # elements of a constant that is looked at
+_Owner = int | fx.Node
 
 
 class Constants:
     """Those of a model that is traced, once or more."""
 
     def __init__(self) -> None:
-        self._asked: set[int] = set()  # memory of those whose values were told
-        self._changed: set[int] = set()  # and of those that the model changes
+        self._asked = set[_Owner]()  # memory of those whose values were told
+        self._changed = set[_Owner]()  # and of those that the model changes
 
     def value(self, x: torch.Tensor) -> Any:
         """What the traced `x` is in every call, as `tolist` gives it; None if that is not known."""
         node = _node_of(x)
         if node is None:
             return None
-        changed = {*self._changed, *_changed(node.graph.nodes, _root())}
-        found, asked = _Evaluation(_root(), changed), set[int]()
-        value = found.of(node, asked)
+        held = _root()
+        owners = _Owners(node.graph.nodes, held)
+        order = _inputs_first(node)
+        if order is None or any(owners.of[n] in owners.written for n in order):
+            return None
+        asked = {owners.of[n] for n in order if n.op == "get_attr"}
+        value = None if asked & self._changed else _evaluated(order, held)
         if value is not None:
             self._asked |= asked
         return value
+
+    @contextmanager
+    def numbers(self) -> Generator[None]:
+        """Within, Python's int and float of a traced tensor are what it is in every call, where that is known."""
+        with ExitStack() as stack:
+            for name, kind in (("__int__", int), ("__index__", int), ("__float__", float)):
+                number = self._number(getattr(FakeTensor, name), kind)
+                stack.enter_context(patch.object(FakeTensor, name, number))
+            yield
+
+    def _number(
+        self, plain: Callable[[FakeTensor], Any], kind: type[int] | type[float]
+    ) -> Callable[[FakeTensor], Any]:
+        def number(x: FakeTensor) -> Any:
+            known = self.value(x.reshape(())) if x.numel() == 1 else None
+            return plain(x) if known is None or isinstance(known, complex) else kind(known)
+
+        return number
 
     def still(self, exported: ExportedProgram) -> bool:
         """Whether `exported` changes none of those whose values were told. If not, they are not told any more."""
@@ -48,38 +73,27 @@ class Constants:
             for s in specs
             if s.kind is InputKind.CONSTANT_TENSOR
         }
-        wrong = _changed(exported.graph.nodes, constants) & self._asked
+        wrong = _Owners(exported.graph.nodes, constants).written & self._asked
         self._changed |= wrong
         self._asked -= wrong
         return not wrong
 
 
-class _Evaluation:
-    """Of nodes of a graph, each once. held: the constants by name. changed: memory of those that are none."""
-
-    def __init__(self, held: dict[str, Any], changed: set[int]) -> None:
-        self._held, self._changed = held, changed
-
-    def of(self, node: fx.Node, asked: set[int]) -> Any:
-        """The value of `node`, as `tolist` gives it; None if more than constants goes into it. asked: takes the memory of these."""
-        order = _inputs_first(node)
-        if order is None:
-            return None
-        values = dict[fx.Node, Any]()
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
-            for n in order:
-                if n.op == "get_attr":
-                    value = self._held.get(str(n.target))
-                    if not isinstance(value, torch.Tensor) or value.numel() > _MOST:
-                        return None
-                    if _memory(value) in self._changed:
-                        return None
-                    asked.add(_memory(value))
-                else:
-                    args = fx.map_arg((n.args, n.kwargs), values.__getitem__)
-                    value = n.target(*args[0], **args[1])  # pyright: ignore[reportCallIssue]
-                values[n] = value
-            return values[node].tolist() if isinstance(values[node], torch.Tensor) else None
+def _evaluated(order: list[fx.Node], held: dict[str, Any]) -> Any:
+    """The value of the last node, as `tolist` gives it; None if that is too much to compute. held: the constants by name."""
+    values = dict[fx.Node, Any]()
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
+        for n in order:
+            if n.op == "get_attr":
+                value = held.get(str(n.target))
+                if not isinstance(value, torch.Tensor) or value.numel() > _MOST:
+                    return None
+            else:
+                args = fx.map_arg((n.args, n.kwargs), values.__getitem__)
+                value = n.target(*args[0], **args[1])  # pyright: ignore[reportCallIssue]
+            values[n] = value
+        found = values[order[-1]]
+        return found.tolist() if isinstance(found, torch.Tensor) else None
 
 
 def _inputs_first(node: fx.Node) -> list[fx.Node] | None:
@@ -126,29 +140,35 @@ def _root() -> dict[str, Any]:
     return {} if root is None else vars(root) | dict(root.named_buffers())
 
 
-def _changed(nodes: Iterable[fx.Node], held: dict[str, Any]) -> set[int]:
-    """The memory of those of the tensors `held`, by their name in the graph, that an operator of it writes to, through a view or not."""
-    found, of = set[int](), dict[fx.Node, int]()  # of: whose memory may be that of a node
-    for n in nodes:
-        if n.op in ("get_attr", "placeholder"):
-            value = held.get(str(n.target) if n.op == "get_attr" else n.name)
-            if isinstance(value, torch.Tensor):
-                of[n] = _memory(value)
-            continue
-        if n.target is operator.getitem:
-            of.update((n, of[i]) for i in n.all_input_nodes if i in of)
-            continue
+class _Owners:
+    """Whose memory the results of nodes may be: that of a constant, or of the node that made it. of: by node. written: of what operators write to,
+    through views or not. held: the constants by their name in the graph."""
+
+    def __init__(self, nodes: Iterable[fx.Node], held: dict[str, Any]) -> None:
+        self.of, self.written = dict[fx.Node, _Owner](), set[_Owner]()
+        for n in nodes:
+            self.of[n] = n
+            if n.op in ("get_attr", "placeholder"):
+                value = held.get(str(n.target) if n.op == "get_attr" else n.name)
+                if isinstance(value, torch.Tensor):
+                    self.of[n] = _memory(value)
+            else:
+                self._add(n)
+
+    def _add(self, n: fx.Node) -> None:
         schema = getattr(n.target, "_schema", None)
-        if schema is None:
-            found.update(of[i] for i in n.all_input_nodes if i in of)  # a subgraph may write
-            continue
-        places = zip(schema.arguments, n.args, strict=False)
-        aliased = [(s, a) for s, a in places if s.alias_info and isinstance(a, fx.Node) and a in of]
-        for s, a in aliased:
-            of[n] = of[a]
-            if s.alias_info.is_write:
-                found.add(of[a])
-    return found
+        if n.target is operator.getitem:
+            self.of.update((n, self.of[i]) for i in n.all_input_nodes[:1])
+        elif schema is None:  # a subgraph may write
+            self.written.update(self.of[i] for i in n.all_input_nodes)
+        else:
+            given = {s.name: a for s, a in zip(schema.arguments, n.args, strict=False)} | n.kwargs
+            for s in schema.arguments:
+                a = given.get(s.name)
+                if s.alias_info and isinstance(a, fx.Node):
+                    self.of[n] = self.of[a]
+                    if s.alias_info.is_write:
+                        self.written.add(self.of[a])
 
 
 def _memory(x: torch.Tensor) -> int:

@@ -185,6 +185,7 @@ class _Trace:
 
         with (
             Hits(),
+            self._constants.numbers(),
             self._listed.chosen(_is_asked),
             patch.object(FakeTensor, "__iter__", iter_),
             patch.object(FakeTensor, "__bool__", bool_),
