@@ -11,6 +11,7 @@ import monotile
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.export import export
 from monotile.ir.program import Branch
+from tests.frontend.against import check
 
 LARGE = torch.finfo(torch.float16).max - 1000
 
@@ -364,3 +365,20 @@ def test_a_few_element_wise_operators_are_no_branch() -> None:
     for model, expected in ((Clamped(), 0), (Returns(), 0), (Containers(), 2)):
         body = capture(model, (torch.ones(4, 3),)).program.body
         assert sum(isinstance(s, Branch) for s in body) == expected
+
+
+def test_tensors_that_may_be_equal() -> None:
+    class Kernel(nn.Module):
+        """As GPyTorch looks whether it compares points with themselves."""
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            found = (x[:, None] - y[None]).square().sum(-1)
+            if torch.equal(x, y):
+                found = found.fill_diagonal_(0) + 1
+            if not x.equal(x) or torch.equal(x, y[:2]):
+                found = found * 2
+            return found
+
+    x = torch.randn(3, 4)
+    check(Kernel(), (x, torch.randn(3, 4)))
+    check(Kernel(), (x, x.clone()))

@@ -55,6 +55,24 @@ def test_products(dtype: torch.dtype) -> None:
     )
 
 
+def test_products_without_a_sum_take_operands_of_different_types() -> None:
+    """As Chronos-2 multiplies a mask with one of float32."""
+    mask, x, index = torch.rand(2, 3) > 0.5, torch.randn(3, 4), torch.randint(0, 4, (2, 3))
+    check_operators(
+        {
+            "bool_float": lambda m, x, i, h: torch.einsum("qk,kt->qkt", m, x),
+            "int_float": lambda m, x, i, h: torch.einsum("qk,kt->qkt", i, x),
+            "half_bool": lambda m, x, i, h: torch.einsum("kt,qk->qkt", h, m),
+            "half_float": lambda m, x, i, h: torch.einsum("kt,kt->kt", h, x),
+            "bool_bool": lambda m, x, i, h: torch.einsum("qk,qk->qk", m, m),
+        },
+        mask,
+        x,
+        index,
+        x.half(),
+    )
+
+
 def test_linear_is_a_contraction_and_a_bias() -> None:
     body = capture(nn.Linear(4, 3), (torch.randn(2, 5, 4),)).program.body
     assert [s.out.name for s in body if isinstance(s, Compute)] == ["linear_product", "linear"]

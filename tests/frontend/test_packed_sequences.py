@@ -261,8 +261,16 @@ def test_what_is_refused() -> None:
         capture(Layer(nn.GRU(4, 6), enforce_sorted=True), (x, lengths[:2]))
     with pytest.raises(CaptureError, match="training mode"):
         capture(Layer(nn.LSTM(4, 6, 2, dropout=0.5)), (x, lengths))
-    with pytest.raises(CaptureError, match="total_length to be at least"):
-        capture(Layer(nn.LSTM(4, 6), total_length=5).eval(), (x, lengths))
+
+
+def test_fewer_steps_than_the_padded_ones() -> None:
+    """That no sequence is longer, each call checks."""
+    model, x = Layer(nn.LSTM(4, 6), total_length=5).eval(), torch.randn(7, 3, 4)
+    compiled = monotile.compile(model, (x, torch.tensor((5, 5, 2))))
+    lengths = torch.tensor((4, 3, 1))
+    torch.testing.assert_close(compiled(x, lengths), model(x, lengths))
+    with pytest.raises(IndexOutOfRangeError, match="asserted"):
+        compiled(x, torch.tensor((7, 5, 2)))
 
 
 def test_nothing_is_packed_of_which_nobody_reads_the_rows() -> None:

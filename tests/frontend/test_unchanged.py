@@ -2,15 +2,18 @@
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import monotile
+from tests.frontend.against import check
 
 T = torch.Tensor
 TABLES: dict[int, T] = {}
@@ -140,3 +143,69 @@ def test_a_dictionary_of_its_own_kind_is_not_read() -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(monotile.compile(Choosing().eval(), (x,))(x), x * 2)
+
+
+class Absent(ModuleType):
+    """A module of an optional dependency that is not there, as SpeechBrain has them."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ImportError(f"{self.__name__} is not installed")
+
+
+absent = Absent("optional")
+
+
+class Irrep(tuple[int, int]):
+    """As e3nn has them: a tuple of which nobody may ask how long it is."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.irreps = [Irrep((1, 2))]
+
+    def forward(self, x: T) -> T:
+        return x + self.irreps[0][1]
+
+
+def test_objects_that_answer_no_question() -> None:
+    check(Holding().eval(), (torch.randn(3),))
+
+
+class OfTypes(nn.Module):
+    """Takes indices, or what they are the indices of, as Enformer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: T) -> T:
+        if type(x) == torch.Tensor and x.dtype == torch.long:  # noqa: E721
+            x = nn.functional.one_hot(x, 4).float()
+        if type(self.weight) is nn.Parameter and isinstance(type(x), type):
+            x = x * type("Made", (), {"scale": 2})().scale
+        return x * self.weight
+
+
+def test_traced_tensors_are_of_the_types_they_run_with() -> None:
+    check(OfTypes().eval(), (torch.tensor([1, 3, 0]),))
+    assert not {"type", "len"} & globals().keys()
+
+
+class Lengths(nn.Module):
+    def forward(self, x: T) -> T:
+        rows = len(x)
+        return x.reshape(rows, 2, -1).sum(1) / len(x)
+
+
+def test_the_length_of_a_tensor_is_a_size_of_the_call() -> None:
+    model, rows = Lengths().eval(), Dim("rows", min=1, max=8)
+    compiled = monotile.compile(model, (torch.randn(4, 6),), dynamic_shapes=({0: rows},))
+    for n in (1, 3, 8):
+        x = torch.randn(n, 6)
+        torch.testing.assert_close(compiled(x), model(x))

@@ -16,11 +16,14 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch import marks
+from monotile.frontends.torch.checks import Checks, Place, place_of
 from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
 from monotile.frontends.torch.choices import Choices, choices
+from monotile.frontends.torch.constants import Constants
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.listed import ChosenError, Listed
@@ -61,10 +64,11 @@ def all_courses(export: Export) -> ExportedProgram:
 
 def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
+    known = Constants(), Checks()
     with choices(most) as conversions:
         while True:
             try:
-                merged = merge(_courses(export, conversions))
+                merged = merge(_courses(export, conversions, *known))
             except _Again:
                 continue
             except Unjoinable as e:
@@ -73,17 +77,23 @@ def _outlined(export: Export, most: int) -> ExportedProgram:
             return outline(shared_as_run(lifted_once(merged)))
 
 
-def _courses(export: Export, conversions: Choices) -> dict[Course, ExportedProgram]:
+def _courses(
+    export: Export, conversions: Choices, constants: Constants, checks: Checks
+) -> dict[Course, ExportedProgram]:
     """By what was answered at each fork."""
     found: dict[Course, ExportedProgram] = {}
     todo: list[Course] = [()]
     while todo:
-        trace = _Trace(todo.pop(), conversions)
+        trace = _Trace(todo.pop(), conversions, constants, checks)
         try:
             with torch.no_grad(), trace.asked():
                 exported = export()
         except Exception as e:
+            if trace.checks_data(e):
+                raise _Again from e
             raise trace.failed(e) from e
+        if not constants.still(exported):
+            raise _Again
         if len(found) == MOST:
             raise TooManyCoursesError(
                 f"the model's course depends on a tensor's value in more than {MOST} ways, at the end at"
@@ -98,12 +108,20 @@ def _courses(export: Export, conversions: Choices) -> dict[Course, ExportedProgr
 class _Trace:
     """One trace of the model. answers: of the forks so far, of which the first `given` were set. where: the last fork."""
 
-    def __init__(self, course: Course, conversions: Choices) -> None:
+    def __init__(
+        self, course: Course, conversions: Choices, constants: Constants, checks: Checks
+    ) -> None:
         self.answers, self.given = list(course), len(course)
         self.where = ""
         self._met = 0
         self._listed = Listed()
-        self._conversions = conversions
+        self._conversions, self._constants, self._checks = conversions, constants, checks
+        self._asked: Place | None = None  # at the last fork
+
+    def checks_data(self, error: Exception) -> bool:
+        """Whether `error` shows that the answer at the last fork cannot be, which is known from now on."""
+        asked = self._asked
+        return asked is not None and self._checks.learn(error, asked, self.answers[self._met - 1])
 
     def failed(self, error: Exception) -> Exception:
         """`error`, which this trace has raised, with the way that it has taken."""
@@ -135,8 +153,8 @@ class _Trace:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             if not _is_asked(x, frame) or x.numel() != 1 or x.is_complex():
                 return item(x)
-            wide = torch.float64 if x.is_floating_point() else torch.int64
-            return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
+            constant = self._constants.value(x.reshape(()))
+            return _number(x) if constant is None else constant
 
         def tolist_(x: FakeTensor) -> Any:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -167,6 +185,7 @@ class _Trace:
 
         with (
             Hits(),
+            self._constants.numbers(),
             self._listed.chosen(_is_asked),
             patch.object(FakeTensor, "__iter__", iter_),
             patch.object(FakeTensor, "__bool__", bool_),
@@ -179,9 +198,14 @@ class _Trace:
 
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
         """What Python is told of `x`. Raises _Again if that is not asked any more next time."""
+        constant = self._constants.value(x) if x.numel() == 1 else None
+        if constant is not None:
+            return any(pytree.tree_leaves(constant))
         frame = users_frame(asking)
         if is_assert(frame):
             return self._granted(x, frame)
+        if (only := self._checks.answer(place_of(asking))) is not None:
+            return self._granted(x, frame, only)
         if self._conversions.convert(frame.f_code, frame.f_lineno):
             raise _Again
         self._listed.refuse_within("a Python `if` on a tensor", describe_frame(frame))
@@ -198,13 +222,20 @@ class _Trace:
         if self._met == len(self.answers):
             self.answers.append(False)
         self._met += 1
+        self._asked = place_of(asking)
         return self.answers[self._met - 1]
 
-    def _granted(self, x: torch.Tensor, frame: FrameType) -> bool:
-        """An assertion holds; each call asks, but for one on a side of an `if`."""
+    def _granted(self, x: torch.Tensor, frame: FrameType, holds: bool = True) -> bool:
+        """What is asserted of `x`; each call asks, but for an assertion on a side of an `if`."""
         if self._conversions.open_in(frame) is None:
-            marks.known(marks.truth(x).reshape(1), [1], marks.ASSERTED)
-        return True
+            marks.known(marks.truth(x).reshape(1), [int(holds)], marks.ASSERTED)
+        return holds
+
+
+def _number(x: torch.Tensor) -> torch.Tensor:
+    """The number in `x`, in the type that Python would have."""
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
 
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:

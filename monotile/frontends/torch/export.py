@@ -14,6 +14,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.assigned_data import AssignedData
 from monotile.frontends.torch.autocast import within
+from monotile.frontends.torch.builtin_names import builtins_as_run
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -26,6 +27,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
+from monotile.frontends.torch.equality import equality_is_traced
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.half_transforms import TransformsOfHalves
@@ -41,6 +43,7 @@ from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
+from monotile.frontends.torch.updates import updates_are_traced
 
 Exported = ExportedProgram
 
@@ -179,8 +182,11 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         traced_packed_sequences(),
         fills_with_tensors(),
         ranges_of_tensors(),
+        updates_are_traced(),
+        equality_is_traced(),
         TransformsOfHalves(),
         AssignedData(model),
+        builtins_as_run(model),
     ):
         yield
 

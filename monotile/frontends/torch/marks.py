@@ -14,6 +14,7 @@ And what a graph takes for granted: `known(x, values, text)`, that the numbers i
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -56,8 +57,10 @@ def truth(x: torch.Tensor) -> torch.Tensor:
 
 
 def is_unknown(x: Any) -> bool:
-    """Whether `x` compares sizes that data decide."""
+    """Whether `x` compares sizes that data decide, and may be either."""
     if not isinstance(x, torch.SymBool):
+        return False
+    if statically_known_true(x) or statically_known_true(torch.sym_not(x)):
         return False
     named: Any = x.node.expr.free_symbols
     return any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)

@@ -211,7 +211,8 @@ def _key(exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> tuple[obj
     if spec.kind is InputKind.USER_INPUT:
         return (spec.kind, node.name)
     target = str(spec.target)
-    if spec.kind is not InputKind.CONSTANT_TENSOR or not target.startswith("lifted_tensor"):
+    name = target.rpartition(".")[2]  # behind the module's that made it
+    if spec.kind is not InputKind.CONSTANT_TENSOR or not name.startswith("lifted_tensor"):
         return (spec.kind, target)
     held = exported.constants[target]  # a literal, which every trace makes anew
     assert isinstance(held, torch.Tensor)

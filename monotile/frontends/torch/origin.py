@@ -21,6 +21,7 @@ _OWN = tuple(
         "assigned_data.py",
         "selection.py",
         "courses.py",
+        "equality.py",
         "failed_calls.py",
         "filled.py",
         "half_transforms.py",
@@ -47,6 +48,18 @@ def is_users(path: str) -> bool:
 def users_frame(frame: FrameType) -> FrameType:
     """The user's frame that `frame` belongs to, or the outermost one."""
     while not is_users(frame.f_code.co_filename) and frame.f_back:
+        frame = frame.f_back
+    return frame
+
+
+def asking_frame(frame: FrameType) -> FrameType:
+    """The frame that `frame` belongs to and is neither Monotile's nor of PyTorch's tracer."""
+    between = ("torch.overrides", "torch._tensor")
+    while frame.f_back and (
+        is_tracers(frame)
+        or frame.f_globals.get("__name__") in between
+        or frame.f_code.co_filename.startswith(_OWN)
+    ):
         frame = frame.f_back
     return frame
 

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.marks import ASSERTED, known
 from monotile.frontends.torch.origin import is_tracers, users_frame
-from monotile.frontends.torch.unchanged import unchanged
+from monotile.frontends.torch.unchanged import held_tensors, unchanged
 
 _log = logging.getLogger("monotile")
 _ASKING = ("item", "tolist", "numpy", "__int__", "__index__", "__float__")
@@ -165,7 +165,7 @@ def _runs(
     leaves = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if any(isinstance(x, FakeTensor) or x.is_meta for x in leaves):
         return False
-    before = {n: x.detach().clone() for n, x in model.named_buffers()}
+    before = [(x, x.detach().clone()) for x in held_tensors(model)]
     devices = {x.device for x in leaves if x.device.type == "cuda"}
     try:
         with unchanged(model), torch.no_grad(), torch.random.fork_rng(devices), numbers.heard():
@@ -174,9 +174,9 @@ def _runs(
         return False
     finally:
         with torch.no_grad():
-            for name, x in model.named_buffers():
-                if name in before and x.shape == before[name].shape:
-                    x.copy_(before[name])
+            for x, value in before:
+                if x.shape == value.shape:
+                    x.copy_(value)
     return True
 
 

@@ -31,9 +31,13 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
     """What the model holds is afterwards as it was: attributes, containers, objects of other classes than PyTorch's and Python's own. Of
     global names, classes and caches of functions, where its classes are from, what has been traced is removed."""
     held = [(x, _copied(x)) for x in _held([model])]
-    modules = _of_packages({_package(type(m)) for m in model.modules()} - _NOT_OF_USERS)
-    named = [(owner, dict(vars(owner))) for owner in _owners(modules)]
-    values = [getattr(x, "__func__", x) for _, before in named for x in before.values()]
+    named = [(owner, dict(vars(owner))) for owner in _owners(modules_of(model))]
+    # Nothing is asked of the others: an attribute of a lazily loaded module would load it.
+    values = [
+        x.__func__ if isinstance(x, classmethod | staticmethod) else x
+        for _, before in named
+        for x in before.values()
+    ]
     tables = [(x, _copied(x)) for x in _held(x for x in values if type(x) in _CONTAINERS)]
     caches = [(x, x.cache_info().misses) for x in values if isinstance(x, Cached)]
     try:
@@ -51,6 +55,16 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
                 cache.cache_clear()
 
 
+def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The tensors that the model may update in place: buffers, and what else it holds but parameters, each once."""
+    found = {id(x): x for c in _held([model]) for x in (c.values() if isinstance(c, dict) else c)}
+    return [
+        x
+        for x in found.values()
+        if isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter)
+    ]
+
+
 def _held(roots: Iterable[Any]) -> Iterator[_Container]:
     """The containers that `roots` hold, and the attributes of their objects, each once."""
     todo, seen = list(roots), set[int]()
@@ -60,7 +74,7 @@ def _held(roots: Iterable[Any]) -> Iterator[_Container]:
             continue
         seen.add(id(x))
         if isinstance(x, tuple | frozenset):
-            todo += x
+            todo.extend(_items(x))
         elif type(x) in _CONTAINERS:
             yield x
             todo += x.values() if isinstance(x, dict) else x
@@ -68,6 +82,11 @@ def _held(roots: Iterable[Any]) -> Iterator[_Container]:
             attributes = getattr(x, "__dict__", None)
             if isinstance(attributes, dict) and not isinstance(x, ModuleType):
                 todo.append(attributes)
+
+
+def _items(x: tuple[Any, ...] | frozenset[Any]) -> Iterator[Any]:
+    """What is in it, of whatever length a subclass says that it is."""
+    return tuple.__iter__(x) if isinstance(x, tuple) else frozenset.__iter__(x)
 
 
 def _copied(x: _Container) -> _Container:
@@ -90,7 +109,9 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def _of_packages(names: set[str]) -> Iterator[ModuleType]:
+def modules_of(model: torch.nn.Module) -> Iterator[ModuleType]:
+    """Those of the packages that the model's classes are from, but for PyTorch's and Python's own."""
+    names = {_package(type(m)) for m in model.modules()} - _NOT_OF_USERS
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in names and isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] # others put objects there
             yield module

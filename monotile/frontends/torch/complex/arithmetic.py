@@ -102,6 +102,39 @@ def _exp(b: Builder, x: Pair) -> Pair:
     return _turned(b, lambda i: s.exp(raised(x.real, i)), lambda i: raised(x.imag, i))
 
 
+def _crossed(f: str, g: str, sign: int, turn: bool) -> Lowering:
+    """f(a) h(p) + i sign g(a) k(p) of a number a + i p: h and k are cosh and sinh, or where it is `turn`ed, cos and sin."""
+    even, odd = ("cos", "sin") if turn else ("cosh", "sinh")
+
+    def lower(b: Builder, x: Pair) -> Pair:
+        def of(u: str, v: str, sign: int) -> Part:
+            def value(i: tuple[Expr, ...]) -> Expr:
+                found = s.mul(s.call(u, raised(x.real, i)), s.call(v, raised(x.imag, i)))
+                return found if sign > 0 else s.neg(found)
+
+            return value
+
+        return pair(b, of(f, even, 1), of(g, odd, sign))
+
+    return lower
+
+
+def _tanh(b: Builder, x: Pair) -> Pair:
+    """With t = tanh(a), u = tan(p): (t (1 + u^2) + i u / cosh(a)^2) / (1 + t^2 u^2), where nothing cancels."""
+
+    def of(is_real: bool) -> Part:
+        def value(i: tuple[Expr, ...]) -> Expr:
+            a = raised(x.real, i)
+            t, u, wide = s.tanh(a), s.call("tan", raised(x.imag, i)), s.call("cosh", a)
+            square, one = s.mul(u, u), const(1.0, a.dtype)
+            top = s.mul(t, s.add(one, square)) if is_real else s.div(s.div(u, wide), wide)
+            return s.div(top, s.add(one, s.mul(s.mul(t, t), square)))
+
+        return value
+
+    return pair(b, of(True), of(False))
+
+
 def _log(b: Builder, x: Pair) -> Pair:
     return pair(b, lambda i: s.call("log", _length(x, i)), lambda i: _direction(x, i))
 
@@ -174,6 +207,11 @@ ARITHMETIC: Mapping[str, Lowering] = {
     "resolve_conj": lambda b, x: x,
     "exp": _exp,
     "log": _log,
+    "sin": _crossed("sin", "cos", 1, turn=False),
+    "cos": _crossed("cos", "sin", -1, turn=False),
+    "sinh": _crossed("sinh", "cosh", 1, turn=True),
+    "cosh": _crossed("cosh", "sinh", 1, turn=True),
+    "tanh": _tanh,
     "pow": _pow,
     "square": lambda b, x: _mul(b, x, x),
     "sqrt": lambda b, x: _pow(b, x, 0.5),

@@ -1,6 +1,7 @@
 """Contractions: sums of products, summed in at least float32."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from monotile.frontends.builder import (
@@ -13,6 +14,7 @@ from monotile.frontends.builder import (
     raised,
 )
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.promotion import promote
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast
 
@@ -204,14 +206,17 @@ def _contract(
     part: str,
 ) -> Tensor:
     gone = [x for x in dict.fromkeys(x for term in labels for x in term) if x not in result]
+    # Without a sum PyTorch takes operands of different types.
+    common = reduce(promote, (t.dtype.compute for t in operands))
 
     def body(*axes: Expr) -> Expr:
         at = dict(zip([*result, *gone], axes, strict=True))
         factors = [
-            raised(t, broadcast(t.shape, [at[x] for x in term]))
+            cast(raised(t, broadcast(t.shape, [at[x] for x in term])), common)
             for t, term in zip(operands, labels, strict=True)
         ]
-        return factors[0] if len(factors) == 1 else s.mul(*factors)
+        times = s.both if common is DType.BOOL else s.mul
+        return factors[0] if len(factors) == 1 else times(*factors)
 
     return b.emit(
         [extent[x] for x in result],

@@ -31,7 +31,9 @@ def padded(
     known better than as a sum.
     """
     steps = step or [1] * len(pairs)
-    wide = [(n - 1) * q + 1 if n else 0 for n, q in zip(x.shape, steps, strict=True)]
+    wide = [
+        n if q == 1 else (n - 1) * q + 1 if n else 0 for n, q in zip(x.shape, steps, strict=True)
+    ]
     shape = shape or [w + p + q for w, (p, q) in zip(wide, pairs, strict=True)]
 
     def body(*i: Expr) -> Expr:

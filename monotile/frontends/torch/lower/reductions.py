@@ -231,6 +231,8 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.aminmax": aminmax,
     "aten.any": _logical("any"),
     "aten.all": _logical("all"),
+    "aten._is_any_true": _logical("any"),
+    "aten._is_all_true": _logical("all"),
     "aten.count_nonzero": count_nonzero,
     "aten.var": _statistics(root=False, with_mean=False),
     "aten.std": _statistics(root=True, with_mean=False),
