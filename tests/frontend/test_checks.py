@@ -32,15 +32,15 @@ def test_checks_behind_a_choice() -> None:
 
 
 class Policy(nn.Module):
-    """`torch.distributions` checks what it is given."""
+    """`torch.distributions` checks what it is given. Dynamo, once it has run, has this off by default."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x: T, at: T) -> tuple[T, ...]:
-        found = Categorical(logits=self.layer(x))
-        near = Normal(x, x.exp())
+        found = Categorical(logits=self.layer(x), validate_args=True)
+        near = Normal(x, x.exp(), validate_args=True)
         return found.log_prob(at), found.entropy(), near.log_prob(x + 1).sum(-1)
 
 

@@ -20,6 +20,7 @@ _OWN = tuple(
         "callables.py",
         "assigned_data.py",
         "selection.py",
+        "constants.py",
         "courses.py",
         "equality.py",
         "failed_calls.py",
