@@ -25,6 +25,7 @@ from monotile.plan.places import Register, Workspace
 from monotile.plan.walk import repeats, stages_in
 from monotile.targets.target import Target
 from tests.codegen.cpu_run import TARGET as CPU
+from tests.codegen.test_gates_emulated import Siblings
 from tests.schedule import programs as p
 from tests.schedule.test_verify import refused, steps
 
@@ -32,16 +33,9 @@ H100 = p.H100
 replace = msgspec.structs.replace
 
 
-class Siblings(nn.Module):
+def siblings(width: int = 512, inner: int = 1024) -> nn.Module:
     """The MLP of Llama."""
-
-    def __init__(self, width: int = 512, inner: int = 1024) -> None:
-        super().__init__()
-        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
-        self.down = nn.Linear(inner, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+    return Siblings(width, inner)
 
 
 class Halves(nn.Module):
@@ -72,7 +66,7 @@ def gated(plan: Plan) -> list[Step]:
     return [s for s in found if isinstance(s.method, MatmulGate)]
 
 
-@pytest.mark.parametrize("make", [Siblings, Halves])
+@pytest.mark.parametrize("make", [siblings, Halves])
 def test_a_task_has_all_parts_of_some_columns(make: Callable[[], nn.Module]) -> None:
     _, plan = planned(make(), 256, 512)
     (step,) = gated(plan)
@@ -82,12 +76,12 @@ def test_a_task_has_all_parts_of_some_columns(make: Callable[[], nn.Module]) -> 
     assert step.dims[step.method.n].extent == 1024
     assert step.dims[step.method.n].tile <= step.method.block_n // 2
     assert "2 products side by side" in step.method.describe()
-    assert len(list(stages_in(plan.body))) == (2 if make is Siblings else 1)
+    assert len(list(stages_in(plan.body))) == (2 if make is siblings else 1)
     assert read_plan(plan.to_json()) == plan
 
 
 def test_one_row_streams_its_weights() -> None:
-    _, plan = planned(Siblings(2048, 8192), 1, 2048)
+    _, plan = planned(siblings(2048, 8192), 1, 2048)
     assert not gated(plan)
 
 
@@ -188,7 +182,7 @@ def broken(plan: Plan, **fields: object) -> Plan:
 
 
 def test_what_the_verifier_refuses() -> None:
-    program, plan = planned(Siblings(), 256, 512)
+    program, plan = planned(siblings(), 256, 512)
     (step,) = gated(plan)
     product, m = step.computes[0], step.method
     assert isinstance(m, MatmulGate)

@@ -36,10 +36,12 @@ class Constants:
         node = _node_of(x)
         if node is None:
             return None
+        order = _inputs_first(node)
+        if order is None:
+            return None
         held = _root()
         owners = _Owners(node.graph.nodes, held)
-        order = _inputs_first(node)
-        if order is None or any(owners.of[n] in owners.written for n in order):
+        if any(owners.of[n] in owners.written for n in order):
             return None
         asked = {owners.of[n] for n in order if n.op == "get_attr"}
         value = None if asked & self._changed else _evaluated(order, held)

@@ -204,7 +204,8 @@ class _Trace:
         frame = users_frame(asking)
         if is_assert(frame):
             return self._granted(x, frame)
-        if (only := self._checks.answer(place_of(asking))) is not None:
+        place = place_of(asking)
+        if (only := self._checks.answer(place)) is not None:
             return self._granted(x, frame, only)
         if self._conversions.convert(frame.f_code, frame.f_lineno):
             raise _Again
@@ -222,7 +223,7 @@ class _Trace:
         if self._met == len(self.answers):
             self.answers.append(False)
         self._met += 1
-        self._asked = place_of(asking)
+        self._asked = place
         return self.answers[self._met - 1]
 
     def _granted(self, x: torch.Tensor, frame: FrameType, holds: bool = True) -> bool:

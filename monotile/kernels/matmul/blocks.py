@@ -13,7 +13,13 @@ from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.common.sparse import SPARSE_CHUNK, SPARSE_VECTOR
 from monotile.kernels.draft import Context
 from monotile.kernels.matmul.cost import Block, Floor, block, task_seconds
-from monotile.kernels.matmul.memory import chunk_bytes, contract_bytes, rest_bytes, sum_bytes
+from monotile.kernels.matmul.memory import (
+    LINE_BYTES,
+    chunk_bytes,
+    contract_bytes,
+    rest_bytes,
+    sum_bytes,
+)
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.problem import Size
 from monotile.kernels.matmul.words import word_blocks
@@ -328,7 +334,6 @@ def _shares(warp_m: int, warp_n: int) -> bool:
     )
 
 
-LINE_BYTES = 128  # of a panel as warpgroups read it
 MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
 MOST_SPARSE = 384  # of a sparse right operand
 _WARPGROUP_COLUMNS = (

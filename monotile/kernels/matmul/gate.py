@@ -18,13 +18,13 @@ from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.product import Product, product_of
 from monotile.kernels.draft import Context
 from monotile.kernels.family import Match, Statements
+from monotile.kernels.matmul.memory import LINE_BYTES
 from monotile.kernels.matmul.method import Matmul, MatmulGate
 from monotile.plan.nodes import Step
 from monotile.targets.target import Target
 
 MOST_PARTS = 4
 LEAST = 8  # columns of each part in a block
-LINE_BYTES = 128  # of a panel whose lines lie along the columns
 
 
 @dataclass(frozen=True, slots=True)

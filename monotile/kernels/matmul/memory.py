@@ -4,6 +4,7 @@ from monotile.kernels.common.panels import panel_bytes
 from monotile.kernels.matmul.method import Matmul
 
 TEAM = 1024  # bytes: a team's part is a multiple of it
+LINE_BYTES = 128  # of a panel as warpgroups read it
 
 
 def contract_bytes(c: Matmul, itemsize: int, sum_itemsize: int = 4) -> int:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.matmul.method import Matmul
+from monotile.kernels.matmul.next_panel import LINE
 from monotile.kernels.matmul.problem import Problem, Size
 from monotile.targets.target import Target
 
 LEAST_ROWS = 64  # of several tasks below each other: a panel's way to the cache is short then
 EACH = 4  # tasks of a worker, so that what one has of the right operand stays in its cache
-LINE = 64  # bytes that caches move at a time
 
 
 def cpu_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
