@@ -130,6 +130,12 @@ class SizeTensor(Tensor, frozen=True, cache_hash=True):
     most: int = 0
 
 
+class CountTensor(Tensor, frozen=True, cache_hash=True):
+    """A scalar int64 that a call computes from its data, and that says how much of an axis is live. usual: what it mostly is."""
+
+    usual: int = 0
+
+
 class MaskTensor(Tensor, frozen=True, cache_hash=True):
     """Bools of which most are false, and what is false worth leaving out: somebody has stated so. `transform/sparse` makes plain Tensors of them."""
 

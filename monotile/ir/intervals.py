@@ -46,6 +46,8 @@ class Interval(NamedTuple):
 
 Facts = Mapping[Expr, Interval]
 NOTHING_KNOWN: Facts = {}
+Elements = Mapping[str, Interval]
+NO_ELEMENTS: Elements = {}
 FALSE, TRUE, EITHER = Interval(0, 0), Interval(1, 1), Interval(0, 1)
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 
@@ -62,10 +64,10 @@ def type_range(dtype: DType) -> Interval | None:
 
 
 class Ranges:
-    """Intervals of expressions under `facts`, cached."""
+    """Intervals of expressions under `facts`, cached. elements: those of a tensor's elements, by its name."""
 
-    def __init__(self, facts: Facts = NOTHING_KNOWN) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts = NOTHING_KNOWN, elements: Elements = NO_ELEMENTS) -> None:
+        self.facts, self.elements = facts, elements
         self._known: dict[Expr, Interval | None] = {}
         self._under: dict[tuple[Expr, bool], Ranges] = {}
 
@@ -89,7 +91,8 @@ class Ranges:
         """The ranges under `facts` and `cond` being `value`."""
         key = (cond, value)
         if key not in self._under:
-            self._under[key] = Ranges({**self.facts, **self.learn(cond, value)})
+            learnt = self.learn(cond, value)
+            self._under[key] = Ranges({**self.facts, **learnt}, self.elements)
         return self._under[key]
 
     def learn(self, cond: Expr, value: bool) -> dict[Expr, Interval]:
@@ -139,8 +142,8 @@ class Ranges:
                 return Interval(int(value), int(value))
             case Axis(_, extent):
                 return Interval(0, max(extent - 1, 0))
-            case Load():
-                return whole
+            case Load(t, _):
+                return self.elements.get(t.name, whole)
             case Cast(x, dtype):
                 inner = self.of(x)
                 if inner is None:

@@ -27,7 +27,7 @@ from monotile.schedule.handoffs import synchronise
 from monotile.schedule.memory import Memory, place
 from monotile.schedule.messages import hand_on
 from monotile.schedule.one_pass import in_one_pass
-from monotile.schedule.order import decisions_first, streams_first
+from monotile.schedule.order import decisions_first, small_first, streams_first
 from monotile.schedule.pinned import hold, keep, kept_bytes
 from monotile.schedule.prefetch import prefetch
 from monotile.schedule.replicas import replicate
@@ -178,8 +178,8 @@ def group_and_cut(s: PlanState) -> PlanState:
 
 
 def order(s: PlanState) -> PlanState:
-    """What streams weights as early as it may be."""
-    return replace(s, tree=streams_first(s.tree))
+    """What streams weights, and what is small, as early as it may be."""
+    return replace(s, tree=streams_first(small_first(s.tree, s.target)))
 
 
 def decide_first(s: PlanState) -> PlanState:

@@ -58,14 +58,14 @@ def join_matches(
         if whole is None or cut(whole, context) is None:
             continue
         shape = functools.partial(digest_groups, context, whole)
-        costs, apart = {True: 0.0, False: 0.0}, list[Group]()
+        costs, apart, together = {True: 0.0, False: 0.0}, list[Group](), list[Group]()
         if not found.faster:
             apart = level.stages(whole, (*parts, node))
             if len(apart) == 1 and _repeats(found, around):
                 continue
             together = [whole, *level.rest(apart, whole)]
             costs = {True: _seconds(together, context), False: _seconds(apart, context)}
-        surroundings = functools.partial(digest_groups, context, *apart)
+        surroundings = functools.partial(digest_groups, context, *apart, *together)
         if context.whether(
             "match", costs.__getitem__, shape=shape, around=surroundings, first=True
         ):

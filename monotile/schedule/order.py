@@ -3,14 +3,22 @@
 What streams weights comes before what waits for other streamed products: the stages between would wait for a hand-off, and the streamed product
 behind them would make whatever reads it wait for another one. What decides whether a loop goes on comes as an iteration begins, where it needs
 nothing of that, with what else does not: all workers wait for it in the end, and then some hand-off of the iteration has brought it.
+What takes hardly longer than a hand-off goes beside earlier stages where there is room: beside one that keeps everybody busy it would be waited for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from monotile.kernels.draft import Draft
 from monotile.plan.streams import streams
 from monotile.schedule.groups import writes_of
+from monotile.schedule.sharing import runs
 from monotile.schedule.tree import Fork, Nest, Tree
+from monotile.targets.target import Target
+
+SMALL, WORTH = (
+    4.0,
+    0.2,
+)  # hand-offs' time, up to which a stage may go elsewhere, and that this has to save
 
 
 def streams_first(tree: Tree) -> Tree:
@@ -26,6 +34,11 @@ def decisions_first(tree: Tree) -> Tree:
         else _with_bodies(n, decisions_first)
         for n in tree
     )
+
+
+def small_first(tree: Tree, target: Target) -> Tree:
+    """`tree` with every small stage in an earlier run of stages side by side, as what it reads allows, where that makes the whole shorter."""
+    return _each_body(tree, lambda body: _early(body, target))
 
 
 def _each_body(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
@@ -74,12 +87,58 @@ def _early_streams(body: Tree) -> Tree:
     return tuple(out)
 
 
+def _early(body: Tree, target: Target) -> Tree:
+    out = list(runs(body))
+    for at, run in enumerate(out):
+        if not isinstance(run, list):
+            continue
+        for d in [d for d in run if d.seconds <= SMALL * target.barrier_seconds]:
+            others = [x for x in run if x is not d]
+            best = min(
+                _before(out[:at], d),
+                key=lambda other: _seconds([*other, d], target) - _seconds(other, target),
+                default=None,
+            )
+            if best is None:
+                continue
+            longer = _seconds([*best, d], target) - _seconds(best, target)
+            if longer + WORTH * target.barrier_seconds < _seconds(run, target) - _seconds(
+                others, target
+            ):
+                run.remove(d)
+                best.append(d)
+    return tuple(n for run in out for n in (run if isinstance(run, list) else [run]))
+
+
+def _before(body: Sequence[list[Draft] | Nest | Fork], d: Draft) -> list[list[Draft]]:
+    """The last runs of `body` among which `d` may come. Copies that a network begins with stay side by side."""
+    out: list[list[Draft]] = []
+    for run in reversed(body):
+        if not isinstance(run, list) or any(x.steps[0].method.copies for x in (d, *run)):
+            break
+        if not all(_independent(x, d) for x in run):
+            break
+        out.append(run)
+    return out
+
+
+def _seconds(run: list[Draft], target: Target) -> float:
+    """A run, if all workers always had something of it to do."""
+    if not run:
+        return 0.0
+    busy = sum(d.seconds * min(1.0, d.tasks / target.workers) for d in run)
+    return target.barrier_seconds + max(busy, *(d.seconds for d in run))
+
+
 def _streams(d: Draft) -> bool:
     return any(map(streams, d.steps))
 
 
 def _may_follow(before: Draft | Nest | Fork, d: Draft) -> bool:
     """Whether `before` may come after `d` instead, and streams nothing itself."""
-    if not isinstance(before, Draft) or _streams(before):
-        return False
-    return not before.group.tensors & d.group.reads and not d.group.tensors & before.group.reads
+    return isinstance(before, Draft) and not _streams(before) and _independent(before, d)
+
+
+def _independent(a: Draft, b: Draft) -> bool:
+    """Whether neither reads what the other makes."""
+    return not a.group.tensors & b.group.reads and not b.group.tensors & a.group.reads

@@ -8,12 +8,26 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Expr, Load, SizeTensor, Tensor, Unary, add, binary, cast, idx, mul
+from monotile.ir.expr import (
+    Binary,
+    CountTensor,
+    Expr,
+    Load,
+    SizeTensor,
+    Tensor,
+    Unary,
+    add,
+    binary,
+    cast,
+    idx,
+    mul,
+)
 from monotile.ir.printer import show
 from monotile.ir.program import Compute, Program, Scatter, Statement, compute
 from monotile.ir.verify import verify
 from monotile.transform.layout.group_rows import group_rows
 from monotile.transform.layout.row_groups import BLOCKS
+from monotile.transform.live.bound import bound_live
 
 F32, I64 = DType.F32, DType.I64
 CHOICES, WIDTH = 5, 32
@@ -97,7 +111,7 @@ def test_it_means_the_same(name: str, choice: str) -> None:
 def test_rows_stay_in_blocks_between_products() -> None:
     text = show(group_rows(two()))
     assert "rows_in_blocks_1[i0:7, i1:16, i2:32] f32 = tanh(first_in_blocks[i0, i1, i2])" in text
-    assert text.count("second_in_blocks[place_of[") == 1
+    assert text.count("second_in_blocks[min(place_of[") == 1
     assert "middle" not in text
 
 
@@ -201,3 +215,51 @@ def test_a_copy_of_another_type_is_read() -> None:
     )
     program = Program((x, which, W), (), (copy, y), (y.out,))
     assert group_rows(program) is program
+
+
+def sorted_rows() -> Program:
+    """Rows of one axis, those of a group side by side: number g before `ends[g]`."""
+    ends, x = Tensor("ends", (CHOICES,), I64), Tensor("x", (40, WIDTH), F32)
+    group = compute(
+        Tensor("group", (40,), I64),
+        lambda t, g: cast(Binary("le", Load(ends, (g,)), t), I64),
+        reduce=(CHOICES,),
+        combiner="sum",
+    )
+
+    def term(t: Expr, n: Expr, k: Expr) -> Expr:
+        own = Binary("min", Load(group.out, (t,)), idx(CHOICES - 1))
+        return mul(Load(x, (t, k)), Load(W, (own, n, k)))
+
+    y = compute(Tensor("y", (40, WIDTH), F32), term, reduce=(WIDTH,), combiner="sum")
+    return Program((x, ends, W), (), (group, y), (y.out,))
+
+
+@pytest.mark.parametrize("ends", [(8, 16, 24, 32, 40), (0, 0, 33, 33, 40), (1, 2, 3, 4, 5)])
+def test_rows_in_order_are_not_ranked(ends: tuple[int, ...]) -> None:
+    """Their numbers say how many of a group are before them."""
+    program = sorted_rows()
+    new = group_rows(program)
+    verify(new)
+    made = [s.out.name for s in new.body if isinstance(s, Compute)]
+    assert "shift" in made
+    assert "rank" not in made
+    given = {n: v for n, v in values(CHOSEN["one"]).items() if n == "w"}
+    given["x"] = np.random.default_rng(2).standard_normal((40, WIDTH)).astype(np.float32)
+    given["ends"] = np.array(ends)
+    for got, want in zip(evaluate(new, given), evaluate(program, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_without_rows_are_not_computed() -> None:
+    """As many as have rows, which `live_blocks` says: products, and what is between them. The numbers of their matrices may be anything behind."""
+    new = bound_live(group_rows(two()))
+    verify(new)
+    agree(two(), new, CHOSEN["few"])
+    live = {s.out.name for s in new.body if isinstance(s, Compute) and s.live}
+    assert {"first_in_blocks", "second_in_blocks", "rows_in_blocks_1", "matrix_of"} <= live
+    count = next(s for s in new.body if isinstance(s, Compute) and s.out.name == "live_blocks")
+    assert isinstance(count.out, CountTensor)
+    assert count.out.usual == 5
+    shown = Program(new.inputs, (), new.body, (count.out,))
+    assert evaluate(shown, values(CHOSEN["few"]))[0] == 4  # 1 row, and 39 in blocks of 16

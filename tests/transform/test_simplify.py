@@ -303,3 +303,30 @@ def test_nothing_is_read_for_no_elements_or_no_terms() -> None:
         (after,) = simplify(Program((x,), (), (s,), (s.out,)), Options()).body
         assert isinstance(after, Compute)
         assert after.body == f32(0.0)
+
+
+def test_what_sorting_finds_is_a_position() -> None:
+    """Integers that were computed are in the range of what computes them; what may wrap, or is given, is anything."""
+    given, rank = Tensor("given", (6,), I64), Tensor("rank", (6,), I64)
+    order = compute(
+        Tensor("order", (6,), I64),
+        lambda i, r: Select(Binary("eq", Load(rank, (r,)), i), r, idx(0)),
+        reduce=(6,),
+        combiner="max",
+    )
+
+    def wrapped(x: Expr) -> Expr:
+        return Select(Binary("lt", x, idx(0)), Binary("add", x, idx(6)), x)
+
+    def row(name: str, t: Tensor) -> Compute:
+        x = Tensor("x", (6,), F32)
+        at = Load(t, (Binary("mod", Axis("i0", 6), idx(6)),))
+        return compute(Tensor(name, (6,), F32), lambda _: Load(x, (wrapped(at),)))
+
+    rows = row("known", order.out), row("unknown", given)
+    program = Program(
+        (given, rank, Tensor("x", (6,), F32)), (), (order, *rows), tuple(r.out for r in rows)
+    )
+    found = [show_expr(s.body) for s in simplify(program, Options()).body if isinstance(s, Compute)]
+    assert found[1] == "x[order[i0]]"
+    assert "where" in found[2]

@@ -9,7 +9,7 @@ from monotile.analysis.contraction import factors
 from monotile.analysis.reuse import footprint
 from monotile.choice.digest import digest
 from monotile.choice.spec import Value
-from monotile.ir.expr import loads
+from monotile.ir.expr import Axis, CountTensor, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.common.held_rows import row_work
@@ -124,7 +124,7 @@ def _problem(
     """The step as a problem, whose rows and columns are those of a run where it has runs: these are batches then. None for an empty one."""
     m, n = (math.prod(anchor.axes[a].extent for a in side) for side in (p.m, p.n))
     k = math.prod(anchor.reduce[a].extent for a in p.k)
-    batches = math.prod(anchor.axes[a].extent for a in p.batch)
+    batches = math.prod(_usual(anchor, anchor.axes[a]) for a in p.batch)
     if 0 in (m, n, k, batches):
         return None
     runs = m // (p.grain_m or m) * (n // (p.grain_n or n))
@@ -145,6 +145,13 @@ def _problem(
     tiles = context.target.has.register_tiles
     read = Memory(*_operand_bytes(anchor, p, products)) if tiles else Memory(0, 0)
     return Problem(p, size, operations, stored, memory, products=products, read=read)
+
+
+def _usual(c: Compute, axis: Axis) -> int:
+    """How much of an axis there mostly is."""
+    live = c.live_along(axis)
+    count = None if live is None else live.prefix
+    return count.usual if isinstance(count, CountTensor) else axis.extent
 
 
 def _selected(c: Compute, side: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from monotile.analysis.ascending import ascending
 from monotile.analysis.contraction import contraction
 from monotile.analysis.states import old_values
 from monotile.analysis.uses import Uses
@@ -134,6 +135,11 @@ class _Grouping:
         return Names(self.program)
 
     @functools.cached_property
+    def made(self) -> dict[str, Compute]:
+        """All Computes, by name."""
+        return {s.out.name: s for s in statements(self.program.body) if isinstance(s, Compute)}
+
+    @functools.cached_property
     def uses(self) -> Uses:
         return Uses(self.program)
 
@@ -250,7 +256,7 @@ class _Grouping:
             n, k = rest[: len(columns)], rest[len(columns) :]
             at = {a.name: i for a, i in zip((*columns, *c.reduce), (*n, *k), strict=True)}
             index = [substitute(i, at) for i in chosen.matrix.index]
-            index[chosen.dim] = Load(groups.matrix, (b,))
+            index[chosen.dim] = groups.matrix_at(b)
             matrix = Load(chosen.matrix.tensor, tuple(index))
             return chosen.times(Load(x, (b, r, *k)), matrix, c.body.dtype)
 
@@ -273,7 +279,10 @@ class _Grouping:
         axes = tuple(c.axes[p] for p in chosen.rows)
         ends = tuple(x.ends if (x := known.get(a)) else None for a in axes)
         matrix, dim = chosen.matrix, chosen.dim
-        choice = Choice(matrix.index[dim], axes, matrix.tensor.shape[dim], ends)
+        ascends = (
+            len(axes) == 1 and not any(ends) and ascending(matrix.index[dim], axes[0], self.made)
+        )
+        choice = Choice(matrix.index[dim], axes, matrix.tensor.shape[dim], ends, ascends)
         if choice.key in self.known:
             return self.known[choice.key], []
         groups, made = put_in_groups(choice, self.names, c.origin)

@@ -1,18 +1,21 @@
 """Where rows lie that are put in groups by what they choose (`group_rows.py`): blocks of rows with one choice.
 
-count[g] = rows that chose g                      rank[t] = rows before t that chose as it did
-place[t] = BLOCK * (blocks of lower choices) + rank[t]
-row[p]   = the t with place[t] = p, 0 for none    matrix[b] = choice(row[BLOCK * b])
+chosen[g] = rows that chose g                     first[g]  = blocks of lower choices
+rank[t]  = rows before t that chose as it did
+place[t] = BLOCK * first[choice(t)] + rank[t]; t + BLOCK * first[choice(t)] - (rows of lower choices), where choices ascend with t
+row[p]   = the t with place[t] = p, 0 for none    matrix[b] = choices whose blocks are all before b
+live     = blocks that have rows, at least one; who looks for a row looks in these alone, so that no other is computed (`live/demand.py`)
 """
 
+import math
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import NamedTuple
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
+    CountTensor,
     Expr,
     Load,
     Select,
@@ -28,16 +31,19 @@ from monotile.ir.program import Compute, Ends, compute
 from monotile.transform.names import Names
 
 BLOCKS = (16, 32, 64, 128)  # rows of a block
+MANY = 256  # rows of a choice on average, whose spread hardly matters
 ROOM = 1.5  # rows of a block for each that makes a choice on average: a second block reads the matrix again
 
 
 class Choice(NamedTuple):
-    """What rows choose: `chosen`, an index below `choices`, at a point of `axes`, those of the rows. ends: how much of each axis there is, None for all."""
+    """What rows choose: `chosen`, an index below `choices`, at a point of `axes`, those of the rows. ends: how much of each axis there is, None for
+    all. ascends: whether no row chooses less than the one before."""
 
     chosen: Expr
     axes: tuple[Axis, ...]
     choices: int
     ends: tuple[Ends | None, ...]
+    ascends: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +51,7 @@ class Choice(NamedTuple):
 
     @property
     def rows(self) -> int:
-        return prod(self.shape)
+        return math.prod(self.shape)
 
     @property
     def partial(self) -> bool:
@@ -90,13 +96,14 @@ class Choice(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """block: rows of one. row: rows by place; place: places by row; matrix: the choice by block."""
+    """block: rows of one. row: rows by place; place: places by row; matrix: the choice by block. live: how many blocks have rows."""
 
     choice: Choice
     block: int
     row: Tensor
     place: Tensor
     matrix: Tensor
+    live: Tensor
 
     @property
     def blocks(self) -> int:
@@ -105,10 +112,64 @@ class Groups(NamedTuple):
     def place_of(self, at: Sequence[Expr]) -> tuple[Expr, Expr]:
         """Block, and place in it, of a row."""
         where = Load(self.place, (self.choice.flat(at),))
-        return binary("floordiv", where, idx(self.block)), binary("mod", where, idx(self.block))
+        block = Binary("min", binary("floordiv", where, idx(self.block)), Binary("sub", Load(self.live, ()), idx(1)))  # fmt: skip
+        return block, binary("mod", where, idx(self.block))
+
+    def matrix_at(self, block: Expr) -> Expr:
+        """What the block's rows chose: one of the choices, also where that was not made because the block has no rows."""
+        last = idx(self.choice.choices - 1)
+        return Binary("max", Binary("min", Load(self.matrix, (block,)), last), idx(0))
 
     def row_at(self, block: Expr, place: Expr) -> Expr:
         return Load(self.row, (add(mul(block, idx(self.block)), place),))
+
+
+class _Terms(NamedTuple):
+    """What is added up to find the groups: the terms of each sum. chosen, first, shift, rank, place: tensors of the numbers above; shift[g] is how many
+    places more than rows lower choices have."""
+
+    choice: Choice
+    block: int
+    chosen: Tensor
+    first: Tensor
+    shift: Tensor
+    rank: Tensor
+    place: Tensor
+
+    def chose(self, g: Expr, t: Expr) -> Expr:
+        return cast(Binary("eq", self.choice.of(t), g), DType.I64)
+
+    def blocks(self, g: Expr) -> Expr:
+        return binary(
+            "floordiv", add(Load(self.chosen, (g,)), idx(self.block - 1)), idx(self.block)
+        )
+
+    def lower_blocks(self, g: Expr, h: Expr) -> Expr:
+        return Select(Binary("lt", h, g), self.blocks(h), idx(0))
+
+    def lower_room(self, g: Expr, h: Expr) -> Expr:
+        room = binary("sub", mul(self.blocks(h), idx(self.block)), Load(self.chosen, (h,)))
+        return Select(Binary("lt", h, g), room, idx(0))
+
+    def before(self, t: Expr, u: Expr) -> Expr:
+        same = Binary("eq", self.choice.of(u), self.choice.of(t))
+        return cast(Binary("and", Binary("lt", u, t), same), DType.I64)
+
+    def placed(self, t: Expr, places: int) -> Expr:
+        """The place of row `t`, of so many."""
+        own = Binary("max", Binary("min", self.choice.of(t), idx(self.choice.choices)), idx(0))
+        if self.choice.ascends:
+            return add(Load(self.shift, (own,)), t)
+        found = add(mul(Load(self.first, (own,)), idx(self.block)), Load(self.rank, (t,)))
+        # rows that are not there lie behind the others, where there may be no place
+        return Binary("min", found, idx(places - 1)) if self.choice.partial else found
+
+    def there(self, p: Expr, t: Expr) -> Expr:
+        return Select(Binary("eq", Load(self.place, (t,)), p), t, idx(0))
+
+    def passed(self, b: Expr, g: Expr) -> Expr:
+        """Whether `b` is behind all blocks of `g`."""
+        return cast(Binary("le", Load(self.first, (add(g, idx(1)),)), b), DType.I64)
 
 
 def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, list[Compute]]:
@@ -118,42 +179,38 @@ def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, li
     def tensor(stem: str, extent: int) -> Tensor:
         return Tensor(names.fresh(stem), (extent,), DType.I64)
 
+    def total(out: Tensor, term: Callable[..., Expr], extent: int) -> Compute:
+        return compute(out, term, reduce=(extent,), combiner="sum", origin=origin)
+
     size = next((b for b in BLOCKS if b * count >= ROOM * rows), BLOCKS[-1])
     blocks = min(rows, (rows + count * (size - 1)) // size)
     row, place, matrix = (tensor("row_at", blocks * size), tensor("place_of", rows), tensor("matrix_of", blocks))  # fmt: skip
-    groups = Groups(choice, size, row, place, matrix)
-    counts, ranks = tensor("chosen", count), tensor("rank", rows)
-    unbound = tensor("place", rows) if choice.partial else place
+    live = CountTensor(names.fresh("live_blocks"), (), DType.I64, _usual_blocks(rows, count, size))
+    counts, first = tensor("chosen", count), tensor("first_block", count + 1)
+    t = _Terms(choice, size, counts, first, tensor("shift", count + 1), tensor("rank", rows), place)
+    made = [total(counts, t.chose, rows), total(first, t.lower_blocks, count)]
+    if choice.partial:  # all may be absent
+        used = Tensor(names.fresh("blocks"), (), DType.I64)
+        made.append(total(used, t.blocks, count))
+        made.append(compute(live, lambda: Binary("max", Load(used, ()), idx(1)), origin=origin))
+    else:
+        made.append(total(live, t.blocks, count))
+    made += [
+        total(t.shift, t.lower_room, count) if choice.ascends else total(t.rank, t.before, rows),
+        compute(place, lambda i: t.placed(i, blocks * size), origin=origin),
+        total(matrix, t.passed, count - 1),
+        total(row, t.there, rows),
+    ]
+    return Groups(choice, size, row, place, matrix, live), made
 
-    def total(out: Tensor, body: Callable[..., Expr], extent: int) -> Compute:
-        return compute(out, body, reduce=(extent,), combiner="sum", origin=origin)
 
-    def chose(g: Expr, t: Expr) -> Expr:
-        return cast(Binary("eq", choice.of(t), g), DType.I64)
-
-    def before(t: Expr, u: Expr) -> Expr:
-        same = Binary("eq", choice.of(u), choice.of(t))
-        return cast(Binary("and", Binary("lt", u, t), same), DType.I64)
-
-    def lower(t: Expr, g: Expr) -> Expr:
-        """What choice `g` adds to the place of row t."""
-        full = binary("floordiv", add(Load(counts, (g,)), idx(size - 1)), idx(size))
-        ahead = Select(Binary("lt", g, choice.of(t)), mul(full, idx(size)), idx(0))
-        return add(ahead, Select(Binary("eq", g, idx(0)), Load(ranks, (t,)), idx(0)))
-
-    def there(p: Expr, t: Expr) -> Expr:
-        return Select(Binary("eq", Load(unbound, (t,)), p), t, idx(0))
-
-    made = [total(counts, chose, rows), total(ranks, before, rows), total(unbound, lower, count)]
-    if choice.partial:  # rows that are not there lie behind the others, where there may be no place
-        last = idx(blocks * size - 1)
-        made.append(compute(place, lambda t: binary("min", Load(unbound, (t,)), last), origin=origin))  # fmt: skip
-    made.append(total(row, there, rows))
-    made.append(
-        compute(
-            matrix,
-            lambda b: binary("min", choice.of(groups.row_at(b, idx(0))), idx(count - 1)),
-            origin=origin,
-        )
-    )
-    return groups, made
+def _usual_blocks(rows: int, choices: int, size: int) -> int:
+    """The blocks of rows that choose at random: Poisson's distribution of those of a choice, of whose last block a part is empty."""
+    mean = rows / choices
+    if mean > MANY:
+        return round(rows / size + choices / 2)
+    chance, blocks = math.exp(-mean), 0.0
+    for n in range(1, rows + 1):
+        chance *= mean / n
+        blocks += chance * -(-n // size)
+    return max(1, round(blocks * choices))

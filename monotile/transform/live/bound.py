@@ -46,6 +46,7 @@ from monotile.ir.expr import (
     rebuild,
     substitute,
 )
+from monotile.ir.held import held_before
 from monotile.ir.program import (
     At,
     Compute,
@@ -91,13 +92,14 @@ def bound_live(
             finder.held(s)
     if finder.clamps:
         finder.program = map_program(program, finder.clamped)
-    while finder.terms or finder.clamps or program.partial:
+    partial = bool(program.partial) or _held(program)
+    while finder.terms or finder.clamps or partial:
         finder.backward()
         half = finder.half()
         if not half:
             break
         finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
-    if not (finder.terms or finder.clamps or program.partial) or not finder.live:
+    if not (finder.terms or finder.clamps or partial) or not finder.live:
         return program
     taken = {t for found in finder.live.values() for x in found for t in x.ends}
     taken |= {x.tensor for e in finder.clamps.values() for x in loads(e)}
@@ -313,7 +315,7 @@ class _Finder:
 
     def backward(self) -> None:
         """Bounds of what only bounded Computes read."""
-        found = demands(self.program, self.terms, self._seen)
+        found = demands(self.program, self.terms, self._seen, self.scalars)
         self.live, self.mixed = found.live, found.mixed
 
     def half(self) -> set[str]:
@@ -332,7 +334,23 @@ class _Finder:
     def _seen(self, ends: Ends, name: str) -> bool:
         """Whether the scalars are there where the Compute `name` is made."""
         made = {c.out: p for c, p in self.scalars.items()}
-        return all(made.get(t, START).before(self.places.at[name]) for t in ends if t is not None)
+        since = self.places.since
+        return all(
+            (made.get(t) or since.get(t.name, START)).before(self.places.at[name])
+            for t in ends
+            if t is not None
+        )
+
+
+def _held(program: Program) -> bool:
+    """Whether a part of some tensor is read, whatever its reader is bounded by."""
+    return any(
+        held_before(i) is not None
+        for s in statements(program.body)
+        if isinstance(s, (Compute, Scatter))
+        for x in loads_of(s)
+        for i in x.index
+    )
 
 
 def _run(axis: Axis, ends: Sequence[Expr | None]) -> At:

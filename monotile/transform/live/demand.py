@@ -4,13 +4,14 @@ A carried value is as undefined as what it begins with, and what the body gives.
 that of its reader behind the loop, and given up where the body reads more.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Expr, Load, Tensor
+from monotile.ir.expr import Expr, Load, Tensor, loads
 from monotile.ir.held import held_before, tested
+from monotile.ir.intervals import interval
 from monotile.ir.program import (
     Branch,
     Compute,
@@ -36,9 +37,16 @@ class Demands(msgspec.Struct, frozen=True):
     mixed: set[tuple[str, int]]
 
 
-def demands(program: Program, terms: Mapping[str, list[Live]], seen: Seen) -> Demands:
-    """terms: the bounds that are given."""
+def demands(
+    program: Program,
+    terms: Mapping[str, list[Live]],
+    seen: Seen,
+    besides: Iterable[Compute] = (),
+) -> Demands:
+    """terms: the bounds that are given. besides: what is computed too, all of it."""
     finder = _Finder(terms, seen)
+    for c in besides:
+        finder.statement(c)
     sizes = {t.name: t for t in program.inputs}
     for k, t in enumerate(program.outputs):
         along = program.defined_along(k)
@@ -48,7 +56,8 @@ def demands(program: Program, terms: Mapping[str, list[Live]], seen: Seen) -> De
 
 
 class _Finder:
-    """reads: what each reader reads of a tensor, by name. whole: tensors that are used other than by a Load, and not in part."""
+    """reads: what each reader reads of a tensor, by name. whole: tensors that are used other than by a Load, and not in part. indices: those that
+    have to be in range wherever they are read."""
 
     def __init__(self, terms: Mapping[str, list[Live]], seen: Seen) -> None:
         self.terms, self.seen = terms, seen
@@ -56,6 +65,7 @@ class _Finder:
         self.mixed: set[tuple[str, int]] = set()
         self.reads: dict[str, list[Read]] = {}
         self.whole: set[str] = set()
+        self.indices: set[str] = set()
 
     def read(self, t: Tensor, part: Read | None = None) -> None:
         if part is None or not any(part):
@@ -104,7 +114,7 @@ class _Finder:
                 for p in range(len(c.axes))
                 if len({r[p] for r in self.reads.get(name, [])}) > 1
             }
-        if not c.out.dtype.is_int:  # what is an index has to be one everywhere
+        if name not in self.indices:
             for axis, part in zip(c.axes, self.along(c.out), strict=True):
                 if part is not None and self.seen(part.ends, name):
                     live.append(part.along(axis, c.axes))
@@ -124,6 +134,7 @@ class _Finder:
             return own.part(read.index)
 
         for x in loads_of(s):
+            self.indices.update(_indices(x))
             self._read(x.tensor, tuple(part(k, i, x) for k, i in enumerate(x.index)))
 
     def _loop(self, s: Loop) -> None:
@@ -153,3 +164,11 @@ class _Finder:
             assumed = found
         for c in s.carried:
             self.read(c.init, assumed[c.param.name])
+
+
+def _indices(x: Load) -> Iterator[str]:
+    """The tensors that say where `x` reads, but for those of which any value would do."""
+    for i, extent in zip(x.index, x.tensor.shape, strict=True):
+        reach = interval(i) if (named := loads(i)) else None
+        if reach is None or not reach.inside(0, extent - 1):
+            yield from (y.tensor.name for y in named)

@@ -33,6 +33,7 @@ from monotile.ir.intervals import NOTHING_KNOWN, Facts, Ranges, type_range
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import map_exprs, map_program
 from monotile.transform.simplify.algebra import ALGEBRA, COMMUTATIVE, FLIPPED
+from monotile.transform.simplify.element_ranges import ElementRanges
 from monotile.transform.simplify.index_algebra import simplify_index
 from monotile.transform.simplify.narrow import narrow
 
@@ -41,14 +42,16 @@ def simplify(program: Program, options: Options) -> Program:
     """`program` with every expression simplified; values stay equal bit for bit.
 
     Exception: with `options.excess_precision`, float32 values that pass through float16 or bfloat16 inside an
-    expression keep their precision. Reduce axes are narrowed, and reductions over a single element become plain
+    expression keep their precision. Integers that were computed are known to be in the range of what computes them. Reduce axes are narrowed, and reductions over a single element become plain
     Computes.
     """
     known: dict[Expr, Expr] = {}  # statements of repeated layers often share their bodies
+    ranges = ElementRanges()
 
     def body(e: Expr) -> Expr:
         if e not in known:
-            known[e] = simplify_expr(e, excess_precision=options.excess_precision)
+            under = Ranges(NOTHING_KNOWN, ranges.known)
+            known[e] = _Simplifier(under, options.excess_precision).go(e)
         new = known[e]
         return e if new == e else new
 
@@ -57,6 +60,11 @@ def simplify(program: Program, options: Options) -> Program:
         return factors_kept(plain, body) or map_exprs(plain, body)
 
     def statement(s: Statement) -> Statement:
+        new = shortened(s)
+        ranges.learn(new)
+        return new
+
+    def shortened(s: Statement) -> Statement:
         new = simplified(s)
         if not isinstance(new, Compute):
             return new

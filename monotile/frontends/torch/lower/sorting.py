@@ -45,7 +45,8 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
         *i, r = axes
         return s.select(s.eq(load(rank, along(i, d, lambda _: r)), i[d]), r, idx(0))
 
-    return b.emit(shape, DType.I64, found, reduce=(n,), combiner="sum", part="order")
+    # one of them alone is found: the greatest, which is a position whatever is found
+    return b.emit(shape, DType.I64, found, reduce=(n,), combiner="max", part="order")
 
 
 def _sorted(b: Builder, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
