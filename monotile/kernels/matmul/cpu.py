@@ -5,6 +5,8 @@ chunk each panel of block_n columns is taken in once, and all rows advance past 
 The sums of a rectangle are finished (and what follows the product computed) row by row at the end.
 """
 
+from collections.abc import Callable
+
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Point, Site, at_start, moved, unflatten
 from monotile.codegen.spelling import SUFFIX, bare
@@ -101,7 +103,9 @@ class _Product(Packing):
         apart = self.method.ahead("block")
         ahead = next_panel(self.tiles, right, self.method.right.copy) if apart else None
         given = {"B": b, "A": how, "APART": str(apart), "RUN": str(ahead.run if ahead else 0)}
-        name = e.kernel("outer", self.bm, vectors, self.dtype, given)
+        name, tall = self._tile(
+            mc, lambda rows: e.kernel("outer", rows, vectors, self.dtype, given)
+        )
         if not direct:
             e.writer.write(f"_Alignas(64) {self.kind} right[{self.bn * self.bk}];")
         with e.writer.open(f"for (idx nb = 0; nb < {nc}; nb += {self.bn})", ["nb"]):
@@ -118,14 +122,26 @@ class _Product(Packing):
                 here = panel if direct else self.in_place(right, Axis("nb", self.columns))
                 text = f"(const char*)({here} + {self._to_next(ahead, nc)})"
                 e.writer.write(f"const char* const next = {text};")
-                turn = f"mt_min_idx(mb / {self.bm}, {ahead.blocks(apart) - 1})"
+                turn = f"mt_min_idx(mb / {tall}, {ahead.blocks(apart) - 1})"
                 later = f"next + {turn} * (ptrdiff_t){ahead.step(apart)}, {ahead.jump}"
-            with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]):
+            with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {tall})", ["mb"]):
                 self.lines(left, "a", a_block, "mb", mc, self.bm)
                 at = f"sums + mb * {self.columns} + nb"
                 e.writer.write(
                     f"{name}(a, {walk}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first}, {later});"
                 )
+
+    def _tile(self, mc: str, of_rows: Callable[[int], str]) -> tuple[str, str]:
+        """Texts of the function for a tile, and of its rows. Where only the call knows how many rows there are in all, they are as few tiles as can be,
+        each as tall as it needs to be."""
+        e, c = self.e, self.c
+        if all(c.live_along(c.axes[p]) is None for p in self.m.dim.axes):
+            return of_rows(self.bm), str(self.bm)
+        names = [of_rows(rows + 1) for rows in range(self.bm)]
+        tiles = f"mt_max_idx(({mc} + {self.bm - 1}) / {self.bm}, 1)"
+        e.writer.write(f"const idx tiles = {tiles}, tall = ({mc} + tiles - 1) / tiles;")
+        e.writer.write(f"static __typeof__({names[-1]})* const as_tall[] = {{{', '.join(names)}}};")
+        return "as_tall[mt_max_idx(tall, 1) - 1]", "tall"
 
     def _to_next(self, ahead: NextPanel, nc: str) -> str:
         """Text of how many elements behind the panel of column `nb` the next one begins: beside it; of the next chunk; or of the next columns, from the
