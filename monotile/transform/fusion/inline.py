@@ -32,7 +32,7 @@ SMALL_NODES = 24  # an expression of axes alone up to this size is never stored
 ROUNDS = 4
 FAR = 4  # data-dependent reads per element up to which a gather is recomputed instead of stored
 CHEAP = 6.0  # cost (`analysis.cost`) up to which a Compute is recomputed instead of stored
-OFTEN = 16  # evaluations of an element, from which on it has to cost less,
+OFTEN = 16  # evaluations of a floating-point number, from which on it has to cost less,
 PLAIN = 3.0  # which is this: a division is stored
 
 Producers = Mapping[str, Compute]
@@ -182,7 +182,7 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
         return False
     large = {x.tensor.name for x in loads(p.body) if 2 * x.tensor.size > p.out.size}
     epilogue = any(name in uses.reductions and uses.readers[name] == 1 for name in large)
-    often = uses.evaluations[p.out.name] > OFTEN * p.out.size
+    often = p.out.dtype.is_float and uses.evaluations[p.out.name] > OFTEN * p.out.size
     return len(large) <= 1 and not epilogue and cost(p.body) <= (PLAIN if often else CHEAP)
 
 
