@@ -1,5 +1,7 @@
 """The cost of evaluating a scalar expression once, in additions, and its size."""
 
+from collections.abc import Iterable
+
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -44,16 +46,24 @@ INDEX = 0.25  # integer arithmetic on axes alone is mostly shared between neighb
 
 def cost(e: Expr) -> float:
     """Operations of one evaluation of `e`; a repeated subexpression counts once."""
-    total = 0.0
-    seen: set[Expr] = set()
+    return sum(map(_own, _nodes(e)))
+
+
+def dearest(e: Expr) -> float:
+    """What the most expensive operation in `e` costs."""
+    return max(map(_own, _nodes(e)))
+
+
+def _nodes(e: Expr) -> Iterable[Expr]:
+    """Each once, in an order that is always the same."""
+    seen: dict[Expr, None] = {}
     stack = [e]
     while stack:
         node = stack.pop()
         if node not in seen:
-            seen.add(node)
-            total += _own(node)
+            seen[node] = None
             stack.extend(children(node))
-    return total
+    return seen
 
 
 def _own(e: Expr) -> float:

@@ -15,10 +15,8 @@ from monotile.schedule.sharing import runs
 from monotile.schedule.tree import Fork, Nest, Tree
 from monotile.targets.target import Target
 
-SMALL, WORTH = (
-    4.0,
-    0.2,
-)  # hand-offs' time, up to which a stage may go elsewhere, and that this has to save
+SMALL = 4.0  # hand-offs' time, up to which a stage may go elsewhere
+WORTH = 0.2  # and how much of one this has to save
 
 
 def streams_first(tree: Tree) -> Tree:
@@ -93,21 +91,17 @@ def _early(body: Tree, target: Target) -> Tree:
         if not isinstance(run, list):
             continue
         for d in [d for d in run if d.seconds <= SMALL * target.barrier_seconds]:
-            others = [x for x in run if x is not d]
-            best = min(
-                _before(out[:at], d),
-                key=lambda other: _seconds([*other, d], target) - _seconds(other, target),
-                default=None,
-            )
-            if best is None:
-                continue
-            longer = _seconds([*best, d], target) - _seconds(best, target)
-            if longer + WORTH * target.barrier_seconds < _seconds(run, target) - _seconds(
-                others, target
-            ):
+            best = min(_before(out[:at], d), key=lambda r: _added(d, r, target), default=run)
+            if _added(d, best, target) + WORTH * target.barrier_seconds < _added(d, run, target):
                 run.remove(d)
                 best.append(d)
     return tuple(n for run in out for n in (run if isinstance(run, list) else [run]))
+
+
+def _added(d: Draft, run: list[Draft], target: Target) -> float:
+    """What `run` takes longer with `d` than without."""
+    others = [x for x in run if x is not d]
+    return _seconds([*others, d], target) - _seconds(others, target)
 
 
 def _before(body: Sequence[list[Draft] | Nest | Fork], d: Draft) -> list[list[Draft]]:

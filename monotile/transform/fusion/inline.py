@@ -8,7 +8,7 @@ correct, but for that of a snapshot of what the host changes; this pass decides 
 from collections.abc import Callable, Mapping
 
 from monotile.analysis.contraction import contraction
-from monotile.analysis.cost import cost, guarded_load, index_only, size
+from monotile.analysis.cost import cost, dearest, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Cast, Const, Expr, Load, cast, loads, map_loads, substitute
 from monotile.ir.program import (
@@ -32,8 +32,8 @@ SMALL_NODES = 24  # an expression of axes alone up to this size is never stored
 ROUNDS = 4
 FAR = 4  # data-dependent reads per element up to which a gather is recomputed instead of stored
 CHEAP = 6.0  # cost (`analysis.cost`) up to which a Compute is recomputed instead of stored
-OFTEN = 16  # evaluations of a floating-point number, from which on it has to cost less,
-PLAIN = 3.0  # which is this: a division is stored
+OFTEN = 16  # evaluations of an element, from which on no operation may cost as much as
+DEAR = 4.0  # this: a division is stored
 
 Producers = Mapping[str, Compute]
 Decide = Callable[[Compute, Statement], bool]
@@ -182,8 +182,10 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
         return False
     large = {x.tensor.name for x in loads(p.body) if 2 * x.tensor.size > p.out.size}
     epilogue = any(name in uses.reductions and uses.readers[name] == 1 for name in large)
-    often = p.out.dtype.is_float and uses.evaluations[p.out.name] > OFTEN * p.out.size
-    return len(large) <= 1 and not epilogue and cost(p.body) <= (PLAIN if often else CHEAP)
+    often = uses.evaluations[p.out.name] > OFTEN * p.out.size
+    if often and dearest(p.body) >= DEAR:
+        return False
+    return len(large) <= 1 and not epilogue and cost(p.body) <= CHEAP
 
 
 def inline_chosen(program: Program, decide: Decide) -> Program:

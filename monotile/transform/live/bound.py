@@ -334,12 +334,8 @@ class _Finder:
     def _seen(self, ends: Ends, name: str) -> bool:
         """Whether the scalars are there where the Compute `name` is made."""
         made = {c.out: p for c, p in self.scalars.items()}
-        since = self.places.since
-        return all(
-            (made.get(t) or since.get(t.name, START)).before(self.places.at[name])
-            for t in ends
-            if t is not None
-        )
+        since = [made.get(t) or self.places.since.get(t.name, START) for t in ends if t is not None]
+        return all(place.before(self.places.at[name]) for place in since)
 
 
 def _held(program: Program) -> bool:
