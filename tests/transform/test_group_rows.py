@@ -263,3 +263,23 @@ def test_blocks_without_rows_are_not_computed() -> None:
     assert count.out.usual == 5
     shown = Program(new.inputs, (), new.body, (count.out,))
     assert evaluate(shown, values(CHOSEN["few"]))[0] == 4  # 1 row, and 39 in blocks of 16
+
+
+def test_one_matrix_is_chosen_by_all() -> None:
+    """Sums over all choices have a term."""
+    x, which, w = Tensor("x", (40, WIDTH), F32), Tensor("which", (40,), I64), Tensor("w1", (1, WIDTH, WIDTH), F32)  # fmt: skip
+    y = compute(
+        Tensor("y", (40, WIDTH), F32),
+        lambda t, n, k: mul(Load(x, (t, k)), Load(w, (Load(which, (t,)), n, k))),
+        reduce=(WIDTH,),
+        combiner="sum",
+    )
+    program = Program((x, which, w), (), (y,), (y.out,))
+    new = group_rows(program)
+    assert new is not program
+    assert all(a.extent for s in new.body if isinstance(s, Compute) for a in s.reduce)
+    rng = np.random.default_rng(3)
+    given = {t.name: rng.standard_normal(t.shape).astype(np.float32) for t in (x, w)}
+    given["which"] = np.zeros(40, np.int64)
+    for got, want in zip(evaluate(new, given), evaluate(program, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

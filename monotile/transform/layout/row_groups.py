@@ -116,7 +116,7 @@ class Groups(NamedTuple):
         return block, binary("mod", where, idx(self.block))
 
     def matrix_at(self, block: Expr) -> Expr:
-        """What the block's rows chose: one of the choices, also where that was not made because the block has no rows."""
+        """What the block's rows chose: one of the choices, also behind the blocks that have rows, where it is none or was not made."""
         last = idx(self.choice.choices - 1)
         return Binary("max", Binary("min", Load(self.matrix, (block,)), last), idx(0))
 
@@ -198,7 +198,7 @@ def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, li
     made += [
         total(t.shift, t.lower_room, count) if choice.ascends else total(t.rank, t.before, rows),
         compute(place, lambda i: t.placed(i, blocks * size), origin=origin),
-        total(matrix, t.passed, count - 1),
+        total(matrix, t.passed, count),
         total(row, t.there, rows),
     ]
     return Groups(choice, size, row, place, matrix, live), made
