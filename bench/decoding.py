@@ -22,7 +22,7 @@ from bench.zoo.weights import build
 from monotile.compare.results import Entry, Floor, Timing
 from monotile.generation.decoder import Decoder
 from monotile.generation.layers import put, tensors_of
-from monotile.packing.layer import PackedLinear
+from monotile.packing.layer import PackedEmbedding, PackedLinear
 from monotile.runtime.accuracy import error
 from monotile.runtime.measure import measure
 
@@ -93,10 +93,10 @@ def llama_long(dtype: torch.dtype) -> nn.Module:
 
 
 def packed(
-    make: Callable[[torch.dtype], nn.Module], kind: str
+    make: Callable[[torch.dtype], nn.Module], kind: str, *, embeddings: bool = False
 ) -> Callable[[torch.dtype], nn.Module]:
-    """The model with its linear layers packed, but for a head that is tied to the embedding."""
-    return lambda dtype: monotile.pack(make(dtype), kind, inplace=True)
+    """The model with its linear layers packed; a head that is tied to the embedding, and that, if `embeddings`."""
+    return lambda dtype: monotile.pack(make(dtype), kind, embeddings=embeddings, inplace=True)
 
 
 CASES = {
@@ -104,6 +104,9 @@ CASES = {
     "llama_1b_int4": Case(packed(llama, "int4"), torch.bfloat16, 1024, 511),
     "llama_1b_int8": Case(packed(llama, "int8"), torch.bfloat16, 1024, 511),
     "llama_1b_fp8": Case(packed(llama, "fp8"), torch.bfloat16, 1024, 511),
+    "llama_1b_int4_head": Case(packed(llama, "int4", embeddings=True), torch.bfloat16, 1024, 511),
+    "llama_1b_int8_head": Case(packed(llama, "int8", embeddings=True), torch.bfloat16, 1024, 511),
+    "llama_1b_fp8_head": Case(packed(llama, "fp8", embeddings=True), torch.bfloat16, 1024, 511),
     "llama_8b_int4": Case(packed(llama_8b, "int4"), torch.bfloat16, 1024, 511),
     "llama_8b_int8": Case(packed(llama_8b, "int8"), torch.bfloat16, 1024, 511),
     "llama_8b_fp8": Case(packed(llama_8b, "fp8"), torch.bfloat16, 1024, 511),
@@ -155,7 +158,10 @@ def _known(name: str, b: torch.Tensor) -> torch.Tensor:
 
 def _apart(model: Any) -> list[torch.Tensor]:
     """An embedding that is not the head's weight as well."""
-    weight = model.get_input_embeddings().weight
+    table = model.get_input_embeddings()
+    if isinstance(table, PackedEmbedding):  # its table is counted where it is a PackedLinear too
+        return []
+    weight = table.weight
     return [] if model.get_output_embeddings().weight is weight else [weight]
 
 

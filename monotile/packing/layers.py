@@ -13,35 +13,47 @@ Where = Callable[[str, nn.Module], bool] | Sequence[str] | None
 
 @dataclass(frozen=True)
 class Layers:
-    """chosen: the linear layers to pack, by name. left: what is not packed, and why."""
+    """chosen: the layers to pack, by name, embeddings last. left: what is not packed, and why."""
 
     chosen: dict[str, nn.Module]
     left: dict[str, str]
 
 
-def layers_of(model: nn.Module, where: Where) -> Layers:
-    """Raises InputError if there is nothing to pack."""
-    chosen = dict[str, nn.Module]()
+def layers_of(model: nn.Module, where: Where, *, embeddings: bool = False) -> Layers:
+    """embeddings: choose embeddings too, and linear layers whose weight is theirs. Raises InputError if there is nothing to pack."""
+    fit = dict[str, nn.Module]()
     left = dict[str, str]()
-    owners = _owners(model)
     for name, module in model.named_modules():
-        if not is_linear(module):
+        if not (is_linear(module) or (embeddings and is_embedding(module))):
             kind = type(module).__name__
+            what = "embeddings=True packs it" if is_embedding(module) else "which is no linear layer"  # fmt: skip
             for own, p in module.named_parameters(name, recurse=False):
                 if p.dim() > 1:
-                    left[own] = f"a parameter of {kind}, which is no linear layer"
+                    left[own] = f"a parameter of {kind}, {what}"
         elif not _wanted(name, module, where):
             left[name] = "left out by where"
-        elif reason := _obstacle(module, owners):
+        elif reason := _obstacle(module):
             left[name] = reason
         else:
-            chosen[name] = module
+            fit[name] = module
+    owners = _owners(model)
+    chosen = dict[str, nn.Module]()
+    for name in sorted(fit, key=lambda n: is_embedding(fit[n])):
+        if reason := _tie(name, fit, owners):
+            left[name] = reason
+        else:
+            chosen[name] = fit[name]
     if not chosen:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in left.items())
         raise InputError(
             f"nothing to pack: no nn.Linear, or Conv1D of transformers, is left to be packed{reasons}"
         )
     return Layers(chosen, left)
+
+
+def is_embedding(module: nn.Module) -> bool:
+    """Whether it is nn.Embedding, of any subclass."""
+    return isinstance(module, nn.Embedding)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -90,20 +102,30 @@ def _wanted(name: str, module: nn.Module, where: Where) -> bool:
     return any(fnmatchcase(name, p) for p in patterns)
 
 
-def _obstacle(module: nn.Module, owners: dict[int, list[str]]) -> str | None:
+def _obstacle(module: nn.Module) -> str | None:
     """Why a layer cannot be replaced without changing what the model does."""
     parts = dict(module.named_parameters(recurse=False)).keys()
     rest = [*module.children(), *module.buffers(recurse=False)]
-    own_forward = isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
+    plain = nn.Embedding if isinstance(module, nn.Embedding) else nn.Linear
+    own_forward = isinstance(module, plain) and type(module).forward is not plain.forward
     if not {"weight"} <= parts <= {"weight", "bias"} or rest or own_forward:
         return f"{type(module).__name__} has a forward or tensors of its own"
     if any(_hooks(module)):
         return "it has hooks"
-    weight = module.get_parameter("weight")
-    names = owners[id(weight)]
-    if len(names) > 1:
-        return f"its weight is tied: it is also {' and '.join(names[:-1])}"
-    return None if weight.numel() else "its weight is empty"
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return "it changes its weight in each call (max_norm)"
+    return None if module.get_parameter("weight").numel() else "its weight is empty"
+
+
+def _tie(name: str, fit: Mapping[str, nn.Module], owners: Mapping[int, list[str]]) -> str | None:
+    """Why a weight in several places cannot be packed: it is, where embeddings and at most one linear layer that fit share it."""
+    names = owners[id(fit[name].get_parameter("weight"))]
+    sharing = [fit.get(n.rpartition(".")[0]) for n in names]
+    alike = all(isinstance(m, (nn.Linear, nn.Embedding)) for m in sharing)
+    if len(names) == 1 or (alike and sum(isinstance(m, nn.Linear) for m in sharing) < 2):
+        return None
+    others = " and ".join(n for n in names if n.rpartition(".")[0] != name)
+    return f"its weight is tied: it is also {others}"
 
 
 def _hooks(module: nn.Module) -> Iterator[object]:

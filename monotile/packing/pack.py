@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from monotile.errors import InputError
 from monotile.packing.format import Format
 from monotile.packing.formats import Group, format_named
-from monotile.packing.layer import PackedLinear
-from monotile.packing.layers import Where, dense_weight, layers_of, replace_in
+from monotile.packing.layer import PackedEmbedding, PackedLinear, PackedMatrix
+from monotile.packing.layers import Where, dense_weight, is_embedding, layers_of, replace_in
 from monotile.packing.report import PackedRow, PackingReport
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -25,6 +25,7 @@ def pack(
     *,
     symmetric: bool = True,
     where: Where = None,
+    embeddings: bool = False,
     inplace: bool = False,
 ) -> nn.Module:
     """The model with each `nn.Linear`, and each `Conv1D` of transformers, as a `PackedLinear`; `packing` is its PackingReport.
@@ -34,28 +35,33 @@ def pack(
     group:      how many neighbours along the inputs share a scale; None: a whole row. "default": 128, nf4 64.
     symmetric:  False: each group of integers has a zero of its own.
     where:      which layers: (name, module) -> bool, or patterns of names as in a shell: ["*.mlp.*"].
+    embeddings: also each `nn.Embedding`, as a `PackedEmbedding`, and a head whose weight is an embedding's: held once, as codes.
     inplace:    change the model itself. Without it weights that are packed are not copied, all else is.
 
     Left alone, each with a reason in the report: weights that are tied to another parameter, layers with hooks, and subclasses
     with a forward or tensors of their own. Raises InputError, and changes nothing, if a layer does not fit the format.
     """
     made = format_named(format, group, symmetric)
-    layers = layers_of(model, where)
+    layers = layers_of(model, where, embeddings=embeddings)
     for name, module in layers.chosen.items():
-        _check(name, dense_weight(module), made)
+        _check(name, module, made)
     before = size_of(model)
     memo = dict[int, object]()
     packed = dict[nn.Module, nn.Module]()
-    rows = list[PackedRow]()
+    tables = dict[nn.Parameter, PackedMatrix]()
+    rows = dict[nn.Parameter, PackedRow]()
     for name, module in layers.chosen.items():
-        bias = dict(module.named_parameters(recurse=False)).get("bias")
-        bias = bias if inplace else copy.deepcopy(bias, memo)
-        layer, error = _packed(name, module, made)
-        layer.register_parameter("bias", bias)
-        layer.train(module.training)
-        packed[module] = layer
-        shape, dense = (layer.out_features, layer.in_features), _bytes(dense_weight(module))
-        rows.append(PackedRow(name, format, shape, error, dense, packed_bytes(layer)))
+        weight = module.get_parameter("weight")
+        if weight in tables:
+            rows[weight] = rows[weight]._replace(name=f"{rows[weight].name}, {name}")
+        else:
+            bias = dict(module.named_parameters(recurse=False)).get("bias")
+            bias = bias if inplace else copy.deepcopy(bias, memo)
+            table, error = _packed(name, module, made, bias)
+            sizes = _bytes(weight), packed_bytes(table)
+            tables[weight] = table
+            rows[weight] = PackedRow(name, format, table.shape, error, *sizes)
+        packed[module] = _layer(module, tables[weight]).train(module.training)
     if inplace:
         replace_in(model, packed)
     else:
@@ -63,7 +69,7 @@ def pack(
         memo.update({id(old): new for old, new in packed.items()})
         model = copy.deepcopy(model, memo)
     found = packed.get(model, model)
-    report(found, PackingReport(tuple(rows), layers.left, before, size_of(found)))
+    report(found, PackingReport(tuple(rows.values()), layers.left, before, size_of(found)))
     return found
 
 
@@ -77,7 +83,7 @@ def size_of(model: nn.Module) -> int:
     return sum(map(_bytes, chain(model.parameters(), model.buffers())))
 
 
-def packed_bytes(layer: PackedLinear) -> int:
+def packed_bytes(layer: PackedMatrix) -> int:
     """Bytes of a layer's weight."""
     return sum(map(_bytes, layer.buffers()))
 
@@ -86,7 +92,8 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _check(name: str, weight: Tensor, format: Format) -> None:
+def _check(name: str, module: nn.Module, format: Format) -> None:
+    weight = dense_weight(module)
     what = f"{name or 'the model'} ({weight.shape[0]} × {weight.shape[1]})"
     if weight.dtype not in DTYPES:
         raise InputError(
@@ -98,14 +105,23 @@ def _check(name: str, weight: Tensor, format: Format) -> None:
     reason = format.refusal(k)
     if n % format.together:
         reason = f"its {n} outputs are no vectors of {format.together}: take another format"
+    elif format.together > 1 and is_embedding(module):
+        reason = f"rows of {format.name} are encoded {format.together} together, and an embedding reads them alone: take another format"
     if reason:
         raise InputError(
             f"{what} cannot be packed as {format.name}: {reason}; or leave it out with where="
         )
 
 
-def _packed(name: str, module: nn.Module, format: Format) -> tuple[PackedLinear, float]:
-    """The layer without its bias, and its relative error."""
+def _layer(module: nn.Module, table: PackedMatrix) -> nn.Module:
+    """What takes the place of `module`."""
+    return PackedEmbedding(table, module.padding_idx) if isinstance(module, nn.Embedding) else table
+
+
+def _packed(
+    name: str, module: nn.Module, format: Format, bias: nn.Parameter | None
+) -> tuple[PackedMatrix, float]:
+    """The weight, a linear layer's with the layer, and its relative error."""
     weight = dense_weight(module)
     n, k = weight.shape
     tables = format.tables(weight.device)
@@ -123,8 +139,9 @@ def _packed(name: str, module: nn.Module, format: Format) -> tuple[PackedLinear,
             f"{name or 'the model'} ({n} × {k}) has weights that are not finite: leave it out with where="
         )
     joined = {key: _joined([p[key] for p in parts]) for key in parts[0]}
-    layer = PackedLinear(format, (n, k), {**joined, **tables}, weight.dtype)
-    return layer, (lost / whole) ** 0.5 if whole else 0.0
+    stored = format, (n, k), {**joined, **tables}, weight.dtype
+    table = PackedMatrix(*stored) if is_embedding(module) else PackedLinear(*stored, bias)
+    return table, (lost / whole) ** 0.5 if whole else 0.0
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import monotile
+from monotile.errors import InputError
 from monotile.packing.layer import PackedLinear
 from monotile.packing.report import PackingReport
 
@@ -172,7 +173,7 @@ def test_tied_weights_are_left_alone() -> None:
     assert isinstance(packed.head, nn.Linear)
     assert packed.head.weight is packed.get_parameter("words.weight")
     assert report(packed).left == {
-        "words.weight": "a parameter of Embedding, which is no linear layer",
+        "words.weight": "a parameter of Embedding, embeddings=True packs it",
         "head": "its weight is tied: it is also words.weight",
     }
 
@@ -269,3 +270,66 @@ def test_large_layers_are_encoded_by_rows(monkeypatch: pytest.MonkeyPatch) -> No
     parts = monotile.pack(sequence(), "int4")
     assert torch.equal(whole(rows()), parts(rows()))
     assert report(whole).rows[0].error == pytest.approx(report(parts).rows[0].error)
+
+
+class TiedHead(nn.Module):
+    """Two tables and a head, of which the first table is the head's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(96, 128, padding_idx=0), nn.Embedding(8, 128)
+        self.inner, self.head = nn.Linear(128, 128), nn.Linear(128, 96, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        at = torch.arange(ids.shape[1], device=ids.device)
+        return self.head(functional.gelu(self.inner(self.table(ids) + self.places(at))))
+
+
+def tied_head() -> tuple[TiedHead, Tensor]:
+    torch.manual_seed(0)
+    return TiedHead().eval().requires_grad_(False), torch.randint(0, 96, (2, 5))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_embeddings_and_a_head_that_is_tied_to_one(format: str, inplace: bool) -> None:
+    model, ids = tied_head()
+    dense = copy.deepcopy(model)
+    packed = monotile.pack(model, format, embeddings=True, inplace=inplace)
+    assert packed.table.table is packed.head
+    assert [r.name for r in report(packed).rows] == ["inner", "head, table", "places"]
+    assert not report(packed).left
+    assert report(packed).after == sum(b.nbytes for b in packed.buffers()) + packed.inner.bias.nbytes  # fmt: skip
+    dense.table.weight.copy_(packed.head.weight)
+    dense.places.weight.copy_(packed.places.weight)
+    dense.inner.weight.copy_(packed.inner.weight)
+    assert torch.equal(packed(ids), dense(ids))
+    for module in (packed.to(torch.bfloat16), copy.deepcopy(packed)):
+        assert module.table.table is module.head
+        assert module(ids).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("format", COMPILED)
+def test_compile_embeddings(format: str) -> None:
+    model, ids = tied_head()
+    packed = monotile.pack(model, format, embeddings=True)
+    fast = monotile.compile(packed, (ids,), target="cpu", options=monotile.Options(cache=False))
+    torch.testing.assert_close(fast(ids), packed(ids))
+    again = monotile.pack(TiedHead().eval().requires_grad_(False), format, embeddings=True)
+    again.load_state_dict(packed.state_dict())
+    assert torch.equal(again(ids), packed(ids))
+
+
+def test_tables_that_are_not_packed() -> None:
+    model, _ = tied_head()
+    assert "embeddings=True packs it" in report(monotile.pack(model, "int8")).left["places.weight"]
+    left = report(monotile.pack(model, "int8", embeddings=True, where=["head", "inner"])).left
+    assert left == {"table": "left out by where", "places": "left out by where", "head": "its weight is tied: it is also table.weight"}  # fmt: skip
+    model.places.max_norm = 1.0
+    assert "max_norm" in report(monotile.pack(model, "int8", embeddings=True)).left["places"]
+    with pytest.raises(
+        InputError,
+        match=r"table .96 × 128. cannot be packed as 2:4x32: rows of 2:4x32 are encoded 32 together",
+    ):
+        monotile.pack(model, "2:4x32", embeddings=True, where=["table", "head"])

@@ -59,7 +59,12 @@ __device__ __forceinline__ u32 code_pair(u32 word) {
   constexpr bool HALF = same<T, f16>;
   constexpr u32 MAGIC = HALF ? 0x64006400 : 0x43004300;
   constexpr int POWER = HALF ? 1024 : 128, ROOM = (HALF ? 10 : 7) / BITS, FIELDS = ROOM >= 8 ? 8 : ROOM >= 4 ? 4 : ROOM >= 2 ? 2 : 1;
-  if constexpr (BITS == 8 && !HALF) {
+  if constexpr (BITS == 8 && !HALF && SCALE == 1 && OFFSET == -128) {
+    // 128 and the low bits, less 256, or 128 where the high bit is set.
+    const u32 x = ptx::bytes_of(word, 0, I == 0 ? 0x4140 : 0x4342);
+    const u32 low = ptx::and_xor(x, 0x007f007f, (0x4300 ^ (FLIP & 0x7f)) * 0x10001u);
+    return ptx::sub_x2<T>(low, ptx::and_xor(x, 0x00800080, (0x4380 ^ (FLIP & 0x80)) * 0x10001u));
+  } else if constexpr (BITS == 8 && !HALF) {
     const auto two = codes<BITS, FLIP, SCALE, OFFSET>(word, I);
     return ptx::pair_of<T>(two.number(0), two.number(1));
   } else {
@@ -97,8 +102,13 @@ __device__ __forceinline__ u32 code_pair(u32 word) {
 #ifdef MT_HAS_FLOAT8
   if constexpr (same<T, f16> && same<F, f8e4m3>) return ptx::f8e4m3x2_to_f16x2(u16(word >> 16 * I));
 #endif
-  const auto two = codes<F>(word, I);
-  return ptx::pair_of<T>(two.number(0), two.number(1));
+  if constexpr (same<T, f16>) {
+    const auto two = codes<F>(word, I);
+    return ptx::pair_of<T>(two.number(0), two.number(1));
+  } else {
+    const u32 halves = code_pair<f16, I, F>(word);
+    return ptx::pair_of<T>(ptx::f16_to_f32(u16(halves)), ptx::f16_to_f32(u16(halves >> 16)));
+  }
 }
 
 }  // namespace mt

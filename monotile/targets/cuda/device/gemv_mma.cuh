@@ -101,10 +101,12 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
 // sums[row][part][vector] = the part's columns of each row of the task times those of each vector. decode(words, GemvRun): a lane's elements; vectors(m, block, own):
 // those of a vector that they are multiplied with, as words.
 // The products have 16 rows, two tiles of 8, and 8 vectors as columns: a lane takes 4 columns of its own of a row at a time, in whatever order the vectors lie.
+// A sum takes longer than the products that a warp has time for until then: so a few are under way (CHAINS), which are added at the end.
 template <class T, GemvConfig C, class Ring, class Vectors, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, const Decode& decode, float* sums) {
   constexpr int STEPS = C.elements / 4;
   constexpr int M = C.vectors, GROUPS = ceil_div(M, 8), PAIRS = ceil_div(C.tiles, 2), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
+  constexpr int CHAINS = min_of(STEPS, 4 / (PAIRS * GROUPS) > 1 ? 4 / (PAIRS * GROUPS) : 1);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
   const int warp = threadIdx.x / 32, part = warp % C.parts, first = warp / C.parts * 8 * C.tiles;
   using Fragment = Pack<u32, 2 * STEPS>;
@@ -116,7 +118,7 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
   if constexpr (C.ahead) take(next, part);
 #pragma unroll 1
   for (int slot = 0; slot < C.slots; ++slot) {
-    float total[PAIRS][GROUPS][4] = {};
+    float total[PAIRS][GROUPS][CHAINS][4] = {};
 #pragma unroll 1
     for (int piece = 0; piece < C.pieces; ++piece) {
       const u32 number = slot * C.pieces + piece;
@@ -153,7 +155,7 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
 #pragma unroll
             for (int h = 0; h < GROUPS; ++h) {
               const u32 columns[2] = {of_vectors[h][2 * s], of_vectors[h][2 * s + 1]};
-              ptx::mma_16816<T>(total[p][h], a, columns);
+              ptx::mma_16816<T>(total[p][h][s % CHAINS], a, columns);
             }
           }
         }
@@ -167,7 +169,10 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int tile = 2 * p + i / 2, row = slot * SLOT_ROWS + first + tile * 8 + line, m = 8 * h + own * 2 + i % 2;
-          if (tile < C.tiles && m < M) sums[(row * C.parts + part) * M + m] = total[p][h][i];
+          float sum = total[p][h][0][i];
+#pragma unroll
+          for (int c = 1; c < CHAINS; ++c) sum += total[p][h][c][i];
+          if (tile < C.tiles && m < M) sums[(row * C.parts + part) * M + m] = sum;
         }
   }
   ring.leave(C.slots * C.pieces);
