@@ -5,6 +5,16 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+NESTED = (
+    "nested tensors are not compiled: pass x.values() and x.offsets(), and use torch.nn.attention.varlen, which takes"
+    " cumulative lengths, for attention"
+)
+
+
+def is_nested(x: object) -> bool:
+    """Whether `x` is one of `torch.nested`, of either layout."""
+    return isinstance(x, torch.Tensor) and x.is_nested
+
 
 def is_wrapped(x: object) -> bool:
     """Whether `x` only stands for tensors that it holds, and has no memory of its own."""

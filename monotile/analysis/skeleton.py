@@ -100,9 +100,9 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
 
 def _visit_live(x: Live, v: Visitor, scope: Scope) -> Live:
     at = tuple((scope[a.axis.name], a.run) for a in x.at)
-    v.token("live", scope[x.axis.name], *(t is not None for t in x.ends), at)
-    first, last = (None if t is None else v.use(t) for t in x.ends)
-    return Live(x.axis, first, last, x.at)
+    v.token("live", scope[x.axis.name], *(t is not None for t in (*x.ends, x.within)), at)
+    first, last, within = (None if t is None else v.use(t) for t in (*x.ends, x.within))
+    return Live(x.axis, first, last, x.at, within)
 
 
 def _visit_loop(s: Loop, v: Visitor, scope: Scope) -> Loop:

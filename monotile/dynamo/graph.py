@@ -25,7 +25,7 @@ from monotile.errors import (
 )
 from monotile.frontends.torch.export import export
 from monotile.runtime.module import CompiledModule
-from monotile.wrapped import plain_tensors
+from monotile.wrapped import NESTED, is_nested, plain_tensors
 
 Run = Callable[..., Any]
 _log = logging.getLogger("monotile")
@@ -67,6 +67,9 @@ class Graph:
                 0, ("it needs gradients, so it runs in PyTorch: Monotile compiles inference only",)
             )
             _warn_training()
+            return self._module(*args)
+        if any(map(is_nested, args)):
+            self._tell(0, (f"it takes a nested tensor, so it runs in PyTorch: {NESTED}",))
             return self._module(*args)
         if self._held is None:
             self._held = [k for k, x in enumerate(args) if _is_held(x)]

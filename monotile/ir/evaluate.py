@@ -169,7 +169,8 @@ def _span(
         first = 0 if x is None or x.first is None else int(lookup(env, x.first)[point])
         last = a.extent if x is None or x.last is None else int(lookup(env, x.last)[point])
         some = first < last or (bool(point) and first == last)
-        if not (0 <= first <= last <= a.extent and some) and a.extent:
+        most = a.extent if x is None or x.within is None else int(lookup(env, x.within)[()])
+        if not (0 <= first <= last <= most and some) and a.extent:
             raise VerificationError(f"axis {a.name!r} of {a.extent} is live from {first} to {last}")
         out.append(slice(first, last))
     return tuple(out)

@@ -130,7 +130,8 @@ def _statement(s: Statement) -> Iterator[str]:
 def _live(x: Live) -> str:
     first, last = (t.name if t is not None else "" for t in x.ends)
     at = f"[{', '.join(show_expr(a.index) for a in x.at)}]" if x.at else ""
-    return f"{x.axis.name} in [{first and first + at}:{last and last + at}]"
+    within = f" within {x.within.name}" if x.within else ""
+    return f"{x.axis.name} in [{first and first + at}:{last and last + at}]{within}"
 
 
 def _indented(body: Sequence[Statement]) -> Iterator[str]:

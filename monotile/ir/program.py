@@ -10,7 +10,8 @@ Semantics
   combiner's identity. If `combiner` is None, `reduce` is empty.
 - Live: a Compute may be bounded along axes: elements of `out` beyond are undefined, terms beyond are left
   out. The bounds are values of the call: scalars, 0 <= first < last <= extent, so one point at least is live; or one for each
-  point, or run of points, of other axes of the Compute (`Live.at`), where nothing may be live (first = last). What is undefined is read only by Computes that are bounded alike, at the axis itself.
+  point, or run of points, of other axes of the Compute (`Live.at`), where nothing may be live (first = last). What is undefined is read only by Computes that are bounded alike, at the axis itself;
+  or by one whose bounds all lie within a size (`Live.within`), where that much is defined.
 - Scatter: `out` is `base` with out[index] = value for each point of `axes`, in row-major order, so the
   last write wins; with a combiner, out[index] = combine(out[index], value). Written in place if
   `base` is dead afterwards.
@@ -62,7 +63,7 @@ Ends = tuple[Tensor | None, Tensor | None]
 
 
 class At(msgspec.Struct, frozen=True, cache_hash=True):
-    """The number of an aligned run of so many points of `axis`, whose extent is whole runs."""
+    """The number of an aligned run of so many points of `axis`; the last one may be shorter."""
 
     axis: Axis
     run: int = 1
@@ -73,17 +74,18 @@ class At(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def extent(self) -> int:
-        return self.axis.extent // self.run
+        return -(-self.axis.extent // self.run)
 
 
 class Live(msgspec.Struct, frozen=True, cache_hash=True):
     """The points of `axis` from `first` on and before `last`, int64 tensors; None: from 0, to the extent. They are scalars, or
-    have an element for each point of `at`, of axes that the Compute does not sum over."""
+    have an element for each point of `at`, of axes that the Compute does not sum over. within: a size of the call that no `last` is beyond."""
 
     axis: Axis
     first: Tensor | None
     last: Tensor | None
     at: tuple[At, ...] = ()
+    within: Tensor | None = None
 
     @property
     def ends(self) -> Ends:
@@ -101,25 +103,28 @@ class Live(msgspec.Struct, frozen=True, cache_hash=True):
         return self.last if self.first is None and not self.at else None
 
     def part(self, index: Sequence[Expr]) -> "Part | None":
-        """What it says of a dimension of a tensor that is read, or written, at `index`; None where `at` is not among that."""
+        """What it says of a dimension of a tensor that is read, or written, at `index`; where `at` is not among that, what is the same for all
+        of them, None for nothing."""
         if not {x.axis for x in self.at} <= {i for i in index if isinstance(i, Axis)}:
-            return None
-        return Part(self.ends, tuple((index.index(x.axis), x.run) for x in self.at))
+            return None if self.within is None else Part((None, self.within))
+        return Part(self.ends, tuple((index.index(x.axis), x.run) for x in self.at), self.within)
 
 
 class Part(NamedTuple):
-    """How much of a dimension of a tensor is defined. at: the dimensions, and their runs, which say which element of the ends counts."""
+    """How much of a dimension of a tensor is defined. at: the dimensions, and their runs, which say which element of the ends counts. within: as
+    of `Live`."""
 
     ends: Ends
     at: tuple[tuple[int, int], ...] = ()
+    within: Tensor | None = None
 
     def behind(self, count: int) -> "Part":
         """The same where so many dimensions more are in front."""
-        return Part(self.ends, tuple((p + count, run) for p, run in self.at))
+        return Part(self.ends, tuple((p + count, run) for p, run in self.at), self.within)
 
     def along(self, axis: Axis, axes: Sequence[Axis]) -> Live:
         """The same of a Compute with these axes."""
-        return Live(axis, *self.ends, tuple(At(axes[p], run) for p, run in self.at))
+        return Live(axis, *self.ends, tuple(At(axes[p], run) for p, run in self.at), self.within)
 
 
 class Compute(msgspec.Struct, frozen=True, tag="compute", cache_hash=True):
@@ -324,7 +329,7 @@ def used(s: Statement) -> tuple[Tensor, ...]:
 
 def ends_of(s: Compute) -> tuple[Tensor, ...]:
     """What bounds it, in order and with repetition."""
-    return tuple(t for x in s.live for t in x.ends if t is not None)
+    return tuple(t for x in s.live for t in (*x.ends, x.within) if t is not None)
 
 
 def parts_of(s: Compute) -> tuple[Part | None, ...]:

@@ -196,8 +196,12 @@ def _live(at: Scope, s: Compute) -> None:
         at.check(x.ends != (None, None), f"axis {x.axis.name!r} is bounded by nothing")
         others = [a.axis for a in x.at]
         apart = set(others) <= {*s.axes} - {x.axis} and len(set(others)) == len(others)
-        whole = all(a.run > 0 and a.axis.extent % a.run == 0 for a in x.at)
-        at.check(apart and whole, f"axis {x.axis.name!r} has no bounds for each of {others}")
+        runs = all(a.run > 0 for a in x.at)
+        at.check(apart and runs, f"axis {x.axis.name!r} has no bounds for each of {others}")
+        if x.within is not None:
+            at.use(x.within)
+            size = isinstance(x.within, SizeTensor) and x.within.most <= x.axis.extent
+            at.check(size, f"{x.within.name!r} is no size of axis {x.axis.name!r}")
         shape = tuple(a.extent for a in x.at)
         for t in (t for t in x.ends if t is not None):
             at.use(t)

@@ -5,13 +5,13 @@ and may not be (check), and how each target spells it. Everything else reaches a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monotile.codegen.view import View
 from monotile.ir.expr import Load
-from monotile.ir.program import Compute, Scatter, used
+from monotile.ir.program import At, Compute, Scatter, used
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Method, Prefetch, Stage, Step
@@ -184,6 +184,10 @@ def _no_step(_site: RowSite, _context: Context) -> "tuple[Step, float] | None":
     return None
 
 
+def _not_in_runs(_found: Any, _c: Compute, _at: Sequence[At]) -> bool:
+    return False
+
+
 def _no_match(_c: Compute, _computes: Mapping[str, Compute], _context: Context) -> "Match | None":
     return None
 
@@ -232,6 +236,7 @@ def _not_late(_stage: Stage, _statements: Statements) -> "str | None":
 class Family:
     """match: the statements before a result that the family computes with it as one step.
     finds: the type of what it matches (`Match.data`); such a group is cut by this family alone.
+    in_runs: of what it has matched, whether each task can lie within one run of rows whose ends differ.
     cut: the ways to cut a group into tasks, none where it is not this family's work. exclusive: where there is one, no family after this
     is asked. in_rows: the same for a step of a task with several, with its seconds.
     finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
@@ -251,6 +256,7 @@ class Family:
     methods: tuple[type[Method], ...]
     match: Find = _no_match
     finds: type | None = None
+    in_runs: Callable[[Any, Compute, Sequence[At]], bool] = _not_in_runs
     cut: Cut = _no_cuts
     exclusive: bool = False
     in_rows: CutInRows = _no_step

@@ -4,9 +4,9 @@ To add a family: a folder beside this file, and its line here (docs/families.md)
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from monotile.ir.program import Compute, Scatter
+from monotile.ir.program import At, Compute, Scatter
 from monotile.kernels.attention.family import ATTENTION
 from monotile.kernels.draft import Context
 from monotile.kernels.elementwise.family import ELEMENTWISE
@@ -66,16 +66,24 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
     return next((m for m in found if m is not None), None)
 
 
+def in_runs(found: Match, c: Compute, at: Sequence[At]) -> bool:
+    """Whether who has found `found`, of which `c` is a reduction, can cut it so that each task lies within one of the runs `at` of the axes of `c`."""
+    return any(f.in_runs(found.data, c, at) for f in FAMILIES if f.finds is type(found.data))
+
+
 def suits(step: Step, statements: Iterable[Compute | Scatter], target: Target) -> bool:
-    """Whether its family leaves out the terms of `statements`, which are the step's, that are dead."""
+    """Whether its family leaves out the terms of `statements`, which are the step's, that are dead. What is made before the anchor has its ends."""
+    own = {s.out.name: s for s in statements if isinstance(s, Compute)}
+    anchor = own.get(step.computes[step.anchor])
+    walked = {x.ends: x for x in anchor.live if one_point(step, anchor, x.at)} if anchor else {}
+    before = {*step.computes[: step.anchor + 1]}
 
     def leaves_out(s: Compute) -> bool:
         terms = [x for x in s.live if x.axis in s.reduce]
-        anchor = s.out.name == step.computes[step.anchor]
-        apart = all(not x.at or (anchor and one_point(step, s, x.at)) for x in terms)
+        apart = all(not x.at or (s.out.name in before and x.ends in walked) for x in terms)
         return not terms or (apart and family_of(step.method).bounded(s, step.method, target))
 
-    return all(leaves_out(s) for s in statements if isinstance(s, Compute))
+    return all(map(leaves_out, own.values()))
 
 
 def finer_copy(stage: Stage, threads: int) -> Stage:

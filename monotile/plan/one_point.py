@@ -1,5 +1,6 @@
 """Along which axes of a step each task lies within one run."""
 
+import math
 from collections.abc import Iterable
 
 from monotile.ir.program import At, Compute
@@ -11,8 +12,13 @@ def one_point(step: Step, anchor: Compute, at: Iterable[At]) -> bool:
 
     def single(x: At) -> bool:
         for d in step.dims:
-            if [a for p in d.axes if (a := anchor.axes[p]).extent > 1] == [x.axis]:
-                return d.stage is not None and x.run % d.tile == 0 and not d.lead
+            axes = [a for p in d.axes if (a := anchor.axes[p]).extent > 1]
+            if x.axis not in axes:
+                continue
+            place = axes.index(x.axis)
+            inner = math.prod(a.extent for a in axes[place + 1 :])
+            whole = place == 0 or x.axis.extent * inner % d.tile == 0
+            return d.stage is not None and x.run * inner % d.tile == 0 and whole and not d.lead
         return x.axis.extent == 1
 
     return all(map(single, at))

@@ -60,7 +60,8 @@ def _nameless(s: Compute | Scatter) -> tuple[Compute | Scatter, tuple[str, ...]]
     if isinstance(s, Compute):
         body = map_loads(s.body, go)
         live = tuple(
-            msgspec.structs.replace(x, first=end(x.first), last=end(x.last)) for x in s.live
+            msgspec.structs.replace(x, first=end(x.first), last=end(x.last), within=end(x.within))
+            for x in s.live
         )
         plain = msgspec.structs.replace(s, out=own(s.out), body=body, live=live, origin="")
     else:

@@ -1,5 +1,6 @@
 """Which Computes leave out what is dead, and which walks of a Plan do."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +11,8 @@ from monotile.analysis.ends import own_ends
 from monotile.analysis.uses import mentions
 from monotile.ir.program import At, Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
-from monotile.kernels.registry import family_of, match, tiled
+from monotile.kernels.family import Match
+from monotile.kernels.registry import family_of, in_runs, match, tiled
 from monotile.plan.live_tasks import live_tasks
 from monotile.plan.nodes import Bound, Choose, PlanNode, Repeat, Stage, Step
 from monotile.plan.one_point import one_point
@@ -21,6 +23,8 @@ from monotile.transform.live.bound import bound_live
 
 LEAST_ROWS = 16  # of a matrix of a batch, or of a run
 FEW_ROWS = 32  # of a product that tensor cores would compute, all of K
+# Rows of a run whose ends are combined: what a task has at most; of a CPU's, few enough that most of them end alike.
+RUN, WARPGROUPS_RUN, ROWS_RUN = 64, 128, 32
 
 
 def bound(program: Program, target: Target, context: Context) -> Program:
@@ -28,9 +32,25 @@ def bound(program: Program, target: Target, context: Context) -> Program:
     computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     uses = mentions(program)
 
-    def streamed(c: Compute) -> bool:
+    @functools.cache
+    def matched(c: Compute) -> Match | None:
         found = match(c, computes, context)
-        return found is not None and found.data is not None and found.closed(c, uses)
+        one_step = found is not None and found.data is not None and found.closed(c, uses)
+        return found if one_step else None
+
+    @functools.cache
+    def owners() -> Mapping[str, Match]:
+        found = [(c, m) for c in computes.values() if (m := matched(c)) is not None]
+        return {s.out.name: m for c, m in found for s in (*m.inner, c)}
+
+    def in_parts(c: Compute, at: Sequence[At]) -> bool:
+        if not target.has.lockstep:
+            return len(c.reduce) == 1
+        own = owners().get(c.out.name)
+        return own is not None and in_runs(own, c, at)
+
+    def apart(c: Compute, at: Sequence[At], wide: bool) -> bool:
+        return in_parts(c, at) if wide else _apart(c, at, context)
 
     def may(c: Compute) -> bool:
         if own_ends(c) is not None:  # of all of them, an end says little
@@ -39,9 +59,15 @@ def bound(program: Program, target: Target, context: Context) -> Program:
             return True
         if not target.has.lockstep:
             return len(c.reduce) == 1
-        return _rows(c) <= FEW_ROWS or streamed(c)
+        return _rows(c) <= FEW_ROWS or matched(c) is not None
 
-    return bound_live(program, may, lambda c, at: _apart(c, at, context))
+    return bound_live(program, may, apart, _run(target))
+
+
+def _run(target: Target) -> int:
+    if not target.has.lockstep:
+        return ROWS_RUN
+    return WARPGROUPS_RUN if "wgmma" in target.instructions else RUN
 
 
 def _apart(c: Compute, at: Sequence[At], context: Context) -> bool:

@@ -75,7 +75,8 @@ def partial(
     made = compute(out, body, reduce=extents, combiner=c.combiner, origin=c.origin)
     to = dict(zip(c.axes, own[1:], strict=False))
     live = tuple(
-        Live(to[x.axis], *x.ends, tuple(At(to[a.axis], a.run) for a in x.at)) for x in c.live
+        Live(to[x.axis], *x.ends, tuple(At(to[a.axis], a.run) for a in x.at), x.within)
+        for x in c.live
     )
     return msgspec.structs.replace(made, live=live)
 

@@ -20,7 +20,6 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, map_loa
 from monotile.ir.program import (
     Carry,
     Compute,
-    Live,
     Loop,
     Program,
     Scatter,
@@ -137,6 +136,10 @@ def _copies(
 ) -> list[Compute]:
     """`moved` under other names, for the iteration `value`, reading `given` in place of what is carried."""
     renamed = dict(given)
+
+    def now(t: Tensor | None) -> Tensor | None:
+        return None if t is None else renamed.get(t.name, t)
+
     out: list[Compute] = []
     for s in moved:
         tensor = msgspec.structs.replace(s.out, name=fresh.fresh(s.out.name))
@@ -145,8 +148,7 @@ def _copies(
             lambda x: Load(renamed.get(x.tensor.name, x.tensor), x.index),
         )
         live = tuple(
-            Live(x.axis, *(None if t is None else renamed.get(t.name, t) for t in x.ends), at=x.at)
-            for x in s.live
+            msgspec.structs.replace(x, first=now(x.first), last=now(x.last)) for x in s.live
         )
         out.append(msgspec.structs.replace(s, out=tensor, body=body, live=live))
         renamed[s.out.name] = tensor

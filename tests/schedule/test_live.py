@@ -1,5 +1,6 @@
 """Plans with bounds of the call, and such as are broken on purpose."""
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -7,10 +8,15 @@ import pytest
 
 from monotile.config import Options
 from monotile.errors import VerificationError
-from monotile.ir.program import Program
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Axis, Tensor, const
+from monotile.ir.program import At, Program, compute
+from monotile.kernels.elementwise.method import Map
+from monotile.kernels.registry import read_plan
 from monotile.pipeline import for_target, schedule
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Bound, Plan, Stage, Step
+from monotile.plan.nodes import Bound, Dim, Plan, Stage, Step
+from monotile.plan.one_point import one_point
 from monotile.plan.printer import show_stages
 from monotile.plan.walk import each_stage, stages_in
 from monotile.targets.cpu.target import cpu_target
@@ -22,8 +28,8 @@ replace = msgspec.structs.replace
 CUDA, CPU = cuda_target("sm_90a"), cpu_target(workers=2)
 
 
-def made(target: Target) -> tuple[Plan, Program]:
-    program, context = for_target(attention("window"), target)
+def made(target: Target, rows: int = 1, keys: int = 40) -> tuple[Plan, Program]:
+    program, context = for_target(attention("window", rows=rows, keys=keys), target)
     return schedule(program, target, Options(workers=3), context), program
 
 
@@ -41,6 +47,41 @@ def test_every_walk_over_keys_is_bounded(target: Target) -> None:
     walks = [line for line in show_stages(plan).splitlines() if "all 40" in line or "of 40" in line]
     assert walks
     assert all("in [live_first:live_end]" in line for line in walks)
+
+
+@pytest.mark.parametrize(("target", "run"), [(CUDA, 128), (CPU, 32)], ids=["cuda", "cpu"])
+def test_runs_of_rows_walk_their_own_keys(target: Target, run: int) -> None:
+    plan, program = made(target, 300, 300)
+    verify(plan, program, target)
+    text = show_stages(plan)
+    assert f"in [run_first[i1 // {run}]:run_end[i1 // {run}]]" in text
+    assert read_plan(plan.to_json()) == plan
+
+    def wider(x: Step) -> Step:
+        at = tuple(replace(b, at=tuple((a, 2 * n) for a, n in b.at)) for b in x.bounds)
+        return replace(x, bounds=at)
+
+    with pytest.raises(VerificationError, match="is not live along"):
+        verify(steps(plan, wider), program, target)
+
+
+def test_tasks_within_one_run() -> None:
+    """Of flattened axes as well, where no task has the end of one run and the beginning of the next."""
+    anchor = compute(Tensor("x", (300, 2, 8), DType.F32), lambda *_: const(0.0, DType.F32))
+    m, h, _ = anchor.axes
+
+    def within(axis: Axis, run: int, axes: tuple[int, ...], tile: int) -> bool:
+        extent = math.prod(anchor.axes[p].extent for p in axes)
+        step = Step((), (Dim(axes, extent, tile, 0), Dim((2,), 8, 8, None)), Map(1))
+        return one_point(step, anchor, (At(axis, run),))
+
+    assert within(m, 128, (0,), 64)
+    assert not within(m, 128, (0,), 48)
+    assert within(m, 128, (0, 1), 256)
+    assert not within(m, 128, (0, 1), 512)
+    assert within(h, 1, (0, 1), 1)
+    assert not within(h, 1, (0, 1), 2)
+    assert not within(h, 3, (0, 1), 3)
 
 
 def refused(plan: Plan, program: Program, words: str) -> None:

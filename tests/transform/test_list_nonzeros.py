@@ -182,7 +182,7 @@ def test_bounds_are_of_axes_that_are_there() -> None:
     values = {"x": np.ones((4, 32), np.float32), "ends": np.array([3, 0])}
     (found,) = evaluate(with_bound(ir.At(i, 2)), values)
     np.testing.assert_array_equal(found, [3, 3, 0, 0])
-    for wrong in ((), (ir.At(i),), (ir.At(i, 3),), (ir.At(r, 16),)):
+    for wrong in ((), (ir.At(i),), (ir.At(i, 5),), (ir.At(r, 16),)):
         with pytest.raises(monotile.VerificationError):
             verify(with_bound(*wrong))
 

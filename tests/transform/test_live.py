@@ -51,6 +51,44 @@ def test_bounds_change_nothing(form: str, rows: int, position: int, start: int) 
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def runs(program: Program) -> Program:
+    """With ends of runs of 16 rows, wherever they would do."""
+    return bound_live(program, apart=lambda _c, _at, wide: wide, run=16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    form=st.sampled_from(FORMS),
+    rows=st.integers(17, 40),
+    position=st.one_of(st.integers(-30, 50), st.sampled_from([-(2**63), FAR - 40])),
+    start=st.integers(-3, 50),
+)
+def test_bounds_of_runs_change_nothing(form: str, rows: int, position: int, start: int) -> None:
+    program = attention(form, rows=rows)
+    bounded = runs(program)
+    verify(bounded)
+    assert any(x.at for s in statements(bounded.body) if isinstance(s, Compute) for x in s.live)
+    given = values(program, position, start)
+    with np.errstate(all="ignore"):
+        (wanted,) = evaluate(program, given)
+        (found,) = evaluate(bounded, given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_without_keys_does_not_widen_its_run() -> None:
+    """Of 40 rows in runs of 16, row r sees keys r - 9 to r; those from 40 on see none. What no row of a run sees is not read."""
+    text = show(runs(attention("window", rows=40)))
+    assert "run_first[i0:3] i64 = min(r0:16) where(" in text
+    assert "live r0 in [run_first[i1 // 16]:run_end[i1 // 16]]" in text
+    program = attention("window", rows=32)
+    clean = values(program, 20)  # rows 0 to 15 see keys 11 to 35; from row 29 on nothing is seen
+    dirty = {n: x.copy() for n, x in clean.items()}
+    for name in ("k", "v"):
+        dirty[name][:, :11] = np.nan
+    (wanted,), (found,) = evaluate(program, clean), evaluate(runs(program), dirty)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_dead_values_are_not_read(form: str) -> None:
     """Keys and values behind the last position may hold anything."""

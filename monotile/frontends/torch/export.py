@@ -44,6 +44,7 @@ from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
 from monotile.frontends.torch.updates import updates_are_traced
+from monotile.wrapped import NESTED, is_nested
 
 Exported = ExportedProgram
 
@@ -88,6 +89,8 @@ def export(
     if isinstance(model, ExportedProgram):
         return _plain(without_contexts(model))
     args = arguments(args)
+    if any(map(is_nested, pytree.tree_leaves((args, kwargs)))):
+        raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     with quiet(), known, _traceable(model), _giving(model, results), mode, asked() as found:

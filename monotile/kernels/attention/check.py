@@ -5,6 +5,7 @@ import math
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, attention
 from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
+from monotile.kernels.attention.runs import alike
 from monotile.kernels.attention.sides import exact_sides
 from monotile.kernels.common.epilogue import WIDEST
 from monotile.kernels.common.late import looks_up, several_blocks
@@ -36,6 +37,8 @@ def check(c: Checked) -> None:
     if a.passes != found.passes or (found.size != 2 and (a.instruction == "wgmma" or a.direct)):
         fail(f"{stage.name}: attention cannot multiply its operands so")
     _check_rows(c, a, found)
+    if not alike(found):
+        fail(f"{stage.name}: {step.computes[step.anchor]} has other keys than its softmax")
     columns, given = step.dims[a.n], a.epilogue
     if given.by_rows or given.steady or columns.tile % given.width:
         fail(f"{stage.name}: attention cannot take its sums by {given.describe()}")

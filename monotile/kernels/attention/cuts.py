@@ -13,6 +13,7 @@ from monotile.kernels.attention.cost import attend_seconds
 from monotile.kernels.attention.match import Attention, attention
 from monotile.kernels.attention.memory import attend_bytes
 from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
+from monotile.kernels.attention.runs import usual_keys
 from monotile.kernels.common import cost
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import HALVES, MIN_SIDE, Product, product
@@ -99,7 +100,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         return
     names = tuple(s.out.name for s in group.statements())
     columns = found.result.axes[found.column].extent
-    features, keys = found.products.reduce[0].extent, found.key.extent
+    features, keys = found.products.reduce[0].extent, usual_keys(found)
     transcendental = target.model.common.transcendental
     after = sum(cost.operations(s, transcendental) for s in found.scores)
     after += fitted(target.model.attention).softmax

@@ -5,6 +5,7 @@ from monotile.kernels.attention.cuda import write
 from monotile.kernels.attention.cuts import cut, match
 from monotile.kernels.attention.match import Attention
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.attention.runs import in_runs
 from monotile.kernels.attention.settle import settle
 from monotile.kernels.family import Family
 
@@ -13,6 +14,7 @@ ATTENTION = Family(
     methods=(Attend,),
     match=match,
     finds=Attention,
+    in_runs=in_runs,
     cut=cut,
     exclusive=True,
     settle=settle,

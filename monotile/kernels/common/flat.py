@@ -70,19 +70,24 @@ def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
 
 
 def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> tuple[Dim, ...]:
-    """Axis p whole; of those before it that its bounds depend on as much as each worker has one task of, within one run of each."""
-    tasks, before = 1, list[Dim]()
-    for q, a in enumerate(s.axes[:p]):
+    """Axis p whole, but for its own runs; of the others that bounds depend on, and those before it, as much as each worker has one task of, within
+    one run of each."""
+    tasks, stage, out = 1, 0, list[Dim]()
+    for q, a in enumerate(s.axes):
+        if a not in at and q >= p:
+            if q > p + 1 and out[-1].axes[-1] == q - 1 and out[-1].stage is None:
+                last = out.pop()
+                extent = last.extent * a.extent
+                out.append(Dim((*last.axes, q), extent, extent, None))
+            else:
+                out.append(Dim((q,), a.extent, a.extent, None))
+            continue
+        run = at.get(a, 1)
         most = -(-a.extent * tasks // target.workers) if a in at else 1
-        tile = next(
-            n for n in range(max(1, min(most, at.get(a, 1))), 0, -1) if at.get(a, 1) % n == 0
-        )
-        before.append(Dim((q,), a.extent, tile, q))
-        tasks *= -(-a.extent // tile)
-    rest = tuple(range(p + 1, len(s.axes)))
-    inner = math.prod(s.axes[q].extent for q in rest)
-    after = (Dim(rest, inner, inner, None),) if rest else ()
-    return (*before, Dim((p,), s.axes[p].extent, s.axes[p].extent, None), *after)
+        tile = next(n for n in range(max(1, min(most, run)), 0, -1) if run % n == 0)
+        out.append(Dim((q,), a.extent, tile, stage))
+        tasks, stage = tasks * -(-a.extent // tile), stage + 1
+    return tuple(out)
 
 
 def runs_of(s: Compute) -> dict[Axis, int]:
@@ -95,7 +100,7 @@ def runs_of(s: Compute) -> dict[Axis, int]:
 
 def _alike(s: Compute, runs: Mapping[Axis, int], vector: int, target: Target) -> tuple[Dim, ...]:
     """About one task a worker, of elements with the same terms: an axis of `runs` has a dim of its own, and neighbours between them one."""
-    apart = math.prod(a.extent // n for a, n in runs.items())
+    apart = math.prod(-(-a.extent // n) for a, n in runs.items())
     parts = max(1, target.workers // max(1, apart))
     groups = itertools.groupby(enumerate(s.axes), lambda at: at[1] if at[1] in runs else None)
     out: list[Dim] = []

@@ -2,16 +2,15 @@
 
 `where(key <= position, x, -inf)` is dead from position + 1 on. Forward, that makes `exp` of it 0 there, and what a sum adds of
 that; so the sum is bounded. Backward, what is read by bounded Computes alone is bounded as they are: the products of queries and keys.
-The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken, or
-each row's own where whoever computes them can (`Apart`).
+The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken. Where whoever computes
+them can walk parts of their own (`Apart`), the widest of a run of rows, or each row's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from math import gcd, prod
+from math import prod
 
 import msgspec
 
-from monotile.analysis.contraction import grain
 from monotile.analysis.dead import (
     Side,
     Value,
@@ -42,9 +41,7 @@ from monotile.ir.expr import (
     const,
     idx,
     loads,
-    mul,
     rebuild,
-    substitute,
 )
 from monotile.ir.held import held_before
 from monotile.ir.program import (
@@ -59,14 +56,13 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.transform.live.demand import demands
-from monotile.transform.live.places import START, Place, Places, inserted
-from monotile.transform.names import Names
+from monotile.transform.live.places import START
+from monotile.transform.live.scalars import Rows, Scalars, cuts, own_runs
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.simplify import simplify_expr
 
 May = Callable[[Compute], bool]
-Rows = tuple[At, ...]
-Apart = Callable[[Compute, Rows], bool]
+Apart = Callable[[Compute, Rows, bool], bool]
 LEAST = 8  # points of an axis from which on bounds are worth it
 MOST = 1 << 20  # points of the rows whose bounds are compared
 
@@ -80,11 +76,14 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 def bound_live(
-    program: Program, may: May = lambda _: True, apart: Apart = lambda _c, _at: False
+    program: Program,
+    may: May = lambda _: True,
+    apart: Apart = lambda _c, _at, _wide: False,
+    run: int = 0,
 ) -> Program:
     """`program` with Computes bounded by values of the call. may: whether one may leave out terms. apart: whether one may leave out others for
-    each point of some of its axes."""
-    finder = _Finder(program, may, apart)
+    each point of some of its axes; wide: its body holds for more terms, so that it may take in some of those. run: rows whose ends may be combined."""
+    finder = _Finder(program, may, apart, run)
     for s in statements(program.body):
         if isinstance(s, Compute):
             finder.forward(s)
@@ -101,12 +100,8 @@ def bound_live(
         finder.terms = {n: found for n, found in finder.terms.items() if n not in half}
     if not (finder.terms or finder.clamps or partial) or not finder.live:
         return program
-    taken = {t for found in finder.live.values() for x in found for t in x.ends}
+    taken = {t for found in finder.live.values() for x in found for t in x.ends if t is not None}
     taken |= {x.tensor for e in finder.clamps.values() for x in loads(e)}
-    new: dict[Place, list[Compute]] = {}
-    for made, place in finder.scalars.items():
-        if made.out in taken:
-            new.setdefault(place, []).append(made)
 
     def bounded(s: Statement) -> Statement:
         found = finder.live.get(s.out.name) if isinstance(s, Compute) else None
@@ -114,22 +109,22 @@ def bound_live(
             return s
         return msgspec.structs.replace(s, live=tuple(found), body=finder.within(s, found))
 
-    return map_program(inserted(finder.program, new), bounded)
+    return map_program(finder.scalars.insert(finder.program, taken), bounded)
 
 
 class _Finder:
-    """terms: bounds of what is combined, by the name of the Compute. clamps: indices that a bound holds back, and as one that knows. live: all bounds that follow from these. scalars: those that there may be, with their places."""
+    """terms: bounds of what is combined, by the name of the Compute. clamps: indices that a bound holds back, and as one that knows. live: all bounds that follow from these. scalars: those that there may be. wide: ends of whole runs, which need not be exact, with a size
+    that they lie within."""
 
-    def __init__(self, program: Program, may: May, apart: Apart) -> None:
-        self.program, self.may, self.apart = program, may, apart
-        self.places, self.names = Places(program), Names(program)
+    def __init__(self, program: Program, may: May, apart: Apart, run: int) -> None:
+        self.program, self.may, self.apart, self.run = program, may, apart, run
         self.mixed: set[tuple[str, int]] = set()
         self.terms: dict[str, list[Live]] = {}
         self.clamps: dict[Expr, Expr] = {}
         self.live: dict[str, list[Live]] = {}
-        self.scalars: dict[Compute, Place] = {}
+        self.scalars = Scalars(program)
+        self.wide: dict[Ends, Tensor | None] = {}
         self._dead: dict[str, dict[int, list[tuple[Part, Value]]]] = {}  # by tensor and dimension
-        self._known: dict[tuple[Place, Expr, str], Tensor] = {}
 
     def forward(self, c: Compute) -> None:
         """What is dead of `c`, and which of its terms."""
@@ -141,23 +136,29 @@ class _Finder:
             found = [*self._inherited(c, axis), *self._stated(c, axis)]
             if axis in c.reduce:
                 good = [d for d in found if left_out(c.combiner, c.body, d.value)]
-                good = [d for d in good if (self.apart(c, d.at) if d.at else self.may(c))]
+                good = [d for d in good if self._allowed(c, d)]
                 best = max(
                     good,
                     key=lambda d: (bool(d.at), sum(t is not None for t in d.ends)),
                     default=None,
                 )
                 if best is not None:
-                    self.terms.setdefault(c.out.name, []).append(Live(axis, *best.ends, best.at))
+                    self.terms.setdefault(c.out.name, []).append(self._live(axis, best))
                 continue
             for d in found:
                 value = d.value if c.combiner is None else combined(c.combiner, d.value)
                 if value is not None and c.out.dtype is not c.body.dtype:
                     value = converted(value, c.out.dtype)
-                part = Live(axis, *d.ends, d.at).part(c.axes)
+                part = self._live(axis, d).part(c.axes)
                 if value is not None and part is not None:
                     by_axis = self._dead.setdefault(c.out.name, {})
                     by_axis.setdefault(p, []).append((part, value))
+
+    def _allowed(self, c: Compute, d: Dead) -> bool:
+        return self.apart(c, d.at, d.ends in self.wide) if d.at else self.may(c)
+
+    def _live(self, axis: Axis, d: Dead) -> Live:
+        return Live(axis, *d.ends, d.at, self.wide.get(d.ends))
 
     def held(self, s: Scatter) -> None:
         """Indices of what `s` reads that are held within the points that are written. Where there are none, nothing is read."""
@@ -169,7 +170,7 @@ class _Finder:
                     ) and not axes_of(n):
                         side = side_of(Binary("lt", axis, n), axis)
                         assert side is not None
-                        end = self._end("live_end", clamped(side, 0, extent), (), "max")
+                        end = self.scalars.end("live_end", clamped(side, 0, extent), ())
                         self.clamps[i] = Binary("min", axis, Binary("sub", Load(end, ()), idx(1)))
                     case _:
                         pass
@@ -213,11 +214,12 @@ class _Finder:
             return None
         if isinstance(last, SizeTensor):
             return part.ends if last.most <= extent else None
-        made = next((m for m in self.scalars if m.out == last), None)
+        made = next((m for m in self.scalars.made if m.out == last), None)
         if made is None:
             return None
         rows = tuple(At(a) for a in made.reduce)
-        return None, self._end("live_end", binary("min", made.body, idx(extent)), rows, "max")
+        body = binary("min", made.body, idx(extent))
+        return None, self.scalars.end("live_end", body, rows, combiner="max")
 
     def _stated(self, c: Compute, axis: Axis) -> list[Dead]:
         """Where comparisons of `axis` are false."""
@@ -247,8 +249,8 @@ class _Finder:
         rows = self._rows(c, (first, last))
         if rows and not guarded and {x.axis for x in rows} <= {*c.axes}:
             last = last if first is None or last is None else binary("max", last, first)
-            kept = tuple(_run(x.axis, (first, last)) for x in rows)
-            yield self._both(first, last, kept, kept=True), kept
+            kept = own_runs(rows, (first, last))
+            yield self.scalars.own(first, last, kept), kept
         first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
         if guarded:
             some = Binary("lt", first or idx(0), last or idx(axis.extent))
@@ -257,12 +259,21 @@ class _Finder:
         elif first is not None and last is not None:
             last = binary("max", last, add(first, idx(1)))
         if prod(x.extent for x in rows) <= MOST:
-            yield self._both(first, last, rows, kept=False), ()
+            yield self.scalars.ends(first, last, rows, ()), ()
+            if self.run and {x.axis for x in rows} <= {*c.axes}:
+                sizes = (self._size(s, axis) for s in found if not guarded)
+                size = next((t for t in sizes if t is not None), None)
+                if first is not None and last is not None and not guarded:
+                    first, last = _some_ends(found, axis.extent, size)
+                for at in cuts(rows, self.run):
+                    ends = self.scalars.ends(first, last, rows, at, ordered=not guarded)
+                    self.wide.setdefault(ends, size)
+                    yield ends, at
 
     def within(self, c: Compute, live: Sequence[Live]) -> Expr:
         """The body of `c` without what is true wherever it is live: comparisons that give a row's own end."""
         true: set[Expr] = set()
-        for x in (x for x in live if x.at):
+        for x in (x for x in live if x.at and x.ends not in self.wide):
             for side in sides(c.body, x.axis):
                 if (x.ends, x.at) in self._ends(c, x.axis, [side], guarded=False):
                     true.add(side.term)
@@ -277,15 +288,6 @@ class _Finder:
         named = {a for e in ends if e is not None for a in axes_of(e)}
         return tuple(At(a) for a in (*c.axes, *c.reduce) if a in named)
 
-    def _both(self, first: Expr | None, last: Expr | None, rows: Rows, *, kept: bool) -> Ends:
-        stem = "row" if kept else "live"
-        return (
-            None
-            if first is None
-            else self._end(f"{stem}_first", first, rows, "" if kept else "min"),
-            None if last is None else self._end(f"{stem}_end", last, rows, "" if kept else "max"),
-        )
-
     def _size(self, side: Side, axis: Axis) -> Tensor | None:
         """The size of the call that the side is, where it cannot be beyond the axis."""
         match side.at.terms:
@@ -295,27 +297,9 @@ class _Finder:
             case _:
                 return None
 
-    def _end(self, name: str, e: Expr, rows: Rows, combiner: str) -> Tensor:
-        """`e`, which depends on `rows`: combined over these, or of each of them."""
-        own = tuple(Axis(f"{'r' if combiner else 'i'}{k}", x.extent) for k, x in enumerate(rows))
-        at: dict[str, Expr] = {
-            x.axis.name: mul(a, idx(x.run)) for x, a in zip(rows, own, strict=True)
-        }
-        body = substitute(e, at)
-        body = body if combiner else simplify_expr(body)
-        place = self.places.earliest((body,))
-        key = place, body, combiner if own else ""
-        if key not in self._known:
-            shape = () if combiner else tuple(a.extent for a in own)
-            out = Tensor(self.names.fresh(name), shape, DType.I64)
-            self._known[key] = out
-            made = ((), own, combiner if own else None) if combiner else (own, (), None)
-            self.scalars[Compute(out, *made, body)] = place
-        return self._known[key]
-
     def backward(self) -> None:
         """Bounds of what only bounded Computes read."""
-        found = demands(self.program, self.terms, self._seen, self.scalars)
+        found = demands(self.program, self.terms, self._seen, self.scalars.made)
         self.live, self.mixed = found.live, found.mixed
 
     def half(self) -> set[str]:
@@ -323,7 +307,7 @@ class _Finder:
         found: set[str] = set()
         for s in statements(self.program.body):
             if isinstance(s, Compute) and s.out.name in self.terms:
-                axes = {x.axis for x in self.terms[s.out.name]}
+                axes = {x.axis for x in self.terms[s.out.name] if x.ends not in self.wide}
                 for x in loads_of(s):
                     if any(
                         (x.tensor.name, p) in self.mixed for p, i in enumerate(x.index) if i in axes
@@ -333,9 +317,10 @@ class _Finder:
 
     def _seen(self, ends: Ends, name: str) -> bool:
         """Whether the scalars are there where the Compute `name` is made."""
-        made = {c.out: p for c, p in self.scalars.items()}
-        since = [made.get(t) or self.places.since.get(t.name, START) for t in ends if t is not None]
-        return all(place.before(self.places.at[name]) for place in since)
+        made = {c.out: p for c, p in self.scalars.made.items()}
+        places = self.scalars.places
+        since = [made.get(t) or places.since.get(t.name, START) for t in ends if t is not None]
+        return all(place.before(places.at[name]) for place in since)
 
 
 def _held(program: Program) -> bool:
@@ -349,10 +334,16 @@ def _held(program: Program) -> bool:
     )
 
 
-def _run(axis: Axis, ends: Sequence[Expr | None]) -> At:
-    """The longest runs of `axis` within which the ends are the same."""
-    run = gcd(*(grain(e, axis) for e in ends if e is not None))
-    return At(axis, run if run and axis.extent % run == 0 else 1)
+def _some_ends(found: list[Side], extent: int, size: Tensor | None) -> tuple[Expr, Expr]:
+    """Both, where a row without any leaves those of a run as they are. size: of the call, within which all of them lie."""
+    first, last = _row_ends(found, extent, 0)
+    assert first is not None
+    assert last is not None
+    some = Binary("lt", first, last)
+    first, last = Select(some, first, idx(extent - 1)), Select(some, last, idx(0))
+    if size is None:
+        return first, last
+    return binary("min", first, add(Load(size, ()), idx(-1))), last
 
 
 def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:

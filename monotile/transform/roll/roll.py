@@ -39,6 +39,7 @@ from monotile.transform.roll.loop import Merge, Uses, make_loop
 from monotile.transform.roll.order import hoist, merge_fills, order
 from monotile.transform.roll.tables import Tables
 
+INSIDE = 1e-6  # of a statement, where it is in a loop
 SHORTEST_BUDGET = 100_000  # limit of statements visited by the order that rolls one loop at a time
 
 
@@ -67,7 +68,7 @@ def roll(program: Program, options: Options, chooser: Chooser = MODEL) -> Progra
         for shortest in (False, True)
     ]
     question: Question[_Way] = Question(
-        "roll order", lambda: digest_program(program), lambda w: _size(w.rolled), lambda w: w.value
+        "roll order", lambda: digest_program(program), lambda w: _cost(w.rolled), lambda w: w.value
     )
     way = chooser.choose(question, ways)
     assert way is not None
@@ -88,6 +89,12 @@ class _Way:
 
 def _size(program: Program) -> int:
     return sum(1 for _ in statements(program.body))
+
+
+def _cost(program: Program) -> float:
+    """Statements; of equally many, those in loops: what no iteration changes is better in front."""
+    outside = len(program.body)
+    return _size(program) * (1 + INSIDE) - outside * INSIDE
 
 
 def _roll(program: Program, facts: "_Facts", *, shortest: bool) -> Program:
