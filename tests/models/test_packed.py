@@ -260,6 +260,31 @@ def test_what_there_is_not() -> None:
         monotile.compile(Pages(), (q, pages, own, torch.ones_like(own[1:]), table), target="cpu")
 
 
+def test_numbers_of_segments_bound_keys() -> None:
+    """Where the model computes them so that they ascend; an argument may be in any order."""
+    torch.manual_seed(0)
+    model = Layers(2, exact=True).eval()
+
+    def args(*ends: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(ends[-1], 32), torch.tensor(ends, dtype=torch.int32)
+
+    fast = monotile.compile(model, args(0, 20, 50, 80), target="cpu")
+    assert (("i1", 32),) in {b.at for b in bounds(fast.plan)}
+    for ends in ((0, 20, 50, 80), (0, 0, 33, 80), (0, 1, 2, 80)):
+        x = args(*ends)
+        torch.testing.assert_close(fast(*x), model(*x), rtol=1e-4, atol=1e-5)
+
+    class Given(nn.Module):
+        def forward(self, q: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+            mask = number[:, None] == number[None]
+            return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    own = torch.randn(2, 80, 16), torch.randint(4, (80,))
+    found = monotile.compile(Given(), own, target="cpu")
+    assert not bounds(found.plan)
+    torch.testing.assert_close(found(*own), Given()(*own), rtol=1e-4, atol=1e-5)
+
+
 def test_nested_tensors_are_refused() -> None:
     x = torch.nested.nested_tensor([torch.randn(3, 16), torch.randn(5, 16)], layout=torch.jagged)
     with pytest.raises(CaptureError, match=r"nested tensor.*torch\.nn\.attention\.varlen"):

@@ -58,6 +58,7 @@ from monotile.ir.program import (
 from monotile.transform.live.demand import demands
 from monotile.transform.live.places import START
 from monotile.transform.live.scalars import Rows, Scalars, cuts, own_runs
+from monotile.transform.live.segments import segments, sides_of
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.simplify import simplify_expr
 
@@ -123,6 +124,7 @@ class _Finder:
         self.clamps: dict[Expr, Expr] = {}
         self.live: dict[str, list[Live]] = {}
         self.scalars = Scalars(program)
+        self.computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
         self.wide: dict[Ends, Tensor | None] = {}
         self._dead: dict[str, dict[int, list[tuple[Part, Value]]]] = {}  # by tensor and dimension
 
@@ -224,17 +226,29 @@ class _Finder:
     def _stated(self, c: Compute, axis: Axis) -> list[Dead]:
         """Where comparisons of `axis` are false."""
         found: dict[tuple[type, Value], list[Side]] = {}
-        for side in sides(c.body, axis):
-            value = value_where(c.body, lambda e, t=side.term: False if e == t else None)
+
+        def kept(side: Side, known: dict[tuple[type, Value], list[Side]]) -> None:
+            value = value_where(c.body, lambda e: False if e == side.term else None)
             if value is not None:
-                found.setdefault((type(value), value), []).append(side)
+                known.setdefault((type(value), value), []).append(side)
+
+        for side in sides(c.body, axis):
+            kept(side, found)
+        more = {key: [*s] for key, s in found.items()}
+        if self.run:
+            for x in segments(c.body, axis, self.computes):
+                for side in sides_of(x, axis, c, self.scalars):
+                    kept(side, more)
         out: list[Dead] = []
-        for (_, value), s in found.items():
-            low = is_low(value)
+        for key, s in more.items():
+            value, low = key[1], is_low(key[1])
             if low and not alone(c.body, [x.term for x in s]):
                 continue
-            for part in self._ends(c, axis, s, guarded=low):
-                out.append(Dead(part[0], value, part[1]))
+            if key in found:
+                out += [
+                    Dead(e, value, at) for e, at in self._ends(c, axis, found[key], guarded=low)
+                ]
+            out += [Dead(e, value, at) for e, at in self._of_runs(c, axis, s, guarded=low)]
         return out
 
     def _ends(
@@ -251,24 +265,27 @@ class _Finder:
             last = last if first is None or last is None else binary("max", last, first)
             kept = own_runs(rows, (first, last))
             yield self.scalars.own(first, last, kept), kept
-        first, last = _row_ends(found, axis.extent, 0 if guarded else 1)
-        if guarded:
-            some = Binary("lt", first or idx(0), last or idx(axis.extent))
-            first = None if first is None else Select(some, first, idx(0))
-            last = Select(some, last or idx(axis.extent), idx(axis.extent))
-        elif first is not None and last is not None:
-            last = binary("max", last, add(first, idx(1)))
+        first, last = _any_ends(found, axis.extent, guarded=guarded)
         if prod(x.extent for x in rows) <= MOST:
             yield self.scalars.ends(first, last, rows, ()), ()
-            if self.run and {x.axis for x in rows} <= {*c.axes}:
-                sizes = (self._size(s, axis) for s in found if not guarded)
-                size = next((t for t in sizes if t is not None), None)
-                if first is not None and last is not None and not guarded:
-                    first, last = _some_ends(found, axis.extent, size)
-                for at in cuts(rows, self.run):
-                    ends = self.scalars.ends(first, last, rows, at, ordered=not guarded)
-                    self.wide.setdefault(ends, size)
-                    yield ends, at
+
+    def _of_runs(
+        self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool
+    ) -> Iterator[tuple[Ends, Rows]]:
+        """The widest bounds of each run of rows of `c`."""
+        first, last = _any_ends(found, axis.extent, guarded=guarded)
+        rows = self._rows(c, (first, last))
+        few = prod(x.extent for x in rows) <= MOST
+        if not self.run or not few or not {x.axis for x in rows} <= {*c.axes}:
+            return
+        sizes = (self._size(s, axis) for s in found if not guarded)
+        size = next((t for t in sizes if t is not None), None)
+        if first is not None and last is not None and not guarded:
+            first, last = _some_ends(found, axis.extent, size)
+        for at in cuts(rows, self.run):
+            ends = self.scalars.ends(first, last, rows, at, ordered=not guarded)
+            self.wide.setdefault(ends, size)
+            yield ends, at
 
     def within(self, c: Compute, live: Sequence[Live]) -> Expr:
         """The body of `c` without what is true wherever it is live: comparisons that give a row's own end."""
@@ -332,6 +349,18 @@ def _held(program: Program) -> bool:
         for x in loads_of(s)
         for i in x.index
     )
+
+
+def _any_ends(found: list[Side], extent: int, *, guarded: bool) -> tuple[Expr | None, Expr | None]:
+    """Both, with one point at least. guarded: with all, where there is none."""
+    first, last = _row_ends(found, extent, 0 if guarded else 1)
+    if guarded:
+        some = Binary("lt", first or idx(0), last or idx(extent))
+        first = None if first is None else Select(some, first, idx(0))
+        last = Select(some, last or idx(extent), idx(extent))
+    elif first is not None and last is not None:
+        last = binary("max", last, add(first, idx(1)))
+    return first, last
 
 
 def _some_ends(found: list[Side], extent: int, size: Tensor | None) -> tuple[Expr, Expr]:

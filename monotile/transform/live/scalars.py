@@ -5,7 +5,7 @@ from math import gcd
 
 from monotile.analysis.contraction import grain
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, add, binary, idx, loads, mul, substitute
 from monotile.ir.program import At, Compute, Ends, Program
 from monotile.transform.live.places import Place, Places, inserted
 from monotile.transform.names import Names
@@ -69,11 +69,15 @@ class Scalars:
             out = Tensor(fresh, tuple(a.extent for a in axes), DType.I64)
             self._known[key] = out
             self.made[Compute(out, axes, reduce, combined, body)] = place
+            self.places.since[out.name] = place
         return self._known[key]
 
     def insert(self, program: Program, taken: Iterable[Tensor]) -> Program:
-        """`program` with those of them that are taken."""
+        """`program` with those of them that are taken, and what these are made of."""
         wanted, new = set(taken), dict[Place, list[Compute]]()
+        for made in reversed(self.made):
+            if made.out in wanted:
+                wanted |= {x.tensor for x in loads(made.body)}
         for made, place in self.made.items():
             if made.out in wanted:
                 new.setdefault(place, []).append(made)
