@@ -13,8 +13,8 @@ LIVE_KEYS = 8  # keys for each that is assumed to count for a run of rows
 
 def in_runs(found: Attention, c: Compute, at: Sequence[At]) -> bool:
     """Whether the tasks of a softmax-weighted sum, of which `c` is a reduction along the keys, can each lie within one of the runs `at`."""
-    if c not in (found.top, found.total, found.result):
-        return False
+    if found.shares is None or c not in (found.top, found.total, found.result):
+        return False  # of a part of the keys there are few rows, which end as a cache does
     own = _axes(found, c)
     rows = [a for p in found.rows if (a := found.result.axes[p]).extent > 1]
 
@@ -40,12 +40,11 @@ def alike(found: Attention) -> bool:
 
 
 def usual_keys(found: Attention) -> int:
-    """How many keys a task mostly walks: where rows end apart, those of a part of all and of the neighbours that a run may have."""
+    """How many keys a task mostly walks: where runs of rows end apart, those of a part of all and of the neighbours that a run may have."""
     keys = found.key.extent
     x = found.result.live_along(found.result.reduce[0])
-    if x is None or not x.at:
-        return keys
-    return min(keys, keys // LIVE_KEYS + max(a.run for a in x.at))
+    run = max((a.run for a in x.at), default=1) if x is not None else 1
+    return keys if run == 1 else min(keys, keys // LIVE_KEYS + run)
 
 
 def _axes(found: Attention, c: Compute) -> Mapping[str, Axis]:
