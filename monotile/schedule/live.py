@@ -44,8 +44,8 @@ def bound(program: Program, target: Target, context: Context) -> Program:
         return {s.out.name: m for c, m in found for s in (*m.inner, c)}
 
     def in_parts(c: Compute, at: Sequence[At]) -> bool:
-        if not target.has.lockstep:
-            return len(c.reduce) == 1
+        if not target.has.lockstep:  # rows of a tile end alike
+            return len(c.reduce) == 1 and at[-1].run > 1
         own = owners().get(c.out.name)
         return own is not None and in_runs(own, c, at)
 

@@ -78,7 +78,8 @@ def test_bounds_of_runs_change_nothing(form: str, rows: int, position: int, star
 def test_a_row_without_keys_does_not_widen_its_run() -> None:
     """Of 40 rows in runs of 16, row r sees keys r - 9 to r; those from 40 on see none. What no row of a run sees is not read."""
     text = show(runs(attention("window", rows=40)))
-    assert "run_first[i0:3] i64 = min(r0:16) where(" in text
+    assert "run_end[i0:3] i64 = max(r0:16) where(" in text
+    assert "run_first[i0:3] i64 = min(r0:16) min(where(" in text
     assert "live r0 in [run_first[i1 // 16]:run_end[i1 // 16]]" in text
     program = attention("window", rows=32)
     clean = values(program, 20)  # rows 0 to 15 see keys 11 to 35; from row 29 on nothing is seen

@@ -1,14 +1,31 @@
 """A softmax-weighted sum: the configuration of `targets/cuda/device/attend.cuh` and the functors that it calls."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from monotile.analysis.affine import affine, bounds
+from monotile.analysis.dead import side_of
+from monotile.analysis.unconditional import conditional, unconditional
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Const, Expr, Select, const, loads, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    axes_of,
+    const,
+    loads,
+    rebuild,
+    substitute,
+    walk,
+)
 from monotile.ir.program import Compute
 from monotile.kernels.attention.match import Attention, stored
 from monotile.kernels.attention.method import Attend
@@ -16,6 +33,7 @@ from monotile.kernels.common.cuda_config import ATTENTION, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, Sums, write_epilogue
 from monotile.kernels.common.cuda_operands import Matrix, Side, write_side
 from monotile.kernels.common.cuda_threads import each_batch
+from monotile.transform.simplify.simplify import simplify_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +143,88 @@ def _ends(e: VectorEmitter, key: Axis, span: Span | None) -> str:
 
 
 def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys) -> None:
-    """The functor `score`: what follows the product of a row and a key, in float32."""
-    key, span = keys.key, keys.span
+    """The functor `score`: of a row, what follows its product with a key, in float32. What differs from row to row alone is read once for all keys of a chunk;
+    and where all of these are within the comparisons that bound a row's keys, nothing is compared."""
+    key, span, w = keys.key, keys.span, e.writer
     if found.scale is not None and span is None:
-        e.writer.write(f"const mt::Scaled score{{{literal(Const(found.scale, DType.F32))}}};")
+        w.write(f"const mt::Scaled score{{{literal(Const(found.scale, DType.F32))}}};")
         return
-    row, dtype = m.variable.name, found.products.body.dtype
-    head = f"auto score = [&](idx {row}, idx {key.name}, float product)"
-    with e.writer.open(head, [row, key.name, "product"], fence=True, tail=";"):
+    with w.open(f"auto score = [&](idx {m.variable.name})", [m.variable.name], fence=True, tail=";") as block:  # fmt: skip
+        for x in _of_row(found, inner, key):
+            name = w.fresh("own")
+            w.write(f"const {e.values[x.dtype]} {name} = {bare(e.value(x))};")
+            w.define(name)
+            block.names[x] = name
+        _write_score(e, inner, found, keys, "masked", frozenset())
+        terms = frozenset(t for s in found.scores for t in _ends_of_row(s, inner, key))
+        if not terms and span is None:
+            w.write("return mt::RowScore{masked};")
+            return
+        _write_score(e, inner, found, Keys(key, None), "plain", terms)
+        with w.open("auto whole = [=](idx first, idx last)", ["first", "last"], fence=True, tail=";"):  # fmt: skip
+            tests = [] if span is None else [f"first >= {bare(e.index(span.first))}", f"last < {bare(e.index(span.end))}"]  # fmt: skip
+            for s in found.scores:
+                for t in _ends_of_row(s, inner, key):
+                    for at in ("first", "last"):
+                        point = {n: substitute(x, {key.name: Axis(at, key.extent)}) for n, x in inner.point.items()}  # fmt: skip
+                        tests.append(e.body(t, point))
+            w.write(f"return {' && '.join(tests)};")
+        w.write("return mt::RowScore{masked, plain, whole};")
+
+
+def _write_score(
+    e: VectorEmitter, inner: Site, found: Attention, keys: Keys, name: str, true: frozenset[Expr]
+) -> None:
+    """The functor `name`: the score of a key and its product with the row. true: comparisons that hold for the key."""
+    key, span, w, dtype = keys.key, keys.span, e.writer, found.products.body.dtype
+    head = f"auto {name} = [=](idx {key.name}, float product)"
+
+    def known(x: Expr) -> Expr:
+        return const(True, DType.BOOL) if x in true else rebuild(x, known)
+
+    with w.open(head, [key.name, "product"], fence=True, tail=";"):
         if span is not None:
             first, end = bare(e.index(span.first)), bare(e.index(span.end))
-            test = f"{key.name} < {first} || {key.name} >= {end}"
-            e.writer.write(f"if ({test}) return -MT_INF;")
+            w.write(f"if ({key.name} < {first} || {key.name} >= {end}) return -MT_INF;")
         text, last = "product", found.products
         for s in (*found.scores, None):
             if not e.options.excess_precision:
                 text = convert(text, dtype, last.out.dtype)
             if s is None:
                 break
-            variable = e.writer.fresh("x")
-            e.writer.write(f"const float {variable} = {bare(text)};")
-            e.writer.define(variable)
+            variable = w.fresh("x")
+            w.write(f"const float {variable} = {bare(text)};")
+            w.define(variable)
             e.hold(last.out.name, variable)
-            text, dtype, last = e.body(s.body, inner.point), s.body.dtype, s
-        e.writer.write(f"return {bare(text)};")
+            body = simplify_expr(known(s.body)) if true else s.body
+            text, dtype, last = e.body(body, inner.point), s.body.dtype, s
+        w.write(f"return {bare(text)};")
+
+
+def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[Expr]:
+    """The comparisons in `s` that hold for all keys between two for which they hold."""
+    own = next((a for a in s.axes if inner.point.get(a.name) == key), None)
+    if own is not None:
+        yield from (t for t in dict.fromkeys(walk(s.body)) if side_of(t, own) is not None)
+
+
+def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:
+    """What the scores of a row load whatever the key is, and can load whether or not it is used."""
+    own, point = {c.out.name for c in found.inner}, dict(inner.point)
+    seen: set[Load] = set()
+    for s in found.scores:
+        always = {*unconditional(s.body)}
+        for x, _ in conditional(s.body):
+            at = substitute(x, point)
+            there = x in always or all(map(_inside, x.index, x.tensor.shape))
+            if x.tensor.name in own or key in axes_of(at) or not there or at in seen:
+                continue
+            assert isinstance(at, Load)
+            seen.add(at)
+            yield at
+
+
+def _inside(i: Expr, extent: int) -> bool:
+    """Whether an index is one of a dimension wherever it is evaluated."""
+    ends = None if loads(i) else bounds(affine(i))
+    return ends is not None and ends[0] >= 0 and ends[1] < extent

@@ -281,7 +281,7 @@ class _Finder:
         sizes = (self._size(s, axis) for s in found if not guarded)
         size = next((t for t in sizes if t is not None), None)
         if first is not None and last is not None and not guarded:
-            first, last = _some_ends(found, axis.extent, size)
+            first, last = _some_ends(found, axis.extent)
         for at in cuts(rows, self.run):
             ends = self.scalars.ends(first, last, rows, at, ordered=not guarded)
             self.wide.setdefault(ends, size)
@@ -363,16 +363,13 @@ def _any_ends(found: list[Side], extent: int, *, guarded: bool) -> tuple[Expr | 
     return first, last
 
 
-def _some_ends(found: list[Side], extent: int, size: Tensor | None) -> tuple[Expr, Expr]:
-    """Both, where a row without any leaves those of a run as they are. size: of the call, within which all of them lie."""
+def _some_ends(found: list[Side], extent: int) -> tuple[Expr, Expr]:
+    """Both, where a row without any leaves those of a run as they are, or the first point if no row has any."""
     first, last = _row_ends(found, extent, 0)
     assert first is not None
     assert last is not None
     some = Binary("lt", first, last)
-    first, last = Select(some, first, idx(extent - 1)), Select(some, last, idx(0))
-    if size is None:
-        return first, last
-    return binary("min", first, add(Load(size, ()), idx(-1))), last
+    return Select(some, first, idx(extent - 1)), Select(some, last, idx(1))
 
 
 def _row_ends(found: list[Side], extent: int, least: int) -> tuple[Expr | None, Expr | None]:

@@ -32,13 +32,13 @@ class Scalars:
         ordered: bool = False,
     ) -> Ends:
         """The earliest `first` and the latest `last` for each point of `at`: of all points of `rows` that are in its run; of an axis that is not
-        in `at`, of all. ordered: the latter is made to come behind the former."""
+        in `at`, of all. ordered: the former is made to come before the latter."""
         stem = "run" if at else "live"
-        begin = None if first is None else self.end(f"{stem}_first", first, rows, at, "min")
-        if last is None:
-            return begin, None
-        behind = begin if ordered else None
-        return begin, self.end(f"{stem}_end", last, rows, at, "max", behind)
+        end = None if last is None else self.end(f"{stem}_end", last, rows, at, "max")
+        if first is None:
+            return None, end
+        before = end if ordered else None
+        return self.end(f"{stem}_first", first, rows, at, "min", before), end
 
     def own(self, first: Expr | None, last: Expr | None, at: Rows) -> Ends:
         """Both for each point of `at`, in whose runs they are the same."""
@@ -54,15 +54,15 @@ class Scalars:
         rows: Rows,
         at: Rows = (),
         combiner: str = "",
-        behind: Tensor | None = None,
+        before: Tensor | None = None,
     ) -> Tensor:
-        """`e`, which depends on `rows`, for each point of `at`: combined over all others, "" where these are alike. behind: what it is larger than."""
+        """`e`, which depends on `rows`, for each point of `at`: combined over all others, "" where these are alike. before: what it is less than."""
         axes, reduce, point = _grid(rows, at, one=not combiner)
         body = substitute(e, point)
         body = body if combiner else simplify_expr(body)
         place, combined = self.places.earliest((body,)), combiner if reduce else None
-        if behind is not None:
-            body = binary("max", body, add(Load(behind, axes), idx(1)))
+        if before is not None:
+            body = binary("min", body, add(Load(before, axes), idx(-1)))
         key = place, axes, reduce, combined, body
         if key not in self._known:
             fresh = self._names.fresh(name)

@@ -126,6 +126,7 @@ inline int __any_sync(unsigned, int x) {
   for (int i = 0; i < 32; ++i) any |= all[i];
   return any != 0;
 }
+inline int __all_sync(unsigned mask, int x) { return !__any_sync(mask, !x); }
 inline unsigned __ballot_sync(unsigned, bool x) {
   const uint32_t mine = x;
   const uint32_t* all = emulator::exchange(&mine, 1)[0];

@@ -15,7 +15,7 @@ namespace mt {
 // Computes rows [m0, m1), at most a block, with all threads of the block. S: an `Attention`.
 //
 // key0, key1: where S::BOUNDED, the chunks without a key in [key0, key1) are left out; `score` gives -inf for those keys of the others.
-// await: waits for the hand-off of what it reads; all threads call it once. score(row, key, product) is the score of a product; or
+// await: waits for the hand-off of what it reads; all threads call it once. score(row) is a `RowScore`; or
 // `score` is `Scaled`. finish: what a total is at least; or, where S::PART, `key_part`. epilogue(row, column, Pack<float, VECTOR>, fetch(row, column),
 // valid) takes the results, as in `contract`. When this returns shared memory is free.
 template <class S, class Await, class Query, class Key, class Value, class Score, class Finish, class Fetch, class Epilogue>

@@ -148,6 +148,22 @@ __device__ __forceinline__ float factor_of(const Score&) {
 }
 __device__ __forceinline__ float factor_of(const Scaled& score) { return score.factor; }
 
+// The scores of a row: masked(key, product) of any key; plain(key, product) where whole(first, last) holds of keys that it is among.
+struct Nowhere {
+  __device__ __forceinline__ bool operator()(int, int) const { return false; }
+};
+template <class Masked, class Plain = Nowhere, class Whole = Nowhere>
+struct RowScore {
+  Masked masked;
+  Plain plain = {};
+  Whole whole = {};
+  static constexpr bool ENDS = !same<Whole, Nowhere>;
+};
+template <class Masked>
+RowScore(Masked) -> RowScore<Masked>;
+template <class Masked, class Plain, class Whole>
+RowScore(Masked, Plain, Whole) -> RowScore<Masked, Plain, Whole>;
+
 // Replaces the products of a warp's rows, from `row0` on, and the keys from `first` on by their scores, but for the factor of
 // `Scaled`. A score without a key is -inf.
 template <class S, class Score>
@@ -159,14 +175,24 @@ __device__ __forceinline__ void to_scores(typename S::Scores::Accumulator& x, co
     for (int i = 0; i < S::Scores::TM; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        int row = min_of(row0 + i * 16 + h * 8 + lane / 4, m1 - 1);
+        const auto row = score(min_of(row0 + i * 16 + h * 8 + lane / 4, m1 - 1));
+        auto each = [&](const auto& of_key) {
 #pragma unroll
-        for (int j = 0; j < S::Scores::TN; ++j)
+          for (int j = 0; j < S::Scores::TN; ++j)
 #pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            int at = first + j * 8 + (lane & 3) * 2 + e % 2;
-            x.c[i][j][e] = score(row, RAGGED ? min_of(at, S::KEYS - 1) : at, x.c[i][j][e]);
+            for (int e = 2 * h; e < 2 * h + 2; ++e) {
+              int at = first + j * 8 + (lane & 3) * 2 + e % 2;
+              x.c[i][j][e] = of_key(RAGGED ? min_of(at, S::KEYS - 1) : at, x.c[i][j][e]);
+            }
+        };
+        if constexpr (decltype(row)::ENDS) {
+          const bool whole = first + S::CHUNK <= S::KEYS && row.whole(first, first + S::CHUNK - 1);
+          if (__all_sync(0xffffffffu, whole)) {
+            each(row.plain);
+            continue;
           }
+        }
+        each(row.masked);
       }
   }
   if (RAGGED && first + S::CHUNK > S::KEYS) {
