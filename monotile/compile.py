@@ -1,19 +1,31 @@
 """From a model to a kernel, on one page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from monotile.analysis.pruning.facts import Facts, Zeros
 from monotile.analysis.work import work
+from monotile.beginning import (
+    Given,
+    Sized,
+    ascending_for,
+    beginning,
+    captured_for,
+    facts_for,
+    key_for,
+    tf32_for,
+)
 from monotile.cache import Cache, key
-from monotile.choice.chooser import MODEL, Chooser, Record, Replay
+from monotile.choice.chooser import MODEL, Chooser, Record
 from monotile.choice.spec import Key, Spec, Value, load_spec
+from monotile.classes import Class, worth
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.dump import Dump
@@ -21,19 +33,15 @@ from monotile.frontends.torch.callables import (
     Model,
     arguments,
     as_module,
-    noted_parameters,
 )
-from monotile.frontends.torch.capture import Captured, functional, to_program
+from monotile.frontends.torch.capture import Captured, functional
 from monotile.frontends.torch.export import Exported, export
 from monotile.frontends.torch.of_one import of_one
-from monotile.frontends.torch.orders import in_memory_order
-from monotile.frontends.torch.ranges import CLASSES, ranges_of, size_classes
-from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
-from monotile.frontends.torch.training import is_in_eval
+from monotile.frontends.torch.ranges import classes_of, ranges_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
-from monotile.passes.programs import ProgramState
+from monotile.passes.programs import ProgramState, guess
 from monotile.passes.table import Trace
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.given import check_given, load_plan
@@ -44,12 +52,11 @@ from monotile.plan.nodes import Plan
 from monotile.runtime.arrange import compose_orders, move
 from monotile.runtime.artifact import Artifact, decode, encode
 from monotile.runtime.collector import gc_paused
-from monotile.runtime.fingerprint import exported_key, parameters_of
+from monotile.runtime.fingerprint import parameters_of
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
 from monotile.runtime.random_state import begun
-from monotile.runtime.zeros import ascending_in, zeros_of
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -57,19 +64,6 @@ from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import Order
 
 Choices = Mapping[Key, Value] | str | Path | None
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop. facts: what is known of the parameters' values; nothing unless the model is to be specialised. ascending: as of
-    `ProgramState`."""
-
-    plan: Plan | None = None
-    choices: Spec | None = None
-    iterate: Iterate | None = None
-    facts: Facts = field(default_factory=dict[str, Zeros])
-    ascending: frozenset[str] = frozenset()
 
 
 class Decided(TypedDict, total=False):
@@ -144,8 +138,10 @@ def trace(
     It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
     """
     with gc_paused():
+        programs, plans = list[Trace](), list[Trace]()
         exported = export(model, args, kwargs, results=flatten_objects)
-        return _traced(exported, detect_target(target, options), options, MODEL)
+        _scheduled(exported, detect_target(target, options), options, MODEL, (programs, plans))
+        return tuple(programs), tuple(plans)
 
 
 def record(
@@ -161,7 +157,7 @@ def record(
     recorder = Record(chooser)
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
-        _traced(exported, detect_target(target, options), options, recorder)
+        _scheduled(exported, detect_target(target, options), options, recorder, ([], []))
     return recorder.spec
 
 
@@ -181,15 +177,6 @@ def floors(
         return floors_of(plan, lowered.program, hardware)
 
 
-def _traced(
-    exported: Exported, target: Target, options: Options, chooser: Chooser
-) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
-    """What became of each pass of both tables."""
-    programs, plans = list[Trace](), list[Trace]()
-    _scheduled(exported, target, options, chooser, (programs, plans))
-    return tuple(programs), tuple(plans)
-
-
 def _scheduled(
     exported: Exported,
     target: Target,
@@ -198,11 +185,11 @@ def _scheduled(
     traces: tuple[list[Trace], list[Trace]],
 ) -> tuple[ProgramState, Plan]:
     """The model after all passes from Program to Program, and its Plan."""
-    model = _Model(exported, functional(exported), {}, _tf32(target, options))
-    captured, orders = _captured(model, target)
-    given = Given(facts=_facts(exported, options), ascending=_ascending(exported, target))
-    beginning = _beginning(captured, orders, target, options, given)
-    lowered = lower(replace(beginning, chooser=chooser), traces=traces[0])
+    model = Sized(exported, functional(exported), {}, tf32_for(target, options))
+    captured, orders = captured_for(model, target)
+    given = Given(facts=facts_for(exported, options), ascending=ascending_for(exported, target))
+    first = beginning(captured, orders, target, options, given)
+    lowered = lower(replace(first, chooser=chooser), traces=traces[0])
     state = PlanState.of(lowered.program, target, options, lowered.context)
     return lowered, to_plan(state, traces=traces[1])
 
@@ -220,122 +207,161 @@ def _compiled(
         hardware = detect_target(target, options)
         with step("capturing the model", shown=options.progress):
             exported = export(model, *call, results=flatten_objects, dynamic_shapes=dynamic_shapes)
-            alone = given.plan or given.choices or options.arrange_parameters
+        ascending = ascending_for(exported, hardware)
+        given = replace(given, facts=facts_for(exported, options), ascending=ascending)
+        alone = bool(given.plan or given.choices or options.arrange_parameters)
+        with (
+            step(f"compiling for {hardware.name}", shown=options.progress),
+            ThreadPoolExecutor(os.cpu_count()) as pool,
+        ):
+            several = hardware.has.many_workers and not alone
+            whole = Kernels(exported, hardware, options, given, pool)
+            whole.begin(classes_of(ranges_of(exported), several)[-1])  # which takes longest
             more = () if alone else of_one(exported, model, call, flatten_objects)
-            every = [*more, exported]
-        ascending = _ascending(exported, hardware)
-        given = replace(given, facts=_facts(exported, options), ascending=ascending)
-        several = hardware.has.many_workers and not alone
-        *smaller, module = (
-            m
-            for e in every
-            for m in _modules(e, hardware, options, given, _classes(e, several, len(every)))
-        )
+            hidden = msgspec.structs.replace(options, dump_dir=None)
+            courses = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
+            courses.append((exported, whole))
+            built = [
+                (kernels, kernels.begin_all(classes_of(ranges_of(e), several, len(courses))))
+                for e, kernels in reversed(courses)  # the last of which takes least
+            ]
+            *smaller, module = (
+                k.module(*future.result()) for k, futures in reversed(built) for future in futures
+            )
         module = module.beside(smaller)
         return module if isinstance(model, Exported) else module.follow(model)
 
 
-def _classes(exported: Exported, several: bool, courses: int) -> Sequence[Mapping[str, int]]:
-    """Of the sizes that it is for. courses: how often the model is exported: where a size of 1 is apart, it makes up for a class."""
-    return size_classes(ranges_of(exported), CLASSES - (courses > 1)) if several else [{}]
+Known = tuple[Artifact, Mapping[str, Any]]  # with the model's own tensors
+_Name = tuple[tuple[str, int], ...]  # of a class
 
 
-def _tf32(target: Target, options: Options) -> Tf32:
-    """Where products may be of TF32: nowhere without tensor cores."""
-    return tf32_of(options.tf32) if "mma.sync" in target.instructions else STRICT
+class Kernels:
+    """An exported model's kernels for classes of sizes: from the cache where they are there, else built by the threads of `pool` while others are
+    compiled. The first that is begun is what `options.dump_dir` gets."""
 
+    def __init__(
+        self, exported: Exported, target: Target, options: Options, given: Given, pool: Executor
+    ) -> None:
+        self._exported, self._target, self._options = exported, target, options
+        self._given, self._pool, self._cache = given, pool, Cache.of(options)
+        self._key = key_for(exported, target, options, given)
+        self._dump = Dump(options.dump_dir)
+        self._lowered: dict[_Name, _Lowered] = {}
+        self._guessed: dict[_Name, float] = {}
+        self._begun: dict[_Name, Future[Known]] = {}
 
-def _facts(exported: Exported, options: Options) -> Facts:
-    """What a specialised model may rely on."""
-    return zeros_of(exported.state_dict) if options.specialise else {}
+    def begin_all(self, classes: Sequence[Class]) -> list[Future[Known]]:
+        """Those for which a kernel is worth it, the last for all sizes."""
+        several = self._key and len(classes) > 1
+        entry = key(self._key, "classes", [*map(dict, classes)]) if several else None
+        stored = self._cache.get(entry) if entry else None
+        if stored is not None:
+            return [*map(self.begin, msgspec.json.decode(stored, type=list[dict[str, int]]))]
+        found: list[Class] = []
+        futures: list[Future[Known]] = []
+        for most in worth(classes, self._seconds):
+            found.append(dict(most))
+            futures.append(self.begin(most))
+        if entry:
+            self._cache.put(entry, msgspec.json.encode(found))
+        return futures
 
+    def begin(self, most: Class) -> Future[Known]:
+        """The kernel for a class, once it is built."""
+        name = tuple(most.items())
+        if name not in self._begun:
+            self._begun[name] = self._begin(most)
+        return self._begun[name]
 
-def _ascending(exported: Exported, target: Target) -> frozenset[str]:
-    """Parameters that the target's tensor cores may take for places among four: none are looked at where it has no such."""
-    return ascending_in(exported.state_dict) if "wgmma.sp" in target.instructions else frozenset()
+    def _begin(self, most: Class) -> Future[Known]:
+        entry = key(self._key, dict(most)) if self._key and most else self._key
+        found = self._stored(entry)
+        if found is not None:
+            done = Future[Known]()
+            done.set_result(found)
+            return done
+        if most:
+            self._seconds(most)  # known, so that the rest of what was lowered need not be kept
+        lowered = self._lower(most)
+        del self._lowered[tuple(most.items())]
+        made = _emitted(lowered, self._target, self._options, self._given)
 
+        def build() -> Known:
+            binary = backend_of(self._target).build(made.source, self._target, self._options)
+            artifact = made.artifact(binary=binary)
+            if entry and (content := encode(artifact)):
+                self._cache.put(entry, content)
+            return artifact, made.parameters
 
-def _modules(
-    exported: Exported,
-    target: Target,
-    options: Options,
-    given: Given,
-    classes: Sequence[Mapping[str, int]],
-) -> Iterator[CompiledModule]:
-    """The compiled model for each class of sizes, from the cache where it is there; the others are built at once."""
-    cache, backend = Cache.of(options), backend_of(target)
-    base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
-    base = key(base, repr(noted_parameters(exported.graph_module))) if base else base
-    base = key(base, given.facts) if base and given.facts else base
-    base = key(base, sorted(given.ascending)) if base and given.ascending else base
-    tf32 = _tf32(target, options)
-    base = key(base, *tf32) if base and any(tf32) else base
-    ranges = ranges_of(exported)
-    base = key(base, "in eval mode") if base and is_in_eval(exported.graph_module) else base
-    base = key(base, ranges) if base and (ranges.conditions or ranges.ones) else base
-    keys = [key(base, dict(most)) if base and most else base for most in classes]
-    found = [_stored(exported, k if not options.dump_dir else None, cache) for k in keys]
-    missing = [i for i, x in enumerate(found) if x is None]
-    if missing:
-        with step(f"compiling for {target.name}", shown=options.progress):
-            plain = functional(exported)
-            made = [
-                _compile(_Model(exported, plain, classes[i], tf32), target, options, given)
-                for i in missing
-            ]
-            with ThreadPoolExecutor(len(made)) as pool:
-                binaries = pool.map(lambda m: backend.build(m.source, target, options), made)
-                for i, m, binary in zip(missing, made, binaries, strict=True):
-                    artifact = m.artifact(binary=binary)
-                    found[i] = artifact, m.captured.parameters
-                    if (k := keys[i]) and (content := encode(artifact)):
-                        cache.put(k, content)
-    for artifact, parameters in (x for x in found if x is not None):
-        if options.arrange_parameters:
+        return self._pool.submit(build)
+
+    def _stored(self, entry: str | None) -> Known | None:
+        """What the cache has, with the model's own tensors."""
+        stored = self._cache.get(entry) if entry and not self._options.dump_dir else None
+        artifact = decode(stored) if stored else None
+        parameters = parameters_of(self._exported, artifact.named) if artifact else None
+        return None if artifact is None or parameters is None else (artifact, parameters)
+
+    @functools.cached_property
+    def _plain(self) -> Exported:
+        return functional(self._exported)
+
+    def _lower(self, most: Class) -> "_Lowered":
+        name = tuple(most.items())
+        if name not in self._lowered:
+            tf32 = tf32_for(self._target, self._options)
+            sized = Sized(self._exported, self._plain, most, tf32)
+            dump, self._dump = self._dump, Dump(None)
+            self._lowered[name] = _lowered(sized, self._target, self._options, self._given, dump)
+        return self._lowered[name]
+
+    def _seconds(self, most: Class) -> float:
+        """What the model says of the kernel for a class."""
+        name = tuple(most.items())
+        if name not in self._guessed:
+            self._guessed[name] = guess(self._lower(most).state)
+        return self._guessed[name]
+
+    def module(self, artifact: Artifact, parameters: Mapping[str, Any]) -> CompiledModule:
+        """Of what has been built. Not in a thread of its own: a kernel is loaded where it is called."""
+        if self._options.arrange_parameters:
             copied = artifact.specialised.gathered
             move(parameters, {n: o for n, o in artifact.orders.items() if n not in copied})
-        yield CompiledModule(artifact, begun(parameters, artifact.parameters))
+        return CompiledModule(artifact, begun(parameters, artifact.parameters))
 
 
-class _Model(NamedTuple):
-    """exported: as it came. plain: in functional ATen. most: of symbols of dimensions, what the kernel is for at most. tf32: where products of
-    float32 may be of TF32."""
+class _Lowered(NamedTuple):
+    """A model after the passes from Program to Program. orders: in memory, of what is not read row by row."""
 
-    exported: Exported
-    plain: Exported
-    most: Mapping[str, int]
-    tf32: Tf32
+    captured: Captured
+    orders: dict[str, Order]
+    state: ProgramState
+    dump: Dump
 
 
-def _stored(
-    exported: Exported, known: str | None, cache: Cache
-) -> tuple[Artifact, Mapping[str, Any]] | None:
-    """What the cache has, with the model's own tensors."""
-    stored = cache.get(known) if known else None
-    artifact = decode(stored) if stored else None
-    parameters = parameters_of(exported, artifact.named) if artifact else None
-    return None if artifact is None or parameters is None else (artifact, parameters)
+def _lowered(model: Sized, target: Target, options: Options, given: Given, dump: Dump) -> _Lowered:
+    """Capture, Program to Program, verify."""
+    captured, orders = captured_for(model, target)
+    first = beginning(captured, orders, target, options, given)
+    dump.product("capture", first)
+    state = lower(first, dump.product)
+    verify_program(state.program)
+    return _Lowered(captured, orders, state, dump)
 
 
 class _Made(NamedTuple):
-    """artifact: takes the binary that is built of the source."""
+    """artifact: takes the binary that is built of the source. parameters: the model's own tensors."""
 
-    captured: Captured
     source: Source
     artifact: Callable[..., Artifact]
+    parameters: Mapping[str, Any]
 
 
-def _compile(model: _Model, target: Target, options: Options, given: Given) -> _Made:
-    """Capture, Program to Program, Program to Plan, verify, emit."""
-    dump, backend = Dump(options.dump_dir), backend_of(target)
-
-    captured, orders = _captured(model, target)
-    beginning = _beginning(captured, orders, target, options, given)
-    dump.product("capture", beginning)
-
-    lowered = lower(beginning, dump.product)
-    program = lowered.program
-    verify_program(program)
+def _emitted(model: _Lowered, target: Target, options: Options, given: Given) -> _Made:
+    """Program to Plan, verify, emit."""
+    captured, orders, lowered, dump = model
+    program, backend = lowered.program, backend_of(target)
 
     if given.plan is None:
         plan = to_plan(PlanState.of(program, target, options, lowered.context), dump.product)
@@ -367,32 +393,4 @@ def _compile(model: _Model, target: Target, options: Options, given: Given) -> _
         work=lowered.specialised.after if lowered.specialised.removed else work(captured.program),
         specialised=lowered.specialised.in_order(orders),
     )
-    return _Made(captured, source, artifact)
-
-
-def _captured(model: _Model, target: Target) -> tuple[Captured, dict[str, Order]]:
-    """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
-    captured = to_program(model.exported, model.plain, model.most, model.tf32)
-    return in_memory_order(captured, model.exported) if target.has.any_order else (captured, {})
-
-
-def _beginning(
-    captured: Captured, orders: Mapping[str, Order], target: Target, options: Options, given: Given
-) -> ProgramState:
-    """Where the passes begin."""
-    return ProgramState(
-        captured.program,
-        options,
-        target,
-        captured.constants,
-        frozenset(captured.parameters),
-        chooser=_chooser(given.choices),
-        iterate=given.iterate,
-        facts={n: z.permuted(orders[n]) if n in orders else z for n, z in given.facts.items()},
-        ascending=given.ascending - orders.keys(),
-    )
-
-
-def _chooser(choices: Spec | None) -> Chooser:
-    """A new one, as it is for one compilation."""
-    return MODEL if choices is None else Replay(choices)
+    return _Made(source, artifact, captured.parameters)

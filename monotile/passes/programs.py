@@ -24,6 +24,7 @@ from monotile.ir.program import (
 from monotile.ir.signature import OutputLeaf
 from monotile.kernels.draft import Context
 from monotile.passes.table import NOTHING
+from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate, iterate
 from monotile.transform.layout.align_axes import Order
@@ -187,6 +188,11 @@ def context_of(s: ProgramState) -> Context:
     """The context, once there is one."""
     assert s.context is not None
     return s.context
+
+
+def guess(s: ProgramState) -> float:
+    """Seconds that its schedule takes, by the cost model, once the passes have been run."""
+    return seconds(build(s.program, context_of(s)), target_of(s))
 
 
 def _statements(before: Program, after: Program) -> str:

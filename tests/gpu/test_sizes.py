@@ -8,10 +8,17 @@ from torch import nn
 from torch.export import Dim
 
 import monotile
+from monotile.config import Options
 from monotile.dynamo.backend import backend
 from tests.codegen.test_sizes import CASES, Case
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for all classes of sizes, however small what they save is here."""
+    monkeypatch.setattr("monotile.classes.WORTH", 0.0)
 
 
 def compiled(case: Case) -> tuple[nn.Module, nn.Module, monotile.CompiledModule]:
@@ -20,7 +27,8 @@ def compiled(case: Case) -> tuple[nn.Module, nn.Module, monotile.CompiledModule]
     torch.manual_seed(0)
     wide = make().eval().requires_grad_(False).cuda()
     model = copy.deepcopy(wide).half()
-    return model, wide, monotile.compile(model, on_gpu(args(*sizes[1])), dynamic_shapes=shapes)
+    given, alone = on_gpu(args(*sizes[1])), Options(cache=False)
+    return model, wide, monotile.compile(model, given, options=alone, dynamic_shapes=shapes)
 
 
 def on_gpu(args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -1,5 +1,8 @@
 """Compiled models whose sizes the call decides, as a user calls them."""
 
+import importlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ from torch import nn
 from torch.export import Dim, export
 
 import monotile
-from monotile.compile import Given, _modules
+from monotile.beginning import Given
+from monotile.classes import worth
+from monotile.compile import Kernels
 from monotile.config import Options
 from monotile.errors import CaptureError, InputError
 from monotile.frontends.torch.capture import export as captured
@@ -137,7 +142,9 @@ def test_kernels_for_one_value_of_a_size() -> None:
     exported = captured(model, (torch.randn(2, 3, 4),), None, dynamic_shapes=shapes)
     b, n = (name for name, _, _ in ranges_of(exported).of)
     classes = [{b: 1, n: 2}, {b: 1}, {b: 3, n: 2}, {}]
-    *smaller, whole = _modules(exported, detect_target("cpu", options), options, Given(), classes)
+    with ThreadPoolExecutor(2) as pool:
+        kernels = Kernels(exported, detect_target("cpu", options), options, Given(), pool)
+        *smaller, whole = [kernels.module(*kernels.begin(most).result()) for most in classes]
     run = whole.beside(smaller)
     assert [len(m.plan.inputs) > 1 for m in run.classes] == [False, True, True, True]
     for size in ((1, 2), (1, 5), (3, 2), (2, 4), (3, 5)):
@@ -192,6 +199,53 @@ def test_classes_halve() -> None:
     assert [x["n"] for x in most(("n", 1, 4096))][::5] == [32, 4096]
     assert most(("b", 1, 32), ("n", 1, 512))[-1] == {"b": 32, "n": 512}
     assert all(len(most(*[(c, 1, 99) for c in "abcdefg"[:k]])) <= 6 for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        ([1, 2, 4, 8], [1, 2, 4, 8]),
+        ([1, 1.05, 1.1, 2], [4, 8]),  # the first by way of the second
+        ([1, 1.1, 1.2, 1.3], [2, 8]),  # together they would be slower than worth it
+        ([1, 1, 1, 1], [8]),
+        ([1, 1.3, 1.35, 1.4], [1, 8]),
+    ],
+)
+def test_classes_that_are_worth_it(seconds: list[float], kept: list[int]) -> None:
+    known = dict(zip((1, 2, 4, 8), seconds, strict=True))
+    classes = [{"n": n} for n in known]
+    assert [x["n"] for x in worth(classes, lambda c: known[c["n"]])] == kept
+
+
+def test_classes_of_two_sizes() -> None:
+    """A class gives way to the first that is for as much."""
+    classes = [{"b": b, "n": n} for b in (1, 8) for n in (16, 64)]
+
+    def seconds(c: Mapping[str, int]) -> float:
+        return float(c["b"]) + c["n"] / 1000
+
+    assert [*worth(classes, seconds)] == [classes[1], classes[3]]
+    assert [*worth([{}], seconds)] == [{}]
+
+
+def test_classes_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found out about them too: a second compilation lowers nothing."""
+
+    def classes() -> list[str]:
+        x = torch.randn(64, 256)
+        run = monotile.compile(
+            nn.Linear(256, 256).eval().requires_grad_(False),
+            (x,),
+            target="cuda:sm_90a",
+            options=Options(cache_dir=str(tmp_path)),
+            dynamic_shapes=({0: Dim("n", min=1, max=256)},),
+        )
+        return [m.source for m in run.classes]
+
+    first = classes()
+    assert 1 < len(first) < 6
+    monkeypatch.setattr(importlib.import_module("monotile.compile"), "lower", None)
+    assert classes() == first
 
 
 def test_torch_compile_leaves_sizes_open(model: Both) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -150,6 +150,12 @@ def size_classes(ranges: Ranges, most: int = CLASSES) -> list[dict[str, int]]:
     ways = [_steps(low, high, each) for _, low, high in ranges.of]
     names = [n for n, _, _ in ranges.of]
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
+
+
+def classes_of(ranges: Ranges, several: bool, courses: int = 1) -> Sequence[Mapping[str, int]]:
+    """Of the sizes that a model is for, if there are to be several. courses: how often it is exported: where a size of 1 is apart, it makes up for a
+    class."""
+    return size_classes(ranges, CLASSES - (courses > 1)) if several else [{}]
 
 
 def _steps(low: int, high: int, count: int) -> list[int]:

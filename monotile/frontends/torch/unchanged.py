@@ -6,11 +6,12 @@ position in an object of its own, a result in a global name or of `functools.cac
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import (
     _lru_cache_wrapper as Cached,  # pyright: ignore[reportPrivateUsage] # it has no other name
 )
+from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +47,8 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
         for x, before in held:
             _restore(x, before)
         for x, before in tables:
-            if any(map(_is_traced, x.values() if isinstance(x, dict) else x)):
+            values = x.values() if isinstance(x, dict) else x
+            if not _is_as(x, before) and any(map(_is_traced, values)):
                 _restore(x, before)
         for owner, before in named:
             _forget(owner, before)
@@ -94,15 +96,17 @@ def _copied(x: _Container) -> _Container:
 
 
 def _restore(x: _Container, before: Any) -> None:
-    if isinstance(x, dict):
-        now: Sequence[Any] = [*x.keys(), *x.values()]
-        then: Sequence[Any] = [*before.keys(), *before.values()]
-    else:
-        now, then = list(x), list(before)
-    if len(now) == len(then) and all(v is w for v, w in zip(now, then, strict=True)):
-        return
-    x.clear()
-    x.extend(before) if isinstance(x, list | deque) else x.update(before)
+    if not _is_as(x, before):
+        x.clear()
+        x.extend(before) if isinstance(x, list | deque) else x.update(before)
+
+
+def _is_as(x: _Container, before: Any) -> bool:
+    """Whether `x` holds the same objects as before, in the same order."""
+    if len(x) != len(before):
+        return False
+    same = not isinstance(x, dict) or all(map(is_, x.values(), before.values()))
+    return same and all(map(is_, x, before))
 
 
 def _package(kind: type) -> str:

@@ -39,7 +39,7 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
-from monotile.ir.program import At, Compute, Program, Statement, compute
+from monotile.ir.program import At, Compute, Program, Statement, compute, defined, statements
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program, with_body
 from monotile.transform.simplify.simplify import simplify_expr
@@ -74,6 +74,9 @@ class _Walk(NamedTuple):
 
 def list_nonzeros(program: Program) -> Program:
     """`program` with such products going along lists; of masks only their values are left."""
+    made = (t for s in statements(program.body) for t in defined(s))
+    if not any(isinstance(t, MaskTensor) for t in made):
+        return program
     found = _Lists(program)
     return map_program(with_body(program, found.body(program.body, {})), _plain)
 

@@ -48,14 +48,24 @@ __device__ __forceinline__ void register_fence(u32 (&x)[N][4]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
 }
 
+// One function for each instruction. They are members of templates: NVRTC reads the bodies of those alone that are used.
+template <class A, class B, int TN, bool B_K, bool ADD, class Sum, int = 0>
+struct Wgmma;
+template <class T, int TN, bool ADD, int = 0>
+struct WgmmaLeft;
+
 // c += a * b of a warpgroup, 64xN, over 32 bytes along k: 16 values of 16 bits, 32 of 8, 8 of 32. Integers are summed as integers; of a float
 // the last 13 bits are not looked at (TF32). A warp has 16 rows of the result, in its lanes as in `mma`; c[j] is columns 8j to 8j + 7.
 // B_K: the lines of b's panel lie along k; else along its columns, 64 of 16 bits to a line. Without ADD: c = a * b.
 template <class A, class B, int TN, bool B_K, bool ADD = true, class Sum>
-__device__ __forceinline__ void wgmma(Sum (&c)[TN][4], u64 a, u64 b);
+__device__ __forceinline__ void wgmma(Sum (&c)[TN][4], u64 a, u64 b) {
+  Wgmma<A, B, TN, B_K, ADD, Sum>::run(c, a, b);
+}
 // The same with a in registers, a warp's 16 rows as in `mma`. The lines of b's panel lie along k if T is float; else along its columns.
 template <class T, int TN, bool ADD = true>
-__device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 b);
+__device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 b) {
+  WgmmaLeft<T, TN, ADD>::run(c, a, b);
+}
 // wgmma_by_rows: the same of 16-bit floats, where the lines of a's panel lie along its rows, 64 to a line.
 // wgmma_sparse: c += a * b of a warpgroup, 64xN, over 32 values of k, of whose fours along k a has two each (2:4): its narrow panel holds 16 of them, and `places`
 // where they are: a lane has those of two rows, lane / 4 and 8 more in the high half, and of 16 values of k. Lanes 2 * HALF and the next one of each
@@ -81,22 +91,26 @@ __device__ __forceinline__ void wgmma(float (&c)[TN][4], const u32 (&a)[4], u64 
 #define MT_COLUMNS_192(R) MT_SUMS_16(R, 0), MT_SUMS_8(R, 16)
 #define MT_COLUMNS_256(R) MT_SUMS_16(R, 0), MT_SUMS_16(R, 16)
 #define MT_WGMMA_OF(A_TYPE, B_TYPE, SUM, R, SHAPE, FLAGS, B_K, ADD, TEST, N, REGISTERS, A, B, ...)         \
-  template <>                                                                                              \
-  __device__ __forceinline__ void wgmma<A_TYPE, B_TYPE, N / 8, B_K, ADD, SUM>(SUM(&c)[N / 8][4], u64 a, u64 b) {\
-    asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " " REGISTERS ", " A ", " B ", p" FLAGS ";\n}"\
-                 : MT_COLUMNS_##N(R)                                                                       \
-                 : "l"(a), "l"(b));                                                                        \
-  }
+  template <int X>                                                                                         \
+  struct Wgmma<A_TYPE, B_TYPE, N / 8, B_K, ADD, SUM, X> {                                                  \
+    static __device__ __forceinline__ void run(SUM(&c)[N / 8][4], u64 a, u64 b) {                          \
+      asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " " REGISTERS ", " A ", " B ", p" FLAGS ";\n}"\
+                   : MT_COLUMNS_##N(R)                                                                     \
+                   : "l"(a), "l"(b));                                                                      \
+    }                                                                                                      \
+  };
 #define MT_WGMMA_LEFT(T, SHAPE, FLAGS, ADD, TEST, N, REGISTERS, X, Y, A, B)                                \
-  template <>                                                                                              \
-  __device__ __forceinline__ void wgmma<T, N / 8, ADD>(float(&c)[N / 8][4], const u32(&a)[4], u64 b) {     \
-    asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " " REGISTERS                                \
-                 ", {" A "}, " B ", p" FLAGS ";\n}"                                                        \
-                 : MT_COLUMNS_##N("f")                                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                    \
-  }
+  template <int OWN>                                                                                       \
+  struct WgmmaLeft<T, N / 8, ADD, OWN> {                                                                   \
+    static __device__ __forceinline__ void run(float(&c)[N / 8][4], const u32(&a)[4], u64 b) {             \
+      asm volatile("{\n.reg .pred p;\nsetp." #TEST ".u32 p, 0, 0;\n"                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " " REGISTERS                              \
+                   ", {" A "}, " B ", p" FLAGS ";\n}"                                                      \
+                   : MT_COLUMNS_##N("f")                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+    }                                                                                                      \
+  };
 #define MT_WGMMA_ROWS_OF(T, N, REGISTERS, A, B, B_ROWS)                                                    \
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                                  \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #T "." #T " " REGISTERS ", " A ", " B     \

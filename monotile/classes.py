@@ -1,0 +1,32 @@
+"""Classes of sizes: which of them get kernels of their own."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Class = Mapping[
+    str, int
+]  # what symbols are at most; those without a number, as much as there may be
+WORTH = (
+    1.15  # of the time in a kernel of its own, what a call may take where that kernel is not made
+)
+
+
+def worth(classes: Sequence[Class], seconds: Callable[[Class], float]) -> Iterator[Class]:
+    """Those of `classes` whose kernels are worth their compilation, ascending, each as soon as it is known; the last one is for all.
+
+    seconds: what the model says that the kernel for a class takes at its most. For less no kernel takes longer, so a class is left out where
+    the next one for as much takes at most WORTH times as long as it, and as all that were left out for it.
+    """
+    least = [math.inf] * len(classes)  # of those that were left out
+    for k, most in enumerate(classes[:-1]):
+        ahead = next(n for n in range(k + 1, len(classes)) if _covers(classes[n], most))
+        own = min(seconds(most), least[k])
+        if seconds(classes[ahead]) <= WORTH * own:
+            least[ahead] = min(own, least[ahead])
+        else:
+            yield most
+    yield classes[-1]
+
+
+def _covers(large: Class, small: Class) -> bool:
+    return all(small.get(name, math.inf) <= most for name, most in large.items())
