@@ -2,8 +2,8 @@
 
 Vocabulary (Rammer's rTask, Welder's tile graph)
 - A worker is a resident thread block (CUDA) or a thread (CPU). All workers run the Plan's body together.
-- A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are
-  row-major. Task t runs on worker (first + t) % workers; a worker runs its tasks in ascending order.
+- A Stage is cut into tasks: `grid` says how many along each of its tile axes, task numbers are row-major. Task t runs on worker (first + t) % workers; on a
+  CPU a worker has neighbours, what its cache has of the stage before. A worker runs its tasks in ascending order.
 - A Step is one Compute (the anchor) with the Computes, and answers to questions (`gather.py`), that follow it element by element, held in a
   register (`computes`, in order); what an Attend computes on the way, the product of a MatmulGate, or what a row of HoldRows or MatmulRows has one of, stands before its anchor. A task runs its stage's steps one after the other; `barrier`
   says that the threads of the worker wait for each other before the step.
@@ -44,7 +44,7 @@ class Prefetch(Frozen, frozen=True):
     """Data that a step asks for before it uses it.
 
     what:     an operand of the method by its name ("left", "right"); "weights": what no launch changes; "all": all that is read from memory;
-              "large": of that what the first-level cache does not keep from one turn of a loop to the next.
+              "large": of that what the first-level cache does not keep from one turn of a loop to the next; "own": what finishing a block of sums takes and gives.
     at:       when the request goes out:
               "stage"   before the stage's first step, and before its hand-off where that is waited for within the step;
               "handoff" between the arrival at the hand-off and the wait;

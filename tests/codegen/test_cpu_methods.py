@@ -264,16 +264,17 @@ def test_the_next_panel_is_asked_for(right: str) -> None:
     """By few rows more lines at a time; of what is computed nothing."""
     program = linear(160, 64, 600, right=right)
     plan = plan_of(program)
-    (asked,) = product(plan).prefetch
+    asked, own = product(plan).prefetch
     assert (asked.what, asked.at, asked.distance) == ("right", "block", 8)
+    assert (own.what, own.at) == ("own", "block")
     assert "right prefetched x8 at block" in show(plan)
     values = random_values(program)
     compiled = Compiled(program, plan=plan)
     assert compiled.source.text.count("const char* const next") == 1
     agree(compiled(values), evaluate(program, values))
-    few = product(plan_of(linear(16, 64, 600, right=right))).ahead("block")
+    few = product(plan_of(linear(16, 64, 600, right=right))).ahead("block", "right")
     assert 0 < few < 8
-    assert not product(plan_of(NEGATED)).prefetch
+    assert not product(plan_of(NEGATED)).ahead("block", "right")
 
 
 @pytest.mark.parametrize("program", [FLAT, NEGATED])

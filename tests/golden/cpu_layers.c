@@ -20,7 +20,8 @@ static void stage_after(mt_call* call, int thread, const float* const w_2, float
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 1536 + worker * (size_t)0;
     (void)scratch;
-    for (idx task = worker; task < 4; task += 2) {
+    const idx each = 4 / 2, more = 4 % 2, me = worker;
+    for (idx task = me * each + mt_min_idx(me, more), end = task + each + (me < more); task < end; ++task) {
       const idx c1 = task % 4;
       const idx c0 = task / 4;
       const idx o3 = c1 * 64;

@@ -15,18 +15,18 @@
 #define MT_RUN 0
 #include "cpu/device/outer.h"
 
-static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_12, uint16_t* const y_35) {
+static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_15, uint16_t* const y_41) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 0 + worker * (size_t)49408;
     (void)scratch;
-    uint16_t* const active_9 = (uint16_t*)(scratch);
-    uint16_t* const scores_14 = (uint16_t*)(scratch + 16384);
-    uint16_t* const most_21 = (uint16_t*)(scratch + 32768);
-    uint16_t* const powers_26 = (uint16_t*)(scratch + 32896);
-    uint16_t* const denominator_31 = (uint16_t*)(scratch + 49280);
+    uint16_t* const active_8 = (uint16_t*)(scratch);
+    uint16_t* const scores_17 = (uint16_t*)(scratch + 16384);
+    uint16_t* const most_27 = (uint16_t*)(scratch + 32768);
+    uint16_t* const powers_32 = (uint16_t*)(scratch + 32896);
+    uint16_t* const denominator_37 = (uint16_t*)(scratch + 49280);
     for (idx task = worker; task < 2; task += 2) {
       const idx c0 = task;
       const idx o3 = c0 * 8192;
@@ -49,15 +49,25 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
+            const idx n7 = mt_min_idx(4, 32 - mb);
+            const idx o9 = nb + mb * 256;
+            {
+              for (idx row = 0; row < n7; ++row) {
+                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(active_8 + o9 + row * 256 + l, 1, 3);
+              }
+            }
             outer_4_2_f32_f16_step_0_0(a, 1, w1_6 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
-          }
-        }
-        for (idx row = 0; row < 32; ++row) {
-          const idx o7 = row * 256;
-          #pragma omp simd
-          for (idx column = 0; column < 256; ++column) {
-            const float x8 = sums[o7 + column];
-            mt_store_f16(active_9 + o7 + column, mt_round_f16(mt_max_f32(x8, 0.0f)));
+            {
+              for (idx row = 0; row < n7; ++row) {
+                const idx o10 = o9 + row * 256;
+                const idx o12 = o9 + row * 256;
+                #pragma omp simd
+                for (idx column = 0; column < 16; ++column) {
+                  const float x11 = sums[o10 + column];
+                  mt_store_f16(active_8 + o12 + column, mt_round_f16(mt_max_f32(x11, 0.0f)));
+                }
+              }
+            }
           }
         }
       }
@@ -66,11 +76,11 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
         _Alignas(64) float sums[8192];
         _Alignas(64) float left[8192];
         for (idx row = 0; row < 32; ++row) {
-          const idx o11 = row * 256;
+          const idx o14 = row * 256;
           #pragma omp simd
           for (idx depth = 0; depth < 256; ++depth) {
-            const float v10 = mt_load_f16(active_9 + o11 + depth);
-            left[o11 + depth] = v10;
+            const float v13 = mt_load_f16(active_8 + o14 + depth);
+            left[o14 + depth] = v13;
           }
         }
         for (idx nb = 0; nb < 256; nb += 16) {
@@ -80,73 +90,83 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
-            outer_4_2_f32_f16_step_0_0(a, 1, w2_12 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
-          }
-        }
-        for (idx row = 0; row < 32; ++row) {
-          const idx o13 = row * 256;
-          #pragma omp simd
-          for (idx column = 0; column < 256; ++column) {
-            mt_store_f16(scores_14 + o13 + column, sums[o13 + column]);
+            const idx n16 = mt_min_idx(4, 32 - mb);
+            const idx o18 = nb + mb * 256;
+            {
+              for (idx row = 0; row < n16; ++row) {
+                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(scores_17 + o18 + row * 256 + l, 1, 3);
+              }
+            }
+            outer_4_2_f32_f16_step_0_0(a, 1, w2_15 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
+            {
+              for (idx row = 0; row < n16; ++row) {
+                const idx o19 = o18 + row * 256;
+                const idx o20 = o18 + row * 256;
+                #pragma omp simd
+                for (idx column = 0; column < 16; ++column) {
+                  mt_store_f16(scores_17 + o20 + column, sums[o19 + column]);
+                }
+              }
+            }
           }
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          float s15 = -MT_INF;
-          float p16 = -MT_INF;
-          int bad17 = 0;
-          const idx o19 = d0 * 256;
-          #pragma omp simd reduction(max : p16) reduction(| : bad17)
+          float s21 = -MT_INF;
+          float p22 = -MT_INF;
+          int bad23 = 0;
+          const idx o25 = d0 * 256;
+          #pragma omp simd reduction(max : p22) reduction(| : bad23)
           for (idx r = 0; r < 256; ++r) {
-            const float v18 = mt_load_f16(scores_14 + o19 + r);
-            const float x20 = v18;
-            p16 = x20 > p16 ? x20 : p16;
-            bad17 |= x20 != x20;
+            const float v24 = mt_load_f16(scores_17 + o25 + r);
+            const float x26 = v24;
+            p22 = x26 > p22 ? x26 : p22;
+            bad23 |= x26 != x26;
           }
-          s15 = mt_max_f32(s15, bad17 ? (float)MT_NAN : p16);
-          mt_store_f16(most_21 + d0, s15);
+          s21 = mt_max_f32(s21, bad23 ? (float)MT_NAN : p22);
+          mt_store_f16(most_27 + d0, s21);
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          const idx o23 = d0 * 256;
-          const float v24 = mt_load_f16(most_21 + d0);
+          const idx o29 = d0 * 256;
+          const float v30 = mt_load_f16(most_27 + d0);
           #pragma omp simd
           for (idx d1 = 0; d1 < 256; ++d1) {
-            const float v22 = mt_load_f16(scores_14 + o23 + d1);
-            const float x25 = mt_round_f16(v22 - v24);
-            mt_store_f16(powers_26 + o23 + d1, mt_round_f16(mt_exp_f32(x25)));
+            const float v28 = mt_load_f16(scores_17 + o29 + d1);
+            const float x31 = mt_round_f16(v28 - v30);
+            mt_store_f16(powers_32 + o29 + d1, mt_round_f16(mt_exp_f32(x31)));
           }
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          float s27 = 0.0f;
-          float p28 = 0.0f;
-          const idx o30 = d0 * 256;
-          #pragma omp simd reduction(+ : p28)
+          float s33 = 0.0f;
+          float p34 = 0.0f;
+          const idx o36 = d0 * 256;
+          #pragma omp simd reduction(+ : p34)
           for (idx r = 0; r < 256; ++r) {
-            const float v29 = mt_load_f16(powers_26 + o30 + r);
-            p28 += v29;
+            const float v35 = mt_load_f16(powers_32 + o36 + r);
+            p34 += v35;
           }
-          s27 = s27 + p28;
-          mt_store_f16(denominator_31 + d0, s27);
+          s33 = s33 + p34;
+          mt_store_f16(denominator_37 + d0, s33);
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          const idx o33 = d0 * 256;
-          const float v34 = mt_load_f16(denominator_31 + d0);
-          const idx o36 = o3 + d0 * 256;
+          const idx o39 = d0 * 256;
+          const float v40 = mt_load_f16(denominator_37 + d0);
+          const idx o42 = o3 + d0 * 256;
           #pragma omp simd
           for (idx d1 = 0; d1 < 256; ++d1) {
-            const float v32 = mt_load_f16(powers_26 + o33 + d1);
-            mt_store_f16(y_35 + o36 + d1, mt_round_f16(v32 / v34));
+            const float v38 = mt_load_f16(powers_32 + o39 + d1);
+            mt_store_f16(y_41 + o42 + d1, mt_round_f16(v38 / v40));
           }
         }
       }

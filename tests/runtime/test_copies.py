@@ -117,7 +117,22 @@ def test_windows_are_read_in_place(machine: str) -> None:
     fast = monotile.compile(model, (x,), target="cpu", options=OPTIONS)
     middle = methods(fast)[1]
     assert middle.right.copy == "panels"
-    assert middle.block_k == (96 if machine == "tiles" else 256)
+    assert middle.block_k == (96 if machine == "tiles" else 160)
+    assert machine == "tiles" or middle.left.copy in ("direct", "runs")
+
+
+@pytest.mark.parametrize(("channels", "size", "stride"), [(16, 9, 1), (48, 14, 2), (160, 7, 1)])
+def test_windows_beyond_an_edge_are_read_in_runs(channels: int, size: int, stride: int) -> None:
+    """Of an image without zeros round it: several runs a chunk, or several chunks a run."""
+    torch.manual_seed(1)
+    first = nn.Conv2d(32, channels, 1)
+    second = nn.Conv2d(channels, 72, 3, stride, padding=1)
+    layers = (first, nn.ReLU(), second, nn.ReLU(), nn.Conv2d(72, 40, 1))
+    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 32, size, size)
+    fast = monotile.compile(model, (x,), target="cpu", options=OPTIONS)
+    assert [m.left.copy for m in methods(fast)][1] == "runs"
+    assert not any(name.endswith("image") for name in fast.plan.places)
+    agree(fast, model, x)
 
 
 def test_not_asked_for() -> None:

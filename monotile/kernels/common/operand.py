@@ -19,12 +19,13 @@ class Operand(Frozen, frozen=True):
             memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
             direction allows it), "panels" (on the CPU: from a copy of the weight in the order of packed buffers, `plan.places.Panels`), "unaligned" (vectors at any alignment along "k", which threads put together from the aligned ones round them and
             store into shared memory), "decode" (codes, on the CPU decoded along k into a buffer), "sparse" (two of each four values along k and
-            their places, copied asynchronously as they are stored: `analysis.two_of_four`).
+            their places, copied asynchronously as they are stored: `analysis.two_of_four`), "runs" (on the CPU: in place, by a table of where each row's runs along k
+            begin; zeros for those that the mask leaves out).
     """
 
     major: Literal["k", "mn", "none"]
     vector: int
-    copy: Literal["direct", "async", "element", "panels", "unaligned", "decode", "sparse"]
+    copy: Literal["direct", "async", "element", "panels", "unaligned", "decode", "sparse", "runs"]
 
     @property
     def through_registers(self) -> bool:

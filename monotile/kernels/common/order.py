@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from monotile.analysis.affine import Affine, contiguous_run, flattened, offset
 from monotile.analysis.contraction import Contraction
 from monotile.analysis.masked import choice, masked
+from monotile.analysis.runs import order_of_left
 from monotile.ir.expr import Axis, Expr
 from monotile.ir.program import Compute
 from monotile.targets.target import Target
@@ -16,10 +17,8 @@ def order_of_sum(
 ) -> tuple[int, ...]:
     """The reduce axes, the one along which an operand is contiguous last; for register tiles, all of them as they lie side by side in one, if they
     do. panels: the right one has them in any order, and those of the left one count."""
-    x = masked(found.left) if panels else None
-    if x is not None:
-        where = offset(x.load)
-        return tuple(sorted(found.k, key=lambda p: -where.coefficient(c.reduce[p])))
+    if panels and (order := order_of_left(c, found)):
+        return order
     if target.has.register_tiles:
         line = _in_line(found.right, c, found.k) or _in_line(found.left, c, found.k)
         if line:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,6 +18,7 @@ from monotile.analysis.contraction import (
 )
 from monotile.analysis.encoding import coded_sides, run_along
 from monotile.analysis.masked import Masked, choice, masked
+from monotile.analysis.runs import in_panels, read_in_runs
 from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import uniform_run
 from monotile.analysis.work import PARTS
@@ -147,6 +148,8 @@ def product(
     left = _operand(found.left, c, m, k, target, on_chip)
     right = _operand(found.right, c, n, k, target, on_chip)
     right = msgspec.structs.replace(right, copy="panels") if panels else right
+    in_runs = read_in_runs(c, found, copied) if panels else 0
+    left = Operand("k", 1, "runs") if in_runs else left
     runs = 1
     if (
         dtype in HALVES
@@ -157,7 +160,7 @@ def product(
         runs = _side_by_side(found.left, c, n, k, grain_n)
     part = c.reduce[k[-1]].extent
     whole = left.major == "k" and left.vector * dtype.itemsize >= target.vector_bytes
-    near = _near(found.left, c, k) if whole or (panels and left.copy == "direct") else 0
+    near = _near(found.left, c, k) if whole or (panels and left.copy == "direct") else in_runs
     return Product(
         batch, m, n, k, left, right, dtype, passes, grain_m, grain_n, runs, part, near, found.swapped, bool(coded_sides(c)),
         any(x.axis in c.reduce for x in c.live), rounded(c, swapped=found.swapped),
@@ -173,14 +176,6 @@ def product_of(
         ("product", c, on_chip),
         lambda: product(c, context.tables, context.target, on_chip, copied=context.copied),
     )
-
-
-def in_panels(factor: Expr, element: DType, copied: Container[str]) -> bool:
-    """Whether a right operand of such elements may be read from a copy of the weight: all of it lies as its axes say."""
-    if not isinstance(factor, Load) or factor.tensor.name not in copied:
-        return False
-    straight = all(isinstance(atom, Axis) for atom, _ in offset(factor).terms)
-    return straight and factor.dtype is element
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
@@ -221,7 +216,7 @@ def with_sides(
         return p
     found = contraction(c)
     assert found is not None
-    left = _operand(found.left, c, m, p.k, target, on_chip)
+    left = p.left if p.left.copy == "runs" else _operand(found.left, c, m, p.k, target, on_chip)
     right = _operand(found.right, c, n, p.k, target, on_chip)
     if p.right.copy == "panels":
         right = msgspec.structs.replace(right, copy="panels")

@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from monotile.analysis.runs import whole_runs
 from monotile.ir.dtype import DType
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import RUNS_VECTOR, Product
 from monotile.kernels.common.sparse import SPARSE_CHUNK, SPARSE_VECTOR
 from monotile.kernels.draft import Context
-from monotile.kernels.matmul.cost import Block, Floor, block, task_seconds
+from monotile.kernels.matmul.cost import Block, Floor, block, task_seconds, tile_rate
 from monotile.kernels.matmul.memory import (
     LINE_BYTES,
     chunk_bytes,
@@ -30,6 +31,7 @@ from monotile.targets.target import Target
 # Multiplications from which on few rows are for tensor cores too, where they half fill an instruction: dot products of 8 x 4096 x 4096 took 44 us,
 # of 8 x 25088 x 4096 491, of twenty 8 x 1024 x 256 14.5 (H100).
 MUCH = 1 << 25
+CHUNK = 512  # values of k times vectors of columns of a panel that stays in the first-level cache
 MOST_HELD = (
     32  # values of an evaluated operand's chunk that a thread computes before it stores them
 )
@@ -110,8 +112,7 @@ def _for_warpgroups(p: Product) -> bool:
 
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
     """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
-    two vectors of columns (8 x 2 measured best of those that fit 32 registers, 6 x 2 fits 16); a right
-    side that lies along k is turned in panels, a twelfth of the time at 128 rows, unless there is a copy that is."""
+    vectors of columns; a right side that lies along k is turned in panels, a twelfth of the time at 128 rows, unless there is a copy that is."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
     if p.dtype.is_int:
@@ -132,15 +133,28 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
         )  # fmt: skip
         if p.right.copy != "panels":
             return
-    vectors = 2 if size.n > lanes else 1
-    most = 8 if many else 6
-    block_m = min(range(most, 3, -1), key=lambda b: -(-size.m // b) * (b + 1))
     read = p.right.copy == "panels" or p.right.major == "mn"
     right = p.right if read else Operand(p.right.major, 1, "element")
-    yield Matmul(
-        m=0, n=0, k=p.k, block_m=block_m, block_n=vectors * lanes, block_k=256,
-        instruction="outer", left=p.left, right=right,
-    )  # fmt: skip
+    registers = 32 if many else 16
+    widest = (4, 2) if many else (2,)
+    for rows, vectors in dict.fromkeys(_outer_tile(size, lanes, registers, w) for w in widest):
+        deep = CHUNK // vectors // 16 * 16
+        yield Matmul(
+            m=0, n=0, k=p.k, block_m=rows, block_n=vectors * lanes,
+            block_k=whole_runs(p.near, deep) if p.left.copy == "runs" else deep,
+            instruction="outer", left=p.left, right=right,
+        )  # fmt: skip
+
+
+def _outer_tile(size: Size, lanes: int, registers: int, most: int) -> tuple[int, int]:
+    """Rows, and vectors of columns, `most` of these, of the tile that takes least for all of it: its sums, vectors and one value of a row fit the registers."""
+
+    def seconds(tile: tuple[int, int]) -> float:
+        tiles = -(-size.m // tile[0]) * -(-size.n // (tile[1] * lanes))
+        return tiles * tile[0] * tile[1] / tile_rate(*tile)
+
+    found = itertools.product(range(8, 3, -1), range(most, 0, -1))
+    return min((t for t in found if (t[0] + 1) * t[1] < registers), key=seconds)
 
 
 def _cuda_blocks(

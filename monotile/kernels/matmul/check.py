@@ -127,7 +127,7 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     lines = Lines(c.view)
     if why := why_not_read(tiles, lines):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
-    if apart := m.ahead("block"):
+    if apart := m.ahead("block", "right"):
         panel = next_panel(tiles, first_sides(tiles, lines)[1], m.right.copy)
         if panel is None or not panel.fits(apart):
             fail(f"{c.stage.name}: no lines of {anchor.out.name}'s next panel lie so")

@@ -22,6 +22,9 @@ from monotile.targets.model import Matmul as Model
 from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
 
+READ = 1 / 4  # of a product of a vector, which reading a value into one takes
+TILE = (8, 2)  # rows, vectors: of that which `RegisterTiles.outer` was measured with
+
 
 @functools.lru_cache(maxsize=4096)
 def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) -> float:
@@ -78,6 +81,11 @@ class Block(msgspec.Struct, frozen=True):
         return Floor(self.fill, self.evaluated + busy, finish, self.method.tasks_at_once)
 
 
+def tile_rate(rows: int, vectors: int) -> float:
+    """The part of the arithmetic rate that a tile of the CPU has beside what it reads for each value of k: its vectors, and a value of each row."""
+    return rows * vectors / (rows * vectors + READ * (rows + vectors))
+
+
 def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
     """A block of the product `p` over so many values of k."""
     itemsize = p.dtype.itemsize
@@ -98,6 +106,9 @@ def block(c: Matmul, p: Product, k: int, target: Target) -> Block:
         / (rate * _efficiency(c, target, wide=p.dtype is DType.F32))
     )
     if target.has.register_tiles:
+        if c.instruction == "outer":
+            lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
+            work *= tile_rate(*TILE) / tile_rate(c.block_m, -(-c.block_n // lanes))
         return Block(c, p, target, k, target.latency_seconds, work)
     model = fitted(target.model.matmul)
     sides = ((c.left, c.block_m), (c.right, c.block_n))
@@ -220,7 +231,7 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
     if target.has.register_tiles:  # a task's operands stay in the caches between blocks
         moved = (m + n) * k * itemsize / target.worker_bandwidth
-        read = ("direct", "panels")
+        read = ("direct", "panels", "runs")
         packed = (c.left.copy not in read) * m + (c.right.copy not in read) * n
         if c.instruction == "words":
             packed = packed_lines(c, Size(m, n, k))

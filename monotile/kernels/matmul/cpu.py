@@ -8,12 +8,10 @@ The sums of a rectangle are finished (and what follows the product computed) row
 from collections.abc import Callable
 
 from monotile.codegen.loops import Loops
-from monotile.codegen.site import Point, Site, at_start, moved, unflatten
-from monotile.codegen.spelling import SUFFIX, bare
-from monotile.ir.expr import Axis, Expr, add, idx, mul
-from monotile.ir.program import Compute
-from monotile.kernels.common.cpu_columns import of_columns
-from monotile.kernels.matmul.cpu_packing import Packing
+from monotile.codegen.site import Site
+from monotile.codegen.spelling import SUFFIX
+from monotile.ir.expr import Axis, Expr, add, idx
+from monotile.kernels.matmul.cpu_finish import Finishing
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.next_panel import NextPanel, next_panel
@@ -27,13 +25,13 @@ def write(e: Loops, site: Site) -> None:
     _Product(e, site, method).write()
 
 
-class _Product(Packing):
+class _Product(Finishing):
     """Writes it."""
 
     def write(self) -> None:
         e, depth = self.e, self.tiles.depth
         batches = [r for r in self.site.ranges if r is not self.m and r is not self.n]
-        size = self.rows * self.columns
+        size = self.pitch * (self.bm if self.tiles.in_one else self.rows)
         e.writer.write(f"_Alignas(64) {self.kind} sums[{size}];")
         words = self.method.instruction == "words"
         if words:
@@ -45,6 +43,7 @@ class _Product(Packing):
                 e.blocks("no", self.n.variable.extent, count_n, self.columns) as (n0, nc),
             ):
                 first_k, depth_text = self._walk()
+                self.hold_columns(n0, nc)
                 if not depth_text.isdigit():  # a row's bounds may leave nothing
                     clear = f"for (idx i = 0; i < {size}; ++i) sums[i] = 0;"
                     e.writer.write(f"if ({depth_text} <= 0) {{ {clear} }}")
@@ -56,8 +55,10 @@ class _Product(Packing):
                     elif self.method.instruction == "words":
                         write_words(self, (left, right), n0, (mc, nc, kc), first)
                     else:
-                        self._outer(left, right, n0, mc, nc, kc, first)
-                self._finish(m0, n0, mc, nc)
+                        done = self._last(chunk) if self.tiles.at_once else None
+                        self._outer((left, right), (m0, n0), (mc, nc, kc), first, done)
+                if not self.tiles.at_once:
+                    self.finish((m0, n0), (mc, nc), (idx(0), idx(0)))
         if words:
             e.writer.write("mt_end_words();")
 
@@ -86,21 +87,27 @@ class _Product(Packing):
                 at = f"sums + mb * {self.columns} + nb"
                 e.writer.write(f"{name}(a, b, {kc}, {at}, {self.columns}, {first});")
 
+    def _last(self, chunk: Expr) -> str:
+        """Head of what is done behind the last chunk of k alone."""
+        chunks = -(-self.tiles.depth // self.bk)
+        return "" if chunk == idx(0) else f"if (ko == {chunks - 1})"
+
     def _outer(
-        self, left: Side, right: Side, n0: Expr, mc: str, nc: str, kc: str, first: str
+        self,
+        sides: tuple[Side, Side],
+        starts: tuple[Expr, Expr],
+        counts: tuple[str, str, str],
+        first: str,
+        done: str | None,
     ) -> None:
-        e = self.e
-        a_block, how, walk = "", "step", "1"
-        if self.method.left.copy != "direct":
-            a_block = self.packed(left, "left", self.rows, mc, kc)
-        elif left.along_depth is not None:
-            walk = str(left.along_depth)
-        else:
-            how, walk = "table", self.table(left, kc)
+        """done: head of what is done where a block's sums are complete, if they are finished at once."""
+        e, (left, right), (m0, n0), (mc, nc, kc) = self.e, sides, starts, counts
+        a_block, how, walk = self._left(left, mc, kc)
+        in_runs = how == "runs"
         direct = self.method.right.copy in ("direct", "panels")
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
-        apart = self.method.ahead("block")
+        apart = self.method.ahead("block", "right")
         ahead = next_panel(self.tiles, right, self.method.right.copy) if apart else None
         given = {"B": b, "A": how, "APART": str(apart), "RUN": str(ahead.run if ahead else 0)}
         name, tall = self._tile(
@@ -117,6 +124,9 @@ class _Product(Packing):
                 b_step = right.along_depth or 0
             else:
                 self.panel(right, n0, nc, kc)
+            columns = str(self.bn)
+            if not nc.isdigit() or int(nc) % self.bn:
+                columns = e.short(f"mt_min_idx({self.bn}, {nc} - nb)")
             later = "NULL, 0"
             if ahead is not None:
                 here = panel if direct else self.in_place(right, Axis("nb", self.columns))
@@ -125,11 +135,30 @@ class _Product(Packing):
                 turn = f"mt_min_idx(mb / {tall}, {ahead.blocks(apart) - 1})"
                 later = f"next + {turn} * (ptrdiff_t){ahead.step(apart)}, {ahead.jump}"
             with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {tall})", ["mb"]):
-                self.lines(left, "a", a_block, "mb", mc, self.bm)
-                at = f"sums + mb * {self.columns} + nb"
+                if not in_runs:
+                    self.lines(left, "a", a_block, "mb", mc, self.bm)
+                a = f"runs[mb / {self.bm}][0]" if in_runs else "a"
+                rows = e.short(f"mt_min_idx({tall}, {mc} - mb)") if done is not None else tall
+                if done is not None:
+                    with e.writer.open(done):
+                        self.ask((m0, n0), (rows, columns))
+                at = "sums" if self.tiles.in_one else f"sums + mb * {self.columns} + nb"
                 e.writer.write(
-                    f"{name}(a, {walk}, {panel}, {b_step}, {kc}, {at}, {self.columns}, {first}, {later});"
+                    f"{name}({a}, {walk}, {panel}, {b_step}, {kc}, {at}, {self.pitch}, {first}, {later});"
                 )
+                if done is not None:
+                    with e.writer.open(done):
+                        self.finish((m0, n0), (rows, columns), self.block)
+
+    def _left(self, left: Side, mc: str, kc: str) -> tuple[str, str, str]:
+        """Write what the left operand is read by. Its packed copy, or ""; how it is walked; text of that walk."""
+        if self.method.left.copy == "runs":
+            return "", "runs", self.runs(left, mc, kc)
+        if self.method.left.copy != "direct":
+            return self.packed(left, "left", self.rows, mc, kc), "step", "1"
+        if left.along_depth is not None:
+            return "", "step", str(left.along_depth)
+        return "", "table", self.table(left, kc)
 
     def _tile(self, mc: str, of_rows: Callable[[int], str]) -> tuple[str, str]:
         """Texts of the function for a tile, and of its rows. Where only the call knows how many rows there are in all, they are as few tiles as can be,
@@ -154,44 +183,3 @@ class _Product(Packing):
             first = f"{across} - ko * (ptrdiff_t){ahead.deep}"
             text = f"(ko + 1 < {chunks} ? {ahead.deep}{back} : {first})"
         return f"(nb + {self.bn} < {nc} ? {across} : {text})" if several and chunks > 1 else text
-
-    def _finish(self, m0: Expr, n0: Expr, mc: str, nc: str) -> None:
-        """Write what becomes of the sums."""
-        e, site = self.e, self.site
-        row, column = Axis("row", self.rows), Axis("column", self.columns)
-        axes = [self.c.axes[p] for p in self.n.dim.axes]
-        origin = add(self.n.origin, n0)
-        finished, held = of_columns(site, frozenset(axes))
-        for c in held:
-            self._hold(c, column, nc, origin)
-        with e.writer.open(*e.counted(row, mc)):
-            across = moved(site, self.m, add(m0, row))
-
-            def point(local: Expr) -> Point:
-                return {**across, **unflatten(add(origin, local), axes)}
-
-            def write(here: Point, local: Expr) -> None:
-                for c in held:
-                    value = f"{c.out.name}[{bare(e.index(local))}]"
-                    e.writer.define(value)
-                    e.hold(c.out.name, value)
-                at = e.index(add(mul(row, idx(self.columns)), local))
-                e.finish(finished, here, f"sums[{bare(at)}]", self.dtype)
-
-            e.along(column, nc, origin, point, e.later_uses(site), write)
-
-    def _hold(self, c: Compute, column: Axis, nc: str, origin: Expr) -> None:
-        """Write a value of each column into an array."""
-        e = self.e
-        axes = [self.c.axes[p] for p in self.n.dim.axes]
-        fixed = at_start(self.site, self.m).point
-        e.writer.write(f"{e.values[c.out.dtype]} {c.out.name}[{self.columns}];")
-
-        def point(local: Expr) -> Point:
-            return {**fixed, **unflatten(add(origin, local), axes)}
-
-        def write(here: Point, local: Expr) -> None:
-            text = bare(e.body(c.body, here))
-            e.writer.write(f"{c.out.name}[{bare(e.index(local))}] = {text};")
-
-        e.along(column, nc, origin, point, [c.body], write)

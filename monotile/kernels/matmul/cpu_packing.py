@@ -101,6 +101,31 @@ class Packing:
             e.writer.write(f"steps[{left.depth.name}] = {place};")
         return "steps"
 
+    def runs(self, left: Side, mc: str, kc: str) -> str:
+        """Write an array `runs` of where the runs of the chunk begin, of each block of rows and each run the rows'; gives text of a run's length."""
+        e, kind, length = self.e, STORAGE[self.dtype], min(left.run, self.bk)
+        found = masked(left.factor)
+        assert found is not None
+        many, blocks = self.bk // length, -(-self.rows // self.bm)
+        e.writer.write(f"static const {kind} zeros[{length}];")
+        e.writer.write(f"const {kind}* runs[{blocks}][{many}][{self.bm}];")
+        run, line = Axis("run", many), left.line.name
+        with (
+            e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]),
+            e.writer.open(*e.counted(run, f"{kc} / {length}" if many > 1 else "1")),
+            e.writer.open(f"for (idx i = 0; i < {self.bm}; ++i)", ["i", line]),
+        ):
+            e.writer.write(f"const idx {line} = mt_min_idx(mb + i, {mc} - 1);")
+            here = left.at(mul(run, idx(length)))
+            start = substitute(found.load, dict(here))
+            assert isinstance(start, Load)
+            pointer, offset = e.element(start)
+            inside = bare(e.body(found.cond, here))
+            e.writer.write(
+                f"runs[mb / {self.bm}][run][i] = {inside} ? {pointer} + {bare(offset)} : zeros;"
+            )
+        return str(length)
+
     def decoded_lines(self, right: Side, nc: str, kc: str) -> None:
         """Write the decoding of block_n columns from `nb` on, and an array `lines` of pointers to them."""
         e, kind, name = self.e, STORAGE[self.element], right.line.name

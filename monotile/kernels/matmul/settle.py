@@ -12,8 +12,8 @@ from monotile.kernels.family import Settling
 from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.kernels.matmul.next_panel import asked
 from monotile.kernels.matmul.sides import exact_sides
-from monotile.kernels.matmul.tiles import first_sides, tile_sides, tiles_of
-from monotile.plan.nodes import Method
+from monotile.kernels.matmul.tiles import first_sides, in_one_chunk, tile_sides, tiles_of
+from monotile.plan.nodes import Method, Prefetch
 
 ROWS = 128  # of the sums that stay in the cache, where a task has many columns
 SUMS_BYTES = 1 << 17
@@ -26,11 +26,14 @@ def settle(where: Settling) -> Method:
     if where.target.has.register_tiles:
         anchor = where.anchor
         assert isinstance(anchor, Compute)
+        site, lines = view.site(where.step), Lines(view)
+        left, right = tile_sides(tiles_of(site, anchor, m), lines)
+        m = msgspec.structs.replace(m, left=left, right=right)
         m = msgspec.structs.replace(m, sums=_sums(where, m))
-        tiles, lines = tiles_of(view.site(where.step), anchor, m), Lines(view)
-        left, right = tile_sides(tiles, lines)
+        tiles = tiles_of(site, anchor, m)
         ahead = asked(tiles, first_sides(tiles, lines)[1], right.copy)
-        return msgspec.structs.replace(m, left=left, right=right, prefetch=ahead)
+        own = (Prefetch("own", "block"),) if tiles.at_once else ()
+        return msgspec.structs.replace(m, prefetch=(*ahead, *own))
     left, right = exact_sides(where.step, view)
     if isinstance(m, MatmulRows):
         return msgspec.structs.replace(m, left=left, right=right)
@@ -44,6 +47,8 @@ def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
     anchor, dims = where.anchor, where.step.dims
     assert isinstance(anchor, Compute)
     rows, columns = (elements((dims[d],)) for d in (m.m, m.n))
+    if in_one_chunk(anchor, m):
+        return m.block_m, m.block_n
     return held_sums(m, rows, columns, anchor.body.dtype.itemsize)
 
 

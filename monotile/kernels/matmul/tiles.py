@@ -7,11 +7,13 @@ from typing import Literal
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.contraction import factors
+from monotile.analysis.runs import run_of
 from monotile.codegen.lines import Lines, block_start, stride
 from monotile.codegen.site import Point, Range, Site, at_start, unflatten
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, sub, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.cpu_decode import Words, words_of
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import elements_of
@@ -19,6 +21,9 @@ from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.panels import panels
 
 COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; of the last are dot products of bytes
+LEFT_BYTES = (
+    1 << 18
+)  # of the left operand, which every panel reads again, where nothing else limits the rows
 # Of the types that tiles and packing read from memory.
 STORAGE_NAME = {
     DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16", DType.I8: "i8", DType.U8: "u8",
@@ -33,6 +38,7 @@ class Side:
     in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
     place: its offset, where it is a Load that tiles can read, else None. along_depth, along_line: elements from one depth to the next, and
     from one line to the next; None where that is no constant. words: where it is stored as codes along the depth.
+    run: how many values of k lie side by side under one condition, of which a chunk has whole ones, or is a part of one; else 0.
     """
 
     factor: Expr
@@ -45,6 +51,7 @@ class Side:
     along_depth: int | None
     along_line: int | None
     words: Words | None = None
+    run: int = 0
 
     @property
     def load(self) -> Load:
@@ -76,7 +83,7 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """A step that is a product. m, n: its rows and columns. k: the axes that it sums over, in order. depth: values of these; block_k: of a chunk.
-    rows, columns: of the sums that stay in the cache."""
+    rows, columns: of the sums that stay in the cache; where all of k is one chunk, of what every panel is multiplied with."""
 
     site: Site
     method: Matmul
@@ -94,6 +101,16 @@ class Tiles:
         """What the factors are where words of them are multiplied, of as many bits both."""
         left, right = factors(self.anchor, swapped=self.method.swapped)
         return elements_of(left, right, self.anchor)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a block of sums is finished right behind its last products: of an outer product, where each sum has them."""
+        return self.method.instruction == "outer" and not _bounded(self.anchor)
+
+    @property
+    def in_one(self) -> bool:
+        """Whether all of k is one chunk, so that nothing but the sums of a block is ever kept."""
+        return in_one_chunk(self.anchor, self.method)
 
     @property
     def element(self) -> DType:
@@ -142,16 +159,37 @@ class Tiles:
             len(self.k) == 1 and self.anchor.live_along(self.k[0]) is None
         )  # else a word may have a part
         words = words_of(factor, self.k[0], self.block_k) if whole else None
-        return Side(factor, k0, at, value, line, depth, place, along_depth, along_line, words)
+        run = run_of(factor, self.k)
+        run = run if run and (self.block_k % run == 0 or run % self.block_k == 0) else 0
+        return Side(factor, k0, at, value, line, depth, place, along_depth, along_line, words, run)
 
 
 def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
     """A step with that anchor and method."""
     k = tuple(anchor.reduce[p] for p in method.k)
     depth = math.prod(a.extent for a in k)
-    rows, columns = method.sums or (method.block_m, method.block_n)
+    rows, columns = block = method.sums or (method.block_m, method.block_n)
+    if in_one_chunk(anchor, method) and block == (method.block_m, method.block_n):
+        sides = (site.ranges[d].dim for d in (method.m, method.n))
+        rows, columns = (
+            round_up(min(d.tile, d.extent), size) for d, size in zip(sides, block, strict=True)
+        )
+        again = LEFT_BYTES // (depth * anchor.body.dtype.itemsize)
+        rows = min(rows, round_up(again, method.block_m))
     m, n, block_k = site.ranges[method.m], site.ranges[method.n], min(method.block_k, depth)
     return Tiles(site, method, anchor, m, n, k, depth, block_k, rows, columns)
+
+
+def in_one_chunk(anchor: Compute, method: Matmul) -> bool:
+    """Whether it is an outer product that reads its left operand in place, and of which all of k is one chunk."""
+    if method.instruction != "outer" or method.left.copy != "direct" or _bounded(anchor):
+        return False
+    return math.prod(anchor.reduce[p].extent for p in method.k) <= method.block_k
+
+
+def _bounded(anchor: Compute) -> bool:
+    """Whether the call decides how much of k counts."""
+    return any(x.axis in anchor.reduce for x in anchor.live)
 
 
 def first_sides(tiles: Tiles, lines: Lines) -> tuple[Side, Side]:
@@ -201,9 +239,11 @@ def _in_memory(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[O
         return _read(left, in_place=straight and left.value.dtype is tiles.element), _read(
             right, in_place=False
         )
-    steps = left.apart and left.value.dtype is tiles.anchor.body.dtype
+    own = left.value.dtype is tiles.anchor.body.dtype
+    steps = left.apart and own
+    runs = (Operand("k", 1, "runs"),) if left.run and own and not tiles.anchor.live else ()
     panels = right.along_depth is not None and right.along_line == 1 and tiles.whole_panels
-    return _read(left, in_place=steps), _read(right, in_place=panels)
+    return (*runs, *_read(left, in_place=steps)), _read(right, in_place=panels)
 
 
 def _read(side: Side, *, in_place: bool) -> tuple[Operand, ...]:

@@ -105,7 +105,7 @@ class _Cpu(Loops):
             grid = self.grid(stage)
             start = "worker" if stage.first % launch.workers == 0 else first
             coordinates = [f"c{k}" for k in range(len(stage.grid))]
-            counter = f"for (idx task = {start}; task < {product(grid)}; task += {launch.workers})"
+            counter = self._counter(product(grid), start)
             stack.enter_context(self.writer.open(counter, ["task", *coordinates]))
             self._coordinates(grid)
             stack.enter_context(self.profiling.task(self.writer, stage))
@@ -113,6 +113,17 @@ class _Cpu(Loops):
                 with self.writer.open("", fence=True):
                     self.step(site)
                 self.writer.write("mt_fence();")
+
+    def _counter(self, tasks: str, me: str) -> str:
+        """Head of the loop over the tasks of the worker number `me` among those that have the stage's first ones: neighbours."""
+        workers = self.plan.launch.workers
+        if tasks.isdigit() and int(tasks) <= workers:
+            return f"for (idx task = {me}; task < {tasks}; task += {workers})"
+        self.writer.write(
+            f"const idx each = {tasks} / {workers}, more = {tasks} % {workers}, me = {me};"
+        )
+        first = "me * each + mt_min_idx(me, more)"
+        return f"for (idx task = {first}, end = task + each + (me < more); task < end; ++task)"
 
     def _coordinates(self, grid: Sequence[str]) -> None:
         for k in reversed(range(len(grid))):

@@ -15,6 +15,7 @@ import msgspec
 
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.contraction import contraction, uncast
+from monotile.analysis.runs import read_in_runs
 from monotile.analysis.uses import Uses
 from monotile.analysis.words import by_words
 from monotile.ir.dtype import DType
@@ -67,6 +68,7 @@ class _Image(msgspec.Struct, frozen=True):
 def make_images(program: Program, target: Target) -> Program:
     """`program` with products of windows reading images that have each place once; the same object if there are none."""
     names, uses = Names(program), Uses(program)
+    copied = frozenset(w.tensor.name for w in program.weights if w.copied)
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
@@ -76,7 +78,9 @@ def make_images(program: Program, target: Target) -> Program:
             s = map_bodies(s, go)
             if isinstance(s, Compute) and _is_alone(s, uses, program.changing):
                 alone[s.out.name] = s
-            found = _made(s, alone, names, target) if isinstance(s, Compute) else None
+            found = None
+            if isinstance(s, Compute) and not _in_place(s, copied):
+                found = _made(s, alone, names, target)
             if found is not None:
                 factor, image = found
                 known = images.setdefault((image.made.out.shape, image.made.body), image)
@@ -98,6 +102,12 @@ def _reading(s: Statement, factor: Expr, read: Load) -> Statement:
         for x in (s.body.a, s.body.b)
     )
     return msgspec.structs.replace(s, body=Binary("mul", *sides))
+
+
+def _in_place(c: Compute, copied: Container[str]) -> bool:
+    """Whether `c` is a product that reads windows in place, zeros round them included."""
+    found = contraction(c)
+    return found is not None and read_in_runs(c, found, copied) > 0
 
 
 def _made(

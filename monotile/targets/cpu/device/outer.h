@@ -4,7 +4,8 @@
 //   MT_M, MT_N  rows, and vectors of columns, of the tile
 //   MT_C        compute type, f32 or f64, also the left operand's type in memory
 //   MT_B        storage type of the right operand: f32, f64, f16, bf16
-//   MT_A        how the left one is walked: along `step` (elements from one value of k to the next), or by a `table` of where each lies
+//   MT_A        how the left one is walked: along `step` (elements from one value of k to the next), by a `table` of where each lies, or in `runs` of so
+//               many neighbours: `a` then has the rows' pointers of each run
 //   MT_APART    values of k for each line that the tile asks for of what comes next; 0: it asks for nothing
 //   MT_RUN      such lines that lie side by side, of which one run begins `jump` bytes behind another; 0: all do
 #include "cpu/device/vector.h"
@@ -15,8 +16,13 @@
 
 #define MT_WALK_step idx
 #define MT_WALK_table const idx*
+#define MT_WALK_runs idx
 #define MT_AT_step(walk, p) ((walk) * (p))
 #define MT_AT_table(walk, p) ((ptrdiff_t)(walk)[p])
+#define MT_AT_runs(walk, p) ((p) - begin)
+#define MT_TAKEN_step(walk) k
+#define MT_TAKEN_table(walk) k
+#define MT_TAKEN_runs(walk) (walk)
 #if MT_APART > 0 && MT_RUN > 0
 #define MT_LINE(n) ((n) / MT_RUN * (ptrdiff_t)jump + (n) % MT_RUN * 64)
 #else
@@ -34,7 +40,9 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
   for (int i = 0; i < MT_M; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < MT_N; ++j) sum[i][j] = (MT_VECTOR){0};
-  for (ptrdiff_t p = 0; p < k; ++p, b += ldb) {
+  const ptrdiff_t taken = MT_JOIN(MT_TAKEN_, MT_A)(walk);
+  for (ptrdiff_t begin = 0; begin < k; begin += taken, a += MT_M)
+  for (ptrdiff_t p = begin; p < begin + taken; ++p, b += ldb) {
 #if MT_APART > 0
     if (p % MT_APART == 0) __builtin_prefetch(next + MT_LINE(p / MT_APART), 0, 2);  // to the second cache
 #endif
@@ -67,6 +75,11 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
 #undef MT_WALK_table
 #undef MT_AT_step
 #undef MT_AT_table
+#undef MT_WALK_runs
+#undef MT_AT_runs
+#undef MT_TAKEN_step
+#undef MT_TAKEN_table
+#undef MT_TAKEN_runs
 #undef MT_LINE
 #undef MT_APART
 #undef MT_RUN

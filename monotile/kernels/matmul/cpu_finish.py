@@ -1,0 +1,117 @@
+"""What threads of the CPU make of a product's sums: a rectangle of them at the end, or each block behind its last products."""
+
+from collections.abc import Iterator
+
+from monotile.codegen.address import stored
+from monotile.codegen.lines import stride
+from monotile.codegen.site import Point, at_start, moved, unflatten
+from monotile.codegen.spelling import bare
+from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
+from monotile.ir.program import Compute
+from monotile.kernels.common.cpu_columns import of_columns
+from monotile.kernels.matmul.cpu_packing import Packing
+from monotile.kernels.matmul.next_panel import LINE
+
+
+class Finishing(Packing):
+    """Of one contraction. A pair is of rows and columns: where the rectangle begins, how many there are (texts), where they begin in the rectangle."""
+
+    @property
+    def pitch(self) -> int:
+        """Sums from one row to the next."""
+        return self.bn if self.tiles.in_one else self.columns
+
+    @property
+    def block(self) -> tuple[Expr, Expr]:
+        """Where the block of rows and the panel of columns that are multiplied begin in the rectangle."""
+        return Axis("mb", self.rows), Axis("nb", self.columns)
+
+    def hold_columns(self, n0: Expr, nc: str) -> None:
+        """Write what is the same for a whole column, of a rectangle's columns."""
+        axes = frozenset(self.c.axes[p] for p in self.n.dim.axes)
+        self.finished, self.held = of_columns(self.site, axes)
+        for c in self.held:
+            self._hold(c, Axis("column", self.columns), nc, add(self.n.origin, n0))
+
+    def finish(
+        self, origin: tuple[Expr, Expr], counts: tuple[str, str], start: tuple[Expr, Expr]
+    ) -> None:
+        """Write what becomes of the sums."""
+        e, site = self.e, self.site
+        row, column = Axis("row", self.rows), Axis("column", self.columns)
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        first, line = add(self.n.origin, add(origin[1], start[1])), add(start[0], row)
+        with e.writer.open(*e.counted(row, counts[0])):
+            across = moved(site, self.m, add(origin[0], line))
+
+            def point(local: Expr) -> Point:
+                return {**across, **unflatten(add(first, local), axes)}
+
+            def write(here: Point, local: Expr) -> None:
+                at = add(start[1], local)
+                for c in self.held:
+                    value = f"{c.out.name}[{bare(e.index(at))}]"
+                    e.writer.define(value)
+                    e.hold(c.out.name, value)
+                down, along = (row, local) if self.tiles.in_one else (line, at)
+                place = e.index(add(mul(down, idx(self.pitch)), along))
+                e.finish(self.finished, here, f"sums[{bare(place)}]", self.dtype)
+
+            e.along(column, counts[1], first, point, e.later_uses(site), write)
+
+    def ask(self, origin: tuple[Expr, Expr], counts: tuple[str, str]) -> None:
+        """Write the request for the lines of memory that finishing the block reads and writes, row by row, where a row's lie side by side."""
+        e, row, (mb, nb) = self.e, Axis("row", self.bm), self.block
+        axes, column = [self.c.axes[p] for p in self.n.dim.axes], Axis("column", self.columns)
+        first = add(self.n.origin, add(origin[1], add(nb, column)))
+        point: dict[str, Expr] = {
+            **moved(self.site, self.m, add(origin[0], add(mb, row))),
+            **unflatten(first, axes),
+        }
+        asked = list(self._own(point, row, column))
+        if not asked or not self.method.ahead("block", "own"):
+            return
+        with e.writer.open(*e.counted(row, counts[0])):
+            for x, written in asked:
+                index = [substitute(i, {column.name: idx(0)}) for i in x.index]
+                if written:
+                    place = stored(e.plan.places[x.tensor.name])[0]
+                    pointer, offset = e.address(x.tensor, index, place)
+                else:
+                    pointer, offset = e.element(Load(x.tensor, tuple(index)))
+                head = f"for (idx l = 0; l < {counts[1]}; l += {LINE // x.dtype.itemsize})"
+                e.writer.write(
+                    f"{head} __builtin_prefetch({pointer} + {bare(offset)} + l, {written}, 3);"
+                )
+
+    def _own(self, point: dict[str, Expr], row: Axis, column: Axis) -> Iterator[tuple[Load, int]]:
+        """What is loaded and what is stored (1) of each row in its own lines."""
+        made = [s for s in (self.site.anchor, *self.site.followers) if isinstance(s, Compute)]
+        names = {s.out.name for s in made}
+        read = dict.fromkeys(
+            x for s in made[1:] for x in loads(s.body) if x.tensor.name not in names
+        )
+        found = [*((x, 0) for x in read), *((Load(s.out, s.axes), 1) for s in made)]
+        for x, written in found:
+            here = substitute(x, point)
+            if any(loads(i) for i in x.index) or not isinstance(here, Load):
+                continue
+            where = self.e.lines.offset(here)
+            if stride(where, column) == 1 and where.mentions(row):
+                yield here, written
+
+    def _hold(self, c: Compute, column: Axis, nc: str, origin: Expr) -> None:
+        """Write a value of each column into an array."""
+        e = self.e
+        axes = [self.c.axes[p] for p in self.n.dim.axes]
+        fixed = at_start(self.site, self.m).point
+        e.writer.write(f"{e.values[c.out.dtype]} {c.out.name}[{self.columns}];")
+
+        def point(local: Expr) -> Point:
+            return {**fixed, **unflatten(add(origin, local), axes)}
+
+        def write(here: Point, local: Expr) -> None:
+            text = bare(e.body(c.body, here))
+            e.writer.write(f"{c.out.name}[{bare(e.index(local))}] = {text};")
+
+        e.along(column, nc, origin, point, [c.body], write)
