@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-Class = Mapping[
-    str, int
-]  # what symbols are at most; those without a number, as much as there may be
-WORTH = (
-    1.15  # of the time in a kernel of its own, what a call may take where that kernel is not made
-)
+# What symbols are at most; those without a number, as much as there may be.
+Class = Mapping[str, int]
+# Of the time in a kernel of its own, what a call may take where that kernel is not made.
+WORTH = 1.12
 
 
 def worth(classes: Sequence[Class], seconds: Callable[[Class], float]) -> Iterator[Class]:
