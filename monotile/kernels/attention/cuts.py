@@ -166,13 +166,16 @@ def _blocks(found: Attention, block: int) -> Iterator[Dim]:
 
 
 def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
-    """The step's dims, batches first, and the stage's grid. rows: those of a task; its place in the grid is yet to be said."""
+    """The step's dims, batches first, and the stage's grid. rows: those of a task; its place in the grid is yet to be said: behind the batches, which share
+    keys then; in front of them where runs of rows have keys of their own, so that the tasks of a worker are of runs far apart."""
     axes = found.result.axes
     batch = [p for p in range(len(axes)) if p not in (*rows.axes, found.column)]
-    dims = [Dim((p,), axes[p].extent, 1, k) for k, p in enumerate(batch)]
-    dims.append(msgspec.structs.replace(rows, stage=len(batch)))
+    in_front = any(x.at for x in found.result.live)
+    dims = [Dim((p,), axes[p].extent, 1, k + in_front) for k, p in enumerate(batch)]
+    dims.append(msgspec.structs.replace(rows, stage=0 if in_front else len(batch)))
     dims.append(Dim((found.column,), axes[found.column].extent, axes[found.column].extent, None))
-    return tuple(dims), (*(axes[p].extent for p in batch), -(-rows.extent // rows.tile))
+    many, tiles = [axes[p].extent for p in batch], -(-rows.extent // rows.tile)
+    return tuple(dims), (tiles, *many) if in_front else (*many, tiles)
 
 
 def wide_ways(base: Attend, _features: int, columns: int, _target: Target) -> Iterator[Attend]:
