@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import affine, bounds
 from monotile.analysis.dead import side_of
-from monotile.analysis.unconditional import conditional, unconditional
+from monotile.analysis.unconditional import TRUE, conditional
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
@@ -155,33 +155,28 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys
             w.write(f"const {e.values[x.dtype]} {name} = {bare(e.value(x))};")
             w.define(name)
             block.names[x] = name
-        _write_score(e, inner, found, keys, "masked", frozenset())
-        terms = frozenset(t for s in found.scores for t in _ends_of_row(s, inner, key))
-        if not terms and span is None:
+        _write_score(e, inner, found, keys, "masked", within=False)
+        ends = [t for s in found.scores for t in _ends_of_row(s, inner, key)]
+        if not ends and span is None:
             w.write("return mt::RowScore{masked};")
             return
-        _write_score(e, inner, found, Keys(key, None), "plain", terms)
+        _write_score(e, inner, found, Keys(key, None), "plain", within=True)
         with w.open("auto whole = [=](idx first, idx last)", ["first", "last"], fence=True, tail=";"):  # fmt: skip
             tests = [] if span is None else [f"first >= {bare(e.index(span.first))}", f"last < {bare(e.index(span.end))}"]  # fmt: skip
-            for s in found.scores:
-                for t in _ends_of_row(s, inner, key):
-                    for at in ("first", "last"):
-                        point = {n: substitute(x, {key.name: Axis(at, key.extent)}) for n, x in inner.point.items()}  # fmt: skip
-                        tests.append(e.body(t, point))
+            for at in ("first", "last"):
+                to: dict[str, Expr] = {key.name: Axis(at, key.extent)}
+                point = {n: substitute(x, to) for n, x in inner.point.items()}
+                tests += [e.body(t, point) for t in ends]
             w.write(f"return {' && '.join(tests)};")
         w.write("return mt::RowScore{masked, plain, whole};")
 
 
 def _write_score(
-    e: VectorEmitter, inner: Site, found: Attention, keys: Keys, name: str, true: frozenset[Expr]
+    e: VectorEmitter, inner: Site, found: Attention, keys: Keys, name: str, *, within: bool
 ) -> None:
-    """The functor `name`: the score of a key and its product with the row. true: comparisons that hold for the key."""
+    """The functor `name`: the score of a key and its product with the row. within: where the ends of the row's keys hold."""
     key, span, w, dtype = keys.key, keys.span, e.writer, found.products.body.dtype
     head = f"auto {name} = [=](idx {key.name}, float product)"
-
-    def known(x: Expr) -> Expr:
-        return const(True, DType.BOOL) if x in true else rebuild(x, known)
-
     with w.open(head, [key.name, "product"], fence=True, tail=";"):
         if span is not None:
             first, end = bare(e.index(span.first)), bare(e.index(span.end))
@@ -196,32 +191,46 @@ def _write_score(
             w.write(f"const float {variable} = {bare(text)};")
             w.define(variable)
             e.hold(last.out.name, variable)
-            body = simplify_expr(known(s.body)) if true else s.body
+            body = _within_ends(s, inner, key) if within else s.body
             text, dtype, last = e.body(body, inner.point), s.body.dtype, s
         w.write(f"return {bare(text)};")
 
 
+def _within_ends(s: Compute, inner: Site, key: Axis) -> Expr:
+    """The body of `s` where the ends of a row hold."""
+    true = frozenset(_ends_of_row(s, inner, key))
+
+    def go(x: Expr) -> Expr:
+        return const(True, DType.BOOL) if x in true else rebuild(x, go)
+
+    return simplify_expr(go(s.body)) if true else s.body
+
+
 def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[Expr]:
-    """The comparisons in `s` that hold for all keys between two for which they hold."""
+    """The comparisons in `s` that hold for all keys between two for which they hold, and that can be made anywhere."""
     own = next((a for a in s.axes if inner.point.get(a.name) == key), None)
-    if own is not None:
-        yield from (t for t in dict.fromkeys(walk(s.body)) if side_of(t, own) is not None)
+    if own is None:
+        return
+    there = {*_readable(s)}
+    for t in dict.fromkeys(walk(s.body)):
+        if side_of(t, own) is not None and {x for x, _ in conditional(t)} <= there:
+            yield t
 
 
 def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:
     """What the scores of a row load whatever the key is, and can load whether or not it is used."""
     own, point = {c.out.name for c in found.inner}, dict(inner.point)
-    seen: set[Load] = set()
-    for s in found.scores:
-        always = {*unconditional(s.body)}
-        for x, _ in conditional(s.body):
-            at = substitute(x, point)
-            there = x in always or all(map(_inside, x.index, x.tensor.shape))
-            if x.tensor.name in own or key in axes_of(at) or not there or at in seen:
-                continue
-            assert isinstance(at, Load)
-            seen.add(at)
-            yield at
+    every = (substitute(x, point) for s in found.scores for x in _readable(s) if x.tensor.name not in own)  # fmt: skip
+    for x in dict.fromkeys(every):
+        if isinstance(x, Load) and key not in axes_of(x):
+            yield x
+
+
+def _readable(s: Compute) -> Iterator[Load]:
+    """What `s` loads that is there wherever it is evaluated."""
+    for x, when in conditional(s.body):
+        if when == TRUE or all(map(_inside, x.index, x.tensor.shape)):
+            yield x
 
 
 def _inside(i: Expr, extent: int) -> bool:
