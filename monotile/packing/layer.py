@@ -41,6 +41,10 @@ class PackedMatrix(nn.Module):
     @property
     def weight(self) -> Tensor:
         """All of it, decoded. A new tensor each time: changing it changes nothing."""
+        return self.decoded()
+
+    def decoded(self) -> Tensor:
+        """As the format has it."""
         return self.format.decode(self.packed, self.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -99,13 +103,13 @@ class PackedLinear(PackedMatrix):
     @property
     def weight(self) -> Tensor:
         """The decoded weight, [out_features, in_features]. A new tensor each time: changing it changes nothing."""
-        decoded = super().weight
+        decoded = self.decoded()
         return decoded if self.order is None else decoded[:, self.order.argsort()]
 
     def forward(self, x: Tensor) -> Tensor:
         if self.order is not None:
             x = x.index_select(-1, self.order)
-        return functional.linear(x, super().weight, self.bias)
+        return functional.linear(x, self.decoded(), self.bias)
 
     def extra_repr(self) -> str:
         bias = self.bias is not None

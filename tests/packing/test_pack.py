@@ -321,6 +321,14 @@ def test_compile_embeddings(format: str) -> None:
     assert torch.equal(again(ids), packed(ids))
 
 
+def test_one_graph_of_dynamo() -> None:
+    model, ids = tied_head()
+    packed = monotile.pack(model, "int4", embeddings=True)
+    torch._dynamo.reset()
+    whole = torch.compile(packed, backend="eager", fullgraph=True)
+    assert torch.equal(whole(ids), packed(ids))
+
+
 def test_tables_that_are_not_packed() -> None:
     model, _ = tied_head()
     assert "embeddings=True packs it" in report(monotile.pack(model, "int8")).left["places.weight"]
