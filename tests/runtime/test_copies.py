@@ -47,6 +47,18 @@ class Batched(nn.Module):
         return torch.bmm(x, self.w)
 
 
+class OwnResidual(nn.Module):
+    """What is added to a product is its operand, which a task holds for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.within = nn.LayerNorm(256), nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.before(x)
+        return self.within(h) + h
+
+
 class Tied(nn.Module):
     """One weight that is looked up and read along both its dimensions."""
 
@@ -132,6 +144,14 @@ def test_windows_beyond_an_edge_are_read_in_runs(channels: int, size: int, strid
     fast = monotile.compile(model, (x,), target="cpu", options=OPTIONS)
     assert [m.left.copy for m in methods(fast)][1] == "runs"
     assert not any(name.endswith("image") for name in fast.plan.places)
+    agree(fast, model, x)
+
+
+def test_a_residual_of_the_same_task() -> None:
+    """It lies nowhere where its lines could be asked for by another's place."""
+    model, x = OwnResidual().eval(), torch.randn(512, 256)
+    fast = monotile.compile(model, (x,), target="cpu", options=OPTIONS)
+    assert len(list(stages_in(fast.plan.body))) == 1
     agree(fast, model, x)
 
 
