@@ -118,7 +118,7 @@ def entry(
                 raise
             absent[key] = f"{type(reason).__name__}: {str(reason)[:100]}"
     return Entry(
-        model=f"packed_{name}", arguments={"lengths": list(lengths), "layers": LAYERS, "heads": HEADS},
+        model=f"packed_{name}", arguments={"lengths": " ".join(map(str, lengths)), "layers": LAYERS, "heads": HEADS},
         dtype="float16", ours=times.pop("ours"), rivals=times, errors=errors, absent=absent,
     )  # fmt: skip
 
