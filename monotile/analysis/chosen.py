@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from monotile.analysis.dead import value_where
-from monotile.ir.dtype import DType
+from monotile.analysis.unconditional import holding
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -13,9 +13,7 @@ from monotile.ir.expr import (
     Load,
     axes_of,
     cast,
-    const,
     map_loads,
-    rebuild,
     substitute,
     walk,
 )
@@ -40,7 +38,7 @@ def chosen(e: Expr, axes: Sequence[Axis]) -> Iterator[Chosen]:
             if not isinstance(axis, Axis) or axis not in axes or axis in axes_of(at):
                 continue
             if value_where(e, lambda x, t=term: False if x == t else None) == 0:
-                yield Chosen(axis, at, _with(e, term))
+                yield Chosen(axis, at, holding(e, {term}))
 
 
 def opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
@@ -54,7 +52,3 @@ def opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
         return cast(opened(substitute(s.body, at), made), x.dtype)
 
     return map_loads(e, go)
-
-
-def _with(e: Expr, true: Expr) -> Expr:
-    return const(True, DType.BOOL) if e == true else rebuild(e, lambda x: _with(x, true))

@@ -1,9 +1,9 @@
 """The unconditional and the conditional Loads of an expression."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import NEGATED, Binary, Const, Expr, Load, Select, Unary, children
+from monotile.ir.expr import NEGATED, Binary, Const, Expr, Load, Select, Unary, children, rebuild
 
 TRUE = Const(True, DType.BOOL)
 
@@ -48,3 +48,8 @@ def negated(e: Expr) -> Expr:
             return Binary(NEGATED[op], a, b)
         case _:
             return Unary("not", e)
+
+
+def holding(e: Expr, true: Set[Expr]) -> Expr:
+    """`e` where the conditions `true` hold."""
+    return TRUE if e in true else rebuild(e, lambda x: holding(x, true))

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import affine, bounds
+from monotile.analysis.dead import Side as End
 from monotile.analysis.dead import side_of
-from monotile.analysis.unconditional import TRUE, conditional
+from monotile.analysis.unconditional import TRUE, conditional, holding
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
@@ -22,7 +23,6 @@ from monotile.ir.expr import (
     axes_of,
     const,
     loads,
-    rebuild,
     substitute,
     walk,
 )
@@ -156,17 +156,17 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys
             w.define(name)
             block.names[x] = name
         _write_score(e, inner, found, keys, "masked", within=False)
-        ends = [t for s in found.scores for t in _ends_of_row(s, inner, key)]
+        ends = [x for s in found.scores for x in _ends_of_row(s, inner, key)]
         if not ends and span is None:
             w.write("return mt::RowScore{masked};")
             return
         _write_score(e, inner, found, Keys(key, None), "plain", within=True)
         with w.open("auto whole = [=](idx first, idx last)", ["first", "last"], fence=True, tail=";"):  # fmt: skip
             tests = [] if span is None else [f"first >= {bare(e.index(span.first))}", f"last < {bare(e.index(span.end))}"]  # fmt: skip
-            for at in ("first", "last"):
-                to: dict[str, Expr] = {key.name: Axis(at, key.extent)}
+            for side in ends:
+                to: dict[str, Expr] = {key.name: Axis("last" if side.end else "first", key.extent)}
                 point = {n: substitute(x, to) for n, x in inner.point.items()}
-                tests += [e.body(t, point) for t in ends]
+                tests.append(e.body(side.term, point))
             w.write(f"return {' && '.join(tests)};")
         w.write("return mt::RowScore{masked, plain, whole};")
 
@@ -198,23 +198,20 @@ def _write_score(
 
 def _within_ends(s: Compute, inner: Site, key: Axis) -> Expr:
     """The body of `s` where the ends of a row hold."""
-    true = frozenset(_ends_of_row(s, inner, key))
-
-    def go(x: Expr) -> Expr:
-        return const(True, DType.BOOL) if x in true else rebuild(x, go)
-
-    return simplify_expr(go(s.body)) if true else s.body
+    true = {x.term for x in _ends_of_row(s, inner, key)}
+    return simplify_expr(holding(s.body, true)) if true else s.body
 
 
-def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[Expr]:
-    """The comparisons in `s` that hold for all keys between two for which they hold, and that can be made anywhere."""
+def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[End]:
+    """The comparisons in `s` that hold for all keys before, or behind, one for which they hold, and that can be made anywhere."""
     own = next((a for a in s.axes if inner.point.get(a.name) == key), None)
     if own is None:
         return
     there = {*_readable(s)}
     for t in dict.fromkeys(walk(s.body)):
-        if side_of(t, own) is not None and {x for x, _ in conditional(t)} <= there:
-            yield t
+        side = side_of(t, own)
+        if side is not None and {x for x, _ in conditional(t)} <= there:
+            yield side
 
 
 def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:

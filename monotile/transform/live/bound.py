@@ -25,7 +25,7 @@ from monotile.analysis.dead import (
     value_where,
 )
 from monotile.analysis.dependence import loads_of
-from monotile.ir.dtype import DType
+from monotile.analysis.unconditional import holding
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -38,7 +38,6 @@ from monotile.ir.expr import (
     add,
     axes_of,
     binary,
-    const,
     idx,
     loads,
     rebuild,
@@ -294,11 +293,7 @@ class _Finder:
             for side in sides(c.body, x.axis):
                 if (x.ends, x.at) in self._ends(c, x.axis, [side], guarded=False):
                     true.add(side.term)
-
-        def go(e: Expr) -> Expr:
-            return const(True, DType.BOOL) if e in true else rebuild(e, go)
-
-        return simplify_expr(go(c.body)) if true else c.body
+        return simplify_expr(holding(c.body, true)) if true else c.body
 
     def _rows(self, c: Compute, ends: tuple[Expr | None, Expr | None]) -> Rows:
         """The axes that `ends` depend on."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from monotile.analysis.contraction import contraction
 from monotile.analysis.ends import PLAIN, Limit, gathers, limits, neutral
+from monotile.analysis.unconditional import holding
 from monotile.ir.body import Body, grid
-from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -26,10 +26,8 @@ from monotile.ir.expr import (
     add,
     axes_of,
     binary,
-    const,
     idx,
     loads,
-    rebuild,
     substitute,
 )
 from monotile.ir.program import Compute, Program, Statement
@@ -114,11 +112,7 @@ def _over(s: Compute, axis: Axis, known: Sequence[Limit], found: Range) -> Compu
         moved = (substitute(x.term, {axis.name: at}) for x in known)
         true = {e for e in moved if (_at_all(e, axes) | ~here).all()}
         true |= {inside} if here.all() else set()
-
-    def held(e: Expr) -> Expr:
-        return const(True, DType.BOOL) if e in true else rebuild(e, held)
-
     body = substitute(s.body, {axis.name: at})
-    body = held(Select(inside, body, neutral(s.combiner, body.dtype)))
+    body = holding(Select(inside, body, neutral(s.combiner, body.dtype)), true)
     reduce = tuple(short if a == axis else a for a in s.reduce)
     return msgspec.structs.replace(s, reduce=reduce, body=body)
