@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
+from monotile.ir.expr import Select, loads, walk
+from monotile.ir.program import Compute
 from tests.frontend.sized import check
 
 LENGTH = Dim("length", min=4, max=9)
@@ -79,3 +81,25 @@ def test_along_a_size(name: str) -> None:
         return (torch.randn(2, n, 6, generator=torch.Generator().manual_seed(n)),)
 
     check(Over(ALONG[name]), make, ({1: LENGTH},), [(n,) for n in range(4, 10)])
+
+
+class CountedOn(nn.Module):
+    """Rows of a table by their positions, taken by an index, as masks of transformers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        at = torch.arange(n) + 0
+        known = at[None][torch.zeros(1, 1, dtype=torch.long), torch.arange(n)[None]]
+        return x + self.table(known[0] + 3)
+
+
+def test_positions_are_no_data() -> None:
+    sized = check(CountedOn(), lambda n: (torch.randn(n, 3),), ({0: LENGTH},), [(4,), (5,), (9,)])
+    program = sized.captured.program
+    reads = [s for s in program.body if isinstance(s, Compute) and any(x.tensor.shape == (12, 3) for x in loads(s.body))]  # fmt: skip
+    assert reads
+    assert not any(isinstance(x, Select) for s in reads for x in walk(s.body))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Binary, Cast, Const, Load, Tensor, const, idx
+from monotile.ir.expr import Axis, Binary, Cast, Const, Load, Select, Tensor, const, idx
 from monotile.ir.program import Compute, Loop, Program, Stack, Weight, compute
 from monotile.ir.verify import verify
 from monotile.transform.simplify.fold import fold
@@ -45,6 +45,19 @@ def test_constants_fold_through_each_other_and_parameters_do_not() -> None:
     new, constants = fold(program, CONSTANTS)
     assert new.body == (c,)
     np.testing.assert_array_equal(constants["const.b"], [2, 3, 4, 5])
+
+
+def test_what_is_made_of_fills_alone_is_one_whatever_a_call_says() -> None:
+    count = Tensor("count", (), I64)
+    zeros = compute(Tensor("zeros", (4,), I64), lambda i: idx(0))
+    r = Axis("r0", 4)
+    some = Select(Binary("lt", r, Load(count, ())), Load(zeros.out, (r,)), idx(0))
+    total = Compute(Tensor("total", (2,), I64), (Axis("i0", 2),), (r,), "sum", some)
+    after = compute(Tensor("after", (2,), I64), lambda i: Binary("add", Load(total.out, (i,)), i))
+    new, _ = fold(Program((count,), (), (zeros, total, after), (after.out,)), {})
+    last = new.body[-1]
+    assert isinstance(last, Compute)
+    assert last.body == Axis("i0", 2)
 
 
 def test_a_uniform_result_becomes_a_fill() -> None:

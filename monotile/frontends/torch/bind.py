@@ -19,6 +19,7 @@ from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.data_sizes import by_data, computed
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
+from monotile.frontends.torch.positions import Positions
 from monotile.frontends.torch.ranges import NO_RANGES, Ranges
 from monotile.frontends.torch.sizes import Size, text_of
 from monotile.ir.dtype import DType
@@ -89,6 +90,7 @@ class _Binder:
 
     def __init__(self, names: Names, ranges: Ranges, sizes: Mapping[str, Tensor]) -> None:
         self.names = names
+        self.positions = Positions()
         self.ranges, self.sizes = ranges, sizes
         self.scalars: dict[str, SizeTensor] = {}
         self.dead: dict[str, dict[int, Value]] = {}
@@ -172,11 +174,18 @@ class _Binder:
                 case Axis(name, extent):
                     return Axis(name, int(extent))
                 case Load(t, index):
-                    return Load(self.tensor(t), tuple(map(go, index)))
+                    at = map(self._index, index, map(go, index), t.shape)
+                    return Load(self.tensor(t), tuple(at))
                 case _:
                     return rebuild(x, go)
 
         return go(e)
+
+    def _index(self, i: Expr, made: Expr, n: int) -> Expr:
+        """made: `i` without sizes."""
+        if not any(isinstance(a.extent, Size) for a in axes_of(i)):
+            return made
+        return self.positions.index(made, int(n)) or made
 
     def axes(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         return tuple(Axis(a.name, int(a.extent)) for a in axes)
@@ -219,10 +228,12 @@ class _Binder:
                 value = converted(value, c.out.dtype)
             if value is not None and isinstance(a.extent, Size):
                 self.dead.setdefault(c.out.name, {})[p] = value
-        return msgspec.structs.replace(
+        made = msgspec.structs.replace(
             c, out=self.tensor(c.out), axes=self.axes(c.axes), reduce=self.axes(c.reduce),
             body=masked(tests, body, nothing),
         )  # fmt: skip
+        self.positions.learn(made)
+        return made
 
     def _harmless(self, c: Compute, a: Axis) -> bool:
         """Whether the terms beyond the size of `a` change nothing."""
@@ -236,7 +247,7 @@ class _Binder:
             a in axes_of(i) and not self._fits(i, a, n)
             for x in loads(c.body)
             for i, n in zip(x.index, x.tensor.shape, strict=True)
-            if _depends(i)
+            if _depends(i) and self.positions.index(self.expr(i), int(n)) is None
         )
 
     def _fits(self, i: Expr, a: Axis, n: int) -> bool:

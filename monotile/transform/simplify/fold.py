@@ -24,7 +24,7 @@ from monotile.ir.program import (
 from monotile.transform.fusion.inline import element_of
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, same
-from monotile.transform.simplify.simplify import simplify_expr
+from monotile.transform.simplify.simplify import simplify_compute
 
 Constants = Mapping[str, np.ndarray[Any, Any]]
 
@@ -105,22 +105,28 @@ class _Folder:
         return []
 
     def _settled(self, s: Compute | Scatter) -> Compute | Scatter:
-        """`s` with its sources inlined, if these are cheap and the result depends on its axes alone."""
+        """`s` with its sources inlined, if these are cheap and the result depends on its axes alone; else with those whose elements are all equal."""
         if isinstance(s, Scatter) or not any(t.name in self.cheap for t in _sources(s)):
             return s
-
-        def replace(load: Load) -> Expr:
-            source = self.cheap.get(load.tensor.name)
-            return load if source is None else element_of(source, load.index)
-
-        new = msgspec.structs.replace(s, body=simplify_expr(map_loads(s.body, replace)))
-        return new if _is_short(new) else s
+        new = _inlined(s, self.cheap)
+        if _is_short(new):
+            return new
+        return _inlined(s, {n: c for n, c in self.cheap.items() if isinstance(c.body, Const)})
 
     def _tensor(self, name: str) -> Tensor:
         return self.known[name].tensor
 
     def _value(self, part: str) -> np.ndarray[Any, Any]:
         return self.made[part] if part in self.made else self.constants[part]
+
+
+def _inlined(s: Compute, cheap: Mapping[str, Compute]) -> Compute:
+    def replace(load: Load) -> Expr:
+        source = cheap.get(load.tensor.name)
+        return load if source is None else element_of(source, load.index)
+
+    body = map_loads(s.body, replace)
+    return s if body == s.body else simplify_compute(msgspec.structs.replace(s, body=body))
 
 
 def _sources(s: Compute | Scatter) -> list[Tensor]:
