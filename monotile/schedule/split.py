@@ -28,6 +28,7 @@ from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.fusion.inline import inline_where
+from monotile.transform.names import Names
 from monotile.transform.predicates import fused_predicate
 from monotile.transform.rewrite import map_bodies
 from monotile.transform.simplify.dce import eliminate_dead_code
@@ -65,11 +66,12 @@ def split_reductions(
 def _asked_once(program: Program, context: Context, within: frozenset[str] | None) -> Program:
     """`program` with each split that makes it faster than with those before."""
     now = _Way(1, program, context)
-    names = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
+    names = Names(program)
     every = (s for s in statements(program.body) if isinstance(s, Compute))
     for c in [s for s in every if within is None or s.out.name in within]:
-        if {f"{c.out.name}_parts", c.out.name.removesuffix("_parts")} & (names - {c.out.name}):
-            continue  # it has parts, or is one
+        whole = c.out.name.removesuffix("_parts")
+        if f"{c.out.name}_parts" in names or (whole != c.out.name and whole in names):
+            continue  # it has parts, which a loop may have made an iteration ahead, or is one
         now = _tried(now, c, context)
     return now.program
 

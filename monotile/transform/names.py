@@ -14,6 +14,9 @@ class Names:
             self._taken |= _names(s)
         self._next: dict[str, int] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
     def fresh(self, stem: str) -> str:
         """`stem`, or `stem_1`, `stem_2` and so on.
 

@@ -5,8 +5,8 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Binary, Expr, Load, Select, Unary, const
-from monotile.ir.program import Compute, Program, compute, statements
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Unary, const
+from monotile.ir.program import Carry, Compute, Loop, Program, compute, statements
 from monotile.ir.verify import verify
 from monotile.schedule.split import split_reductions
 from monotile.targets.cpu.target import cpu_target
@@ -73,6 +73,18 @@ def test_everything_to_one_value(combiner: str) -> None:
     agree(
         program, after, np.random.default_rng(1).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     )
+
+
+def test_parts_that_a_loop_hands_on_stay_the_only_ones() -> None:
+    """As where a loop was rotated: `y_parts` is what the iteration before made."""
+    start, parts, out = (p.tensor(n, dtype=F32) for n in ("start", "y_parts", "out"))
+    (y,) = whole("sum").body
+    assert isinstance(y, Compute)
+    after = p.plus("after", parts, y.out)
+    loop = Loop(Axis("l", 3), (Carry(start, parts, after.out, out),), (), (y, after))
+    program = Program((X, start), (), (loop,), (out,))
+    verify(program)
+    assert split_reductions(program, p.H100) is program
 
 
 def test_few_workers_need_no_parts() -> None:
