@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from monotile.codegen.site import Range, unflatten
-from monotile.ir.expr import Axis, Expr, add, idx, mul
+from monotile.ir.expr import Axis, Expr, add, binary, idx, mul, sub
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadMap:
     """Which threads take which vectors of a map: thread `first` takes the first of `groups`, each of `width` elements, at each of
-    `windows` neighbours along the range before the last."""
+    `windows` neighbours along the range before the last. Where these do not divide it, the last ones of a row begin earlier, so that they are all there."""
 
     width: int
     groups: int
@@ -41,6 +43,24 @@ class ThreadMap:
         if self.windows == 1:
             return unflatten(position, variables)
         *outer, slid, last = variables
-        found = unflatten(position, [*outer, Axis(slid.name, slid.extent // self.windows), last])
-        first = mul(found[slid.name], idx(self.windows))
+        found = unflatten(
+            position, [*outer, Axis(slid.name, -(-slid.extent // self.windows)), last]
+        )
+        first = self._first(found[slid.name], slid)
         return found | {slid.name: first if window is None else add(first, window)}
+
+    def overlap(self, ranges: Sequence[Range]) -> Expr | None:
+        """How many of its windows the vector before has as well; None where they divide the range."""
+        slid = ranges[-2].variable if self.windows > 1 else None
+        if slid is None or slid.extent % self.windows == 0:
+            return None
+        whole = msgspec.structs.replace(slid, extent=-(-slid.extent // self.windows))
+        variables = [*(r.variable for r in ranges[:-2]), whole, ranges[-1].variable]
+        number = unflatten(mul(Axis("e", self.groups), idx(self.width)), variables)[slid.name]
+        return sub(mul(number, idx(self.windows)), self._first(number, slid))
+
+    def _first(self, number: Expr, slid: Axis) -> Expr:
+        first = mul(number, idx(self.windows))
+        if slid.extent % self.windows == 0:
+            return first
+        return binary("min", first, idx(slid.extent - self.windows))

@@ -168,12 +168,12 @@ def test_depthwise_and_pooling(kernel: int, stride: int) -> None:
 def test_windows_that_overlap(
     kernel: int, stride: int, dilation: int, size: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """A thread has several neighbouring windows, where their number divides a row: not of 37."""
+    """A thread has several neighbouring windows; of rows of 37 the last ones begin earlier."""
     padding = dilation * (kernel // 2)
     depthwise = nn.Conv2d(64, 64, kernel, stride, padding, dilation, groups=64)
     model = nn.Sequential(nn.Conv2d(8, 64, 1), depthwise, nn.BatchNorm2d(64), nn.SiLU(), nn.Conv2d(64, 8, 1))  # fmt: skip
     plan = check(model, 2, 8, *size, dtype=dtype)
-    assert any(m.windows > 1 for m in methods(plan, Reduce)) == (size[1] != 37)
+    assert any(m.windows > 1 for m in methods(plan, Reduce))
 
 
 def test_windows_within_a_task() -> None:

@@ -71,7 +71,10 @@ def inside(e: VectorEmitter, ranges: Sequence[Range], where: Mapping[str, Expr])
 
 def thread_map(e: VectorEmitter, site: Site, width: int, windows: int = 1) -> ThreadMap:
     """One vector of `width` neighbours a thread, in each of its windows."""
-    groups = region(site.ranges) // (width * windows)
+    groups = region(site.ranges) // width
+    if windows > 1:
+        slid = site.ranges[-2].variable.extent
+        groups = groups // slid * -(-slid // windows)
     return ThreadMap(width, groups, site.step.first_thread, e.plan.launch.threads, windows)
 
 

@@ -132,8 +132,14 @@ def _side_by_side(r: Reduce, target: Target) -> bool:
 
 
 def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
-    """Whether the windows, and the outputs of each, divide the last two dims and their tiles; the last one is the last axis."""
+    """Whether the windows, and the outputs of each, divide the last two dims and their tiles, or the windows are fewer than a whole dim has; the last one is
+    the last axis."""
     if not r.side_by_side or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
         return False
-    sizes = ((dims[-2], r.windows), (dims[-1], r.outputs))
-    return not any(size % by for d, by in sizes for size in (d.extent, d.tile, d.lead))
+    slid, last = dims[-2:]
+    if len(slid.axes) == 1 and slid.tile == slid.extent and not slid.lead:
+        sizes = ((last, r.outputs),)
+    else:
+        sizes = ((slid, r.windows), (last, r.outputs))
+    whole = not any(size % by for d, by in sizes for size in (d.extent, d.tile, d.lead))
+    return whole and r.windows <= slid.extent

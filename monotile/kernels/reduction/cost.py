@@ -53,5 +53,8 @@ def each_thread_seconds(
     here = method.windows * method.outputs
     vector = model.vector * (model.narrow + (1 - model.narrow) * wide)
     row = model.row + vector * vectors * requests + model.term * inner * here
+    if method.windows > 1:
+        slid = s.axes[-2].extent
+        outputs *= -(-slid // method.windows) * method.windows / slid
     turns = math.ceil(outputs / (target.threads * here))
     return target.latency_seconds * turns * (rows * row + model.finish * here * after)

@@ -68,6 +68,11 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         if own.windows > 1:
             head = f"for (idx window = 0; window < {own.windows}; ++window)"
             stack.enter_context(w.open(head, ["window"], fence=True)).pragma = "#pragma unroll"
+            if (
+                overlap := own.overlap(site.ranges)
+            ) is not None:  # written once, as it may be in place
+                text = bare(e.index(overlap))
+                stack.enter_context(w.open(f"if (window >= {text})", fence=True))
         window = Axis("window", own.windows)
         point = placed(site.point, own.element(site.ranges, lane_of(own.width), window))
         with e.vector(own.width):

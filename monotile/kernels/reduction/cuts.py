@@ -90,7 +90,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         if len(anchor.axes) > 1:
             before, lead = anchor.axes[-2], site.lead.get(len(anchor.axes) - 2, 0)
             along = math.gcd(before.extent, extents[before.name], lead)
-            method = windowed(method, anchor, total, along, after, context)
+            whole = not lead and extents[before.name] == before.extent
+            method = windowed(method, anchor, total, along, after, context, odd=whole)
     scratch = scratch_bytes(method, target)
     return flat.in_rows(
         site, method, context, lambda e: access(anchor, method, e, after, target), scratch
@@ -167,10 +168,18 @@ def _columns(
 
 
 def windowed(
-    method: Reduce, s: Compute, elements: float, along: int, after: float, context: Context
+    method: Reduce,
+    s: Compute,
+    elements: float,
+    along: int,
+    after: float,
+    context: Context,
+    *,
+    odd: bool = False,
 ) -> Reduce:
     """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
-    they divide of the axis before the last. after: operations that follow an output."""
+    they divide of the axis before the last. after: operations that follow an output. odd: a task has all of that axis, of which the last windows may begin
+    earlier if nothing divides it."""
     found = sliding(s)
     if method.outputs == 1 or method.by_columns or found is None or s.live or own_ends(s):
         return method
@@ -179,16 +188,17 @@ def windowed(
     order = (*(q for q in method.order if q != found.reduce), found.reduce)
     words = method.outputs * s.body.dtype.itemsize // 4
     held = method.outputs * max(x.dtype.itemsize for x in loads(s.body)) // 4
-    fitting = (
-        msgspec.structs.replace(method, order=order, windows=n)
-        for n in range(1, max(most, terms) + 1)
-        if along % n == 0
-        and (n == 1 or held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS)
-    )
+    fitting = [
+        n
+        for n in range(2, min(along, max(most, terms)) + 1)
+        if held * (found.reads(n, terms) + terms) + words * n <= MOST_WORDS
+    ]
+    whole = [n for n in fitting if along % n == 0]
+    counts = (1, *(whole or (fitting if odd else ())))
     best = context.choose(
         "windows",
-        fitting,
-        shape=lambda: digest_statements((s,), context.tables, method, elements, along, after),
+        [msgspec.structs.replace(method, order=order, windows=n) for n in counts],
+        shape=lambda: digest_statements((s,), context.tables, method, elements, along, after, odd),
         cost=lambda m: each_thread_seconds(s, m, elements, after, target),
         value=lambda m: m.windows,
     )
